@@ -49,7 +49,10 @@ def judged(row: dict[str, str]) -> oci_needs.Review:
 def document(table: Any) -> str:
     parts = [_HEAD]
     told = context(
-        who="<group>", compartment="<compartment OCID>", options=frozenset({"create_policies", "host_group"})
+        who="<group>",
+        compartment="<compartment OCID>",
+        cluster_compartment="<OCID of the cluster's compartment>",
+        options=frozenset({"create_policies", "host_group"}),
     )
     for name, entry in POLICIES["sets"].items():
         parts.append(f"## {entry['title']}\n\n`{name}`. Source: {entry['source']}.\n")

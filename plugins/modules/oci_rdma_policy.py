@@ -21,7 +21,7 @@ extends_documentation_fragment:
 - gpuops.rdma.oci
 options:
   compartment:
-    description: OCID of the compartment of nodes and cluster.
+    description: OCID of the compartment of the nodes.
     type: str
     required: true
   sets:
@@ -44,7 +44,8 @@ options:
     type: str
     default: ''
   cluster:
-    description: OCID of the cluster, for statements that hold for one cluster only.
+    description: OCID of the cluster, for statements that hold for one cluster only, and for one in another compartment
+      than O(compartment).
     type: str
     default: ''
   policy_options:

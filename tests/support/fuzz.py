@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import t
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules, summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds, topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
@@ -296,9 +296,9 @@ STATEMENTS = (
 def policies(rng: Random) -> None:
     """Statements of OCI policies, their conditions and the rules of dynamic groups."""
     content = text(rng, rng.choice(STATEMENTS), rng.choice(STATEMENTS))
-    found = policy.parse(content)
+    found = policy_text.parse(content)
     facts = (("request.operation", "LaunchInstance"), ("request.principal.type", "cluster"))
-    policy.holds(found.where if found else content, facts)
+    policy_text.holds(found.where if found else content, facts)
 
 
 def report(rng: Random) -> None:

@@ -32,7 +32,7 @@ class Compartment:
 class Context:
     """Principal and place. ``groups``: those of the user, as ``name``, ``domain/name`` or OCID. ``who``: the (dynamic)
     group that a missing statement is written for. ``facts``: known variables of conditions. ``options``: see ``when``
-    in files/oci/policies.yml."""
+    in files/oci/policies.yml. ``cluster_compartment``: "" = the cluster is in ``compartment``, as its nodes."""
 
     tenancy: str
     compartment: str
@@ -41,6 +41,7 @@ class Context:
     who: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
+    cluster_compartment: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,16 @@ def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict
     sets = document["sets"]
     if name not in sets:
         raise InputError(f"Unknown set of policies {name!r}. Known: {', '.join(sets)}.")
+    places = {"compartment": context.compartment, "cluster": context.cluster_compartment or context.compartment}
+    apart = {"cluster_apart"} if context.cluster_compartment not in ("", context.compartment) else set[str]()
     return [
         {
-            "statement": need["statement"].format(who=quoted(context.who), compartment=context.compartment),
+            "statement": need["statement"].format(who=quoted(context.who), **places),
             "why": need["why"],
             "asked": need.get("asked", ""),
         }
         for need in sets[name]["needs"]
-        if not need.get("when") or need["when"] in context.options
+        if not need.get("when") or need["when"] in context.options | apart
     ]
 
 

@@ -10,13 +10,12 @@ Sources: Oracle's pages on policy syntax, conditions, deny policies and dynamic 
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
     Compartment,
     Context,
@@ -24,61 +23,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
     Review,
     Source,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy_text import ALL, VERBS, Answer, Name, Statement
 
-Answer = Optional[bool]
-DEFAULT_DOMAIN, ALL = "default", "all-resources"
-VERBS = ("inspect", "read", "use", "manage")
-_NAME = r"""(?:'[^'/]+'|"[^"/]+"|[^\s,'"/{}():]+)"""
-_WHO = rf"(?:id\s+[\w.-]+|{_NAME}(?:\s*/\s*{_NAME})?)"
-_FORM = re.compile(
-    rf"""\s*(?P<kind>allow|deny)\s+(?:any-user|any-group|
-    (?P<subject>group|dynamic-group|service)\s+(?P<names>{_WHO}(?:\s*,\s*(?:(?P=subject)\s+)?{_WHO})*))\s+to\s+
-    (?:(?P<verb>inspect|read|use|manage)\s+(?P<resource>[\w-]+)|\{{(?P<permissions>[\s\w,]+)\}})\s+in\s+
-    (?:tenancy|compartment\s+id\s+(?P<id>[\w.-]+)|compartment\s+(?P<path>{_NAME}(?:\s*:\s*{_NAME})*))
-    (?:\s+where\s+(?P<where>.+))?\s*""",
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
-_VALUE = r"""(?:'[^']*'|"[^"]*"|[\w.:*-]+)"""
-_TEST = re.compile(
-    rf"(?<![\w.-])([\w.-]+)\s*(!?=|(?:not\s+)?in(?=\s*\())\s*(\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_VALUE})"
-)
-_GROUP = re.compile(r"(?:(all|any)\s*)?\{\s*([TFU](?:\s*,\s*[TFU])*)\s*\}")
-_DEPTH = 8
-"""Levels of ``all {}`` and ``any {}`` in each other that are read; a deeper condition is not known."""
-_ANSWERS: Mapping[str, Answer] = {"T": True, "F": False, "U": None}
 # Why a statement's answer is not known, the first that applies.
 _UNREAD = "it is in no form that can be read"
 _WHO_ELSE = "its group is named by OCID instead of name or the other way round, or the group's rule cannot be evaluated"
 _RIGHT = "its permissions or family are not in the table of permissions"
 _PART = "it holds in a part of this place"
 _CONDITION = "its condition depends on what is only known at request time"
-
-
-@dataclass(frozen=True)
-class Name:
-    """A (dynamic) group as a statement writes it: by name in a domain, or by OCID. Lower case."""
-
-    name: str = ""
-    domain: str = DEFAULT_DOMAIN
-    ocid: str = ""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """In lower case but for ``text`` and ``permissions``. ``kind``: allow or deny. ``subject``: "" = everybody. Not
-    readable: neither ``verb`` nor ``permissions``. ``home``: OCID of its policy's compartment ("" = the root)."""
-
-    kind: str
-    text: str
-    home: str = ""
-    subject: str = ""
-    names: tuple[Name, ...] = ()
-    verb: str = ""
-    resource: str = ""
-    permissions: frozenset[str] = frozenset()
-    path: tuple[str, ...] = ()
-    """Names of compartments, or one OCID; () = the tenancy."""
-    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,72 +91,6 @@ class Catalogue:
         return None if item.resource.endswith("-family") and item.resource not in self.families else False
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
-def parse(text: str, home: str = "") -> Optional[Statement]:
-    """The statement, without verb and permissions if it has no form that is read. None: about other tenancies."""
-    if re.match(r"\s*(?:deny\s+)?(?:endorse|admit|define)\b", text, re.IGNORECASE):
-        return None
-    found = _FORM.fullmatch(text)
-    if not found:
-        return Statement("deny" if re.search(r"\bdeny\b", text, re.IGNORECASE) else "allow", text, home)
-    low = {key: (value or "").lower() for key, value in found.groupdict().items()}
-    listed = re.findall(rf"(?:{low['subject']}\s+)?({_WHO})\s*(?:,\s*|$)", low["names"])
-    names = tuple(_as_name(re.sub(r"^id\s+", "", item)) for item in listed)
-    path = (low["id"],) if low["id"] else tuple(_bare(item) for item in re.findall(_NAME, low["path"]))
-    right = low["verb"], low["resource"], frozenset(re.findall(r"\w+", low["permissions"].upper()))
-    return Statement(low["kind"], text, home, low["subject"], names, *right, path, low["where"])
-
-
-def _bare(text: str) -> str:
-    return text.strip().strip("'\"")
-
-
-def _as_name(text: str) -> Name:
-    domain, _slash, name = text.lower().rpartition("/")
-    return Name(ocid=name) if name.startswith("ocid1.") else Name(_bare(name), _bare(domain) or DEFAULT_DOMAIN)
-
-
-def named(group: DynamicGroup, who: Union[str, Name]) -> bool:
-    """Whether ``who`` (``name``, ``domain/name`` or OCID) means this group."""
-    name = _as_name(who) if isinstance(who, str) else who
-    return name == (Name(ocid=group.ocid.lower()) if name.ocid else Name(group.name.lower(), group.domain.lower()))
-
-
-@functools.lru_cache(8192)
-def holds(text: str, facts: tuple[tuple[str, str], ...]) -> Answer:
-    """Whether a condition or the rule of a dynamic group ("" = none) is true, ignoring case. None: it has another form
-    than ``all {}``, ``any {}``, ``=``, ``!=``, ``in``, or names something unknown. A fact "" fits nothing."""
-    known = dict(facts)
-
-    def test(found: re.Match[str]) -> str:
-        value, values = known.get(found[1]), [_bare(item) for item in re.findall(_VALUE, found[3])]
-        if value is None or any("*" in item for item in values):
-            return " U "
-        return " T " if value and (value.lower() in values) is (found[2] in ("=", "in")) else " F "
-
-    def group(found: re.Match[str]) -> str:
-        answers = [_ANSWERS[item] for item in re.findall("[TFU]", found[2])]
-        answer = _some(answers) if found[1] == "any" else _every(answers)
-        return f" {'U' if answer is None else 'FT'[answer]} "
-
-    left = _TEST.sub(test, text.lower())
-    for _level in range(_DEPTH):
-        left = _GROUP.sub(group, left)
-    return _ANSWERS.get(left.strip()) if text else True
-
-
-def _every(answers: Iterable[Answer]) -> Answer:
-    found = {*answers}
-    return False if False in found else None if None in found else True
-
-
-def _some(answers: Iterable[Answer]) -> Answer:
-    found = {*answers}
-    return True if True in found else None if None in found else False
-
-
 def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list[str]:
     """The compartment and all that enclose it, innermost first; stops at a cycle."""
     found: list[str] = []
@@ -223,10 +109,11 @@ class _Request:
     def __init__(self, wanted: Statement, groups: Sequence[DynamicGroup], context: Context) -> None:
         self.user, self.groups, self.context = wanted.subject == "group", groups, context
         kind = {"group": "user", "dynamic-group": "instance"}.get(wanted.subject, "")
-        kind = kind or _bare(wanted.where.rpartition("=")[2])
-        self.mine = [_as_name(item) for item in context.groups or (context.who,) if item]
+        kind = kind or policy_text.bare(wanted.where.rpartition("=")[2])
+        self.mine = [policy_text.as_name(item) for item in context.groups or (context.who,) if item]
         self.exempt = self.user and Name("administrators") in self.mine
-        target = context.compartment if wanted.path else context.tenancy
+        self.keys = {key.lower(): key for key in context.compartments}
+        target = self.keys.get(wanted.path[0], wanted.path[0]) if wanted.path else context.tenancy
         self.chain = [*dict.fromkeys([*ancestors(target, context.compartments), context.tenancy])]
         self.facts = {key.lower(): value for key, value in context.facts.items()}
         if wanted.permissions != {"CLUSTER_JOIN"}:  # other requests have another target, or none
@@ -238,23 +125,22 @@ class _Request:
         self.fixed = tuple(self.facts.items())
         tree = context.compartments
         self.children = {(item.parent, item.name.lower()): key for key, item in tree.items()}
-        self.keys = {key.lower(): key for key in tree}
 
     def who(self, item: Statement) -> Answer:
         """Whether the principal is one of the statement's subjects."""
         if not item.subject:
             return True
         if item.subject == "dynamic-group" and not self.user:
-            return _some(self._member(name, item.kind) for name in item.names)
+            return policy_text.some(self._member(name, item.kind) for name in item.names)
         if item.subject != "group" or not self.user:
             return False
-        return _some(a == b if bool(a.ocid) == bool(b.ocid) else None for a in item.names for b in self.mine)
+        return policy_text.some(a == b if bool(a.ocid) == bool(b.ocid) else None for a in item.names for b in self.mine)
 
     def _member(self, name: Name, kind: str) -> Answer:
-        group = next((group for group in self.groups if named(group, name)), None)
+        group = next((group for group in self.groups if policy_text.named(group, name)), None)
         if group is None:
             return None if name.ocid or kind == "deny" else False
-        return holds(group.rule, self.fixed) if group.rule.strip() else False
+        return policy_text.holds(group.rule, self.fixed) if group.rule.strip() else False
 
     def where(self, item: Statement) -> Answer:
         """Whether it holds in the need's place; nested compartments inherit. A deny below it is None."""
@@ -279,7 +165,7 @@ class _Request:
     def met(self, item: Statement, atom: Atom) -> Answer:
         """Whether the statement's condition is true for the atom."""
         more = (("request.permission", atom.permission),) if atom.permission else ()
-        return holds(item.where, (*self.fixed, *more))
+        return policy_text.holds(item.where, (*self.fixed, *more))
 
 
 def review(
@@ -291,14 +177,14 @@ def review(
 ) -> list[Review]:
     """A Review of every need (``{statement, why}``, see ``needs``) against all statements. ``groups``: dynamic ones."""
     sources = [Source(item) if isinstance(item, str) else item for item in statements]
-    items = [item for source in sources if (item := parse(source.text, source.compartment))]
+    items = [item for source in sources if (item := policy_text.parse(source.text, source.compartment))]
     judges: dict[tuple[object, ...], _Judge] = {}
     found = []
     for need in required:
-        wanted = parse(need["statement"])
+        wanted = policy_text.parse(need["statement"])
         if wanted is None or not (wanted.verb or wanted.permissions):
             raise DataError(f"A statement in files/oci/policies.yml is wrong: {need['statement']!r} cannot be read.")
-        key = wanted.subject, wanted.where, bool(wanted.path), wanted.permissions
+        key = wanted.subject, wanted.where, wanted.path, wanted.permissions
         if key not in judges:
             judges[key] = _Judge(_Request(wanted, groups, context), items, known)
         found.append(Review(statement=need["statement"], why=need["why"], **judges[key].verdict(wanted)))
@@ -327,7 +213,7 @@ class _Judge:
             met = self.request.met(item, atom)
             doubts = {_UNREAD: item.verb or item.permissions or None, _WHO_ELSE: who, _RIGHT: right, _PART: where}
             why = next((why for why, answer in doubts.items() if answer is None), _CONDITION)
-            found.append((_every((right, who, where, met)), item, why))
+            found.append((policy_text.every((right, who, where, met)), item, why))
         return found
 
     def verdict(self, wanted: Statement) -> dict[str, Any]:
@@ -370,22 +256,12 @@ class _Judge:
     def _subject(self, item: Statement) -> str:
         if item.subject != "dynamic-group" or self.request.user:
             return "other principals"
-        if any(named(group, name) for group in self.request.groups for name in item.names):
+        if any(policy_text.named(group, name) for group in self.request.groups for name in item.names):
             return "a dynamic group whose rule does not match"
         return "a dynamic group that does not exist (its name or domain may be wrong)"
 
 
-def domains(statements: Sequence[Union[str, Source]], whos: Iterable[str]) -> frozenset[str]:
-    """Identity domains other than Default that the statements or ``whos`` refer to, in lower case."""
-    sources = [Source(item) if isinstance(item, str) else item for item in statements]
-    items = [item for source in sources if (item := parse(source.text))]
-    names = [name for item in items if item.subject == "dynamic-group" for name in item.names]
-    return frozenset(name.domain for name in (*names, *map(_as_name, filter(None, whos))) if not name.ocid) - {
-        DEFAULT_DOMAIN
-    }
-
-
 def matches(group: DynamicGroup, statement: str, context: Context) -> Answer:
     """Whether the group's rule matches the instances that the statement is for. None: it depends on tags or similar."""
-    wanted = parse(statement)
-    return holds(group.rule, _Request(wanted, [group], context).fixed) if wanted else None
+    wanted = policy_text.parse(statement)
+    return policy_text.holds(group.rule, _Request(wanted, [group], context).fixed) if wanted else None

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy, policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
     Compartment,
     Context,
@@ -53,10 +53,10 @@ class Granted:
 
 
 class Iam:
-    """Reads what concerns one compartment."""
+    """Reads what concerns one compartment, and that of the cluster, if it is another one."""
 
-    def __init__(self, session: oci.Session, compartment: str) -> None:
-        self.session, self.compartment = session, compartment
+    def __init__(self, session: oci.Session, compartment: str, cluster_compartment: str = "") -> None:
+        self.session, self.compartment, self.cluster_compartment = session, compartment, cluster_compartment
         self.root = session.tenancy or compartment
         session.client("identity")  # created here so that threads do not race for it
 
@@ -65,11 +65,12 @@ class Iam:
         tree = read(self._tree)
         if isinstance(tree, Unread):
             return Granted(unread=tree)
-        chain = [*dict.fromkeys([*policy.ancestors(self.compartment, tree), self.root])]
+        apart = policy.ancestors(self.cluster_compartment, tree)
+        chain = [*dict.fromkeys([*policy.ancestors(self.compartment, tree), *apart, self.root])]
         with ThreadPoolExecutor(WORKERS) as workers:
             found = list(workers.map(lambda key: read(lambda: self.statements(key)), chain))
         statements = [item for part in found if not isinstance(part, Unread) for item in part]
-        groups = read(lambda: self.dynamic_groups(policy.domains(statements, whos)))
+        groups = read(lambda: self.dynamic_groups(policy_text.domains(statements, whos)))
         unread = next((item for item in (*found, groups) if isinstance(item, Unread)), None)
         return Granted(tree, statements, [] if isinstance(groups, Unread) else groups, unread)
 
@@ -105,7 +106,14 @@ class Iam:
         keys = {name: key for key, name in self.session.oci.regions.REGIONS_SHORT_NAMES.items()}
         known = {"request.region": keys[self.session.region]} if self.session.region in keys else {}
         return Context(
-            self.root, self.compartment, granted.tree, tuple(user_groups), who, {**known, **facts}, frozenset(options)
+            self.root,
+            self.compartment,
+            granted.tree,
+            tuple(user_groups),
+            who,
+            {**known, **facts},
+            frozenset(options),
+            self.cluster_compartment,
         )
 
     def _tree(self) -> dict[str, Compartment]:

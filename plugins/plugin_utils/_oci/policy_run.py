@@ -9,6 +9,7 @@ existing dynamic group is changed only if that is requested.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
@@ -21,7 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy as oci_policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import DynamicGroup, Review, quoted, widened
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Unread
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -60,7 +63,7 @@ class Writer:
     ) -> None:
         self.session, self.options, self.progress = session, options, progress
         self.waits = Waits(progress, **clocks)
-        self.iam = iam.Iam(session, options["compartment"])
+        self.iam = iam.Iam(session, options["compartment"], self._apart(options["cluster"]))
         self.table = files.load(files.FILES / "oci" / "policies.yml")
         self.facts = {"target.cluster.id": options["cluster"]} if options["cluster"] else {}
 
@@ -75,7 +78,7 @@ class Writer:
             )
         group = self._group(granted)
         if group and group.changed:
-            others = [item for item in granted.groups if not oci_policy.named(item, group.who)]
+            others = [item for item in granted.groups if not policy_text.named(item, group.who)]
             made = DynamicGroup(group.name, group.after, group.domain)
             granted = replace(granted, groups=[*others, made])
         reviews = self._reviews(granted)
@@ -105,6 +108,14 @@ class Writer:
         return {"changed": changed, **result}
 
     # ---- what is needed
+
+    def _apart(self, cluster: str) -> str:
+        """OCID of the cluster's compartment; "" without a cluster, or if this user may not read it."""
+        if not cluster:
+            return ""
+        call = functools.partial(self.session.call, f"read the cluster {cluster}", "oke", "get_cluster", cluster)
+        found = iam.read(call)
+        return "" if isinstance(found, Unread) else str(found.data.compartment_id)
 
     def _check(self) -> None:
         kinds = {name: self.table["sets"][name]["who"] for name in self.options["sets"]}
@@ -140,11 +151,11 @@ class Writer:
         if who.startswith("ocid1."):
             raise InputError(f"dynamic_group must be a name or domain/name, not the OCID {who}.")
         domain, _slash, name = who.replace("'", "").rpartition("/")
-        domain = domain.lower() or oci_policy.DEFAULT_DOMAIN
+        domain = domain.lower() or policy_text.DEFAULT_DOMAIN
         own = rules[0].format(compartment=self.options["compartment"])
-        there = next((item for item in granted.groups if oci_policy.named(item, who)), None)
+        there = next((item for item in granted.groups if policy_text.named(item, who)), None)
         if there is None:
-            if domain != oci_policy.DEFAULT_DOMAIN:
+            if domain != policy_text.DEFAULT_DOMAIN:
                 self._domain(domain)
             return Group(who, domain, name, "", own)
         context = self.iam.context(granted, who, (), (), self.facts)
@@ -164,7 +175,7 @@ class Writer:
 
     def _write_group(self, home: oci.Session, group: Group) -> None:
         self.progress(f"dynamic group {group.who}: {group.after}")
-        if group.domain == oci_policy.DEFAULT_DOMAIN:
+        if group.domain == policy_text.DEFAULT_DOMAIN:
             self._default_group(home, group)
         else:
             self._domain_group(home, group)
@@ -210,16 +221,21 @@ class Writer:
         return found
 
     def _group_is(self, group: Group) -> bool:
-        domains = frozenset({group.domain}) - {oci_policy.DEFAULT_DOMAIN}
-        found = [item for item in self.iam.dynamic_groups(domains) if oci_policy.named(item, group.who)]
+        domains = frozenset({group.domain}) - {policy_text.DEFAULT_DOMAIN}
+        found = [item for item in self.iam.dynamic_groups(domains) if policy_text.named(item, group.who)]
         return any(item.rule == group.after for item in found)
 
     # ---- the policy
 
     def _target(self, granted: iam.Granted, missing: Sequence[str]) -> Json:
-        """The policy to write: statements on the tenancy are only effective in the root compartment."""
+        """The policy to write: statements on the tenancy are only effective in the root compartment, those on another
+        compartment only in one that encloses it."""
         root = any(" in tenancy" in item for item in missing)
-        home = self.options["policy_compartment"] or (self.iam.root if root else self.options["compartment"])
+        here, there = self.options["compartment"], self.iam.cluster_compartment
+        if there and any(there in item for item in missing):
+            around = oci_policy.ancestors(there, granted.tree)
+            here = next((key for key in oci_policy.ancestors(here, granted.tree) if key in around), self.iam.root)
+        home = self.options["policy_compartment"] or (self.iam.root if root else here)
         if root and home != self.iam.root:
             raise InputError(
                 "policy_compartment: statements on the tenancy are only effective in the root compartment "

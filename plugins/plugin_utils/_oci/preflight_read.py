@@ -49,7 +49,7 @@ class Reader:
                 "domains": workers.submit(_read, self._domains),
                 "shapes": workers.submit(_read, self._shapes),
                 "capacity": workers.submit(_read, self._capacity),
-                "cluster": workers.submit(_read, self._cluster),
+                "cluster": workers.submit(lambda: self.cluster),
                 "addons": workers.submit(_read, self._addons),
                 "image": workers.submit(_read, self._image),
                 "image_shapes": workers.submit(_read, self._image_shapes),
@@ -64,7 +64,7 @@ class Reader:
     def joining(self) -> list[Finding]:
         """Findings on the security rules that joining needs; [] if they allow it."""
         subnet = _read(self._subnet)
-        facts = Facts(cluster=_read(self._cluster), subnet=subnet, rules=_read(lambda: self._rules(subnet)))
+        facts = Facts(cluster=self.cluster, subnet=subnet, rules=_read(lambda: self._rules(subnet)))
         return list(preflight.network(dataclasses.replace(facts, groups=self.groups), only_joining=True))
 
     # ---- one request each
@@ -103,6 +103,11 @@ class Reader:
     def _capacity(self) -> Json:
         return capacity(self.session, self.root, self.pool.shape, self.pool.availability_domain)
 
+    @functools.cached_property
+    def cluster(self) -> Any:
+        """The cluster as the preflight judges it, read once; None without one, or Unread."""
+        return _read(self._cluster)
+
     def _cluster(self) -> Optional[Json]:
         if not self.pool.cluster:
             return None
@@ -111,6 +116,7 @@ class Reader:
         nets = found.cluster_pod_network_options or []
         return {
             "name": found.name,
+            "compartment": found.compartment_id,
             "state": found.lifecycle_state,
             "type": found.type or "",
             "version": found.kubernetes_version or "",
@@ -182,7 +188,8 @@ class Reader:
         self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
     ) -> list[Finding]:
         """Findings on the statements that the sets need; one ``unknown`` if policies cannot be read."""
-        iam = oci_iam.Iam(self.session, self.compartment)
+        apart = self.cluster["compartment"] if isinstance(self.cluster, dict) else ""
+        iam = oci_iam.Iam(self.session, self.compartment, apart)
         granted = iam.granted([who])
         unread = granted.unread
         if unread and not granted.tree:

@@ -98,6 +98,22 @@ def test_statements_on_the_tenancy_go_to_the_root(site: Site) -> None:
     assert not site.run("cluster_creation", group="Platform")["changed"]
 
 
+def test_a_cluster_in_another_compartment(site: Site) -> None:
+    """The statement is on the cluster's compartment, in a policy of one that encloses it."""
+    cluster, there = oci_site.cluster(site.fake)["id"], "ocid1.compartment.oc1..clusters"
+    told = {"id": there, "name": "Clusters", "compartmentId": site.fake.tenancy, "lifecycleState": "ACTIVE"}
+    site.fake.add("compartments", told)
+    site.fake.tables["clusters"][cluster]["compartmentId"] = there
+    told = site.run("self_managed_nodes", cluster=cluster)
+    assert told["added"] == [JOIN.replace(GPU, there)] and told["policy"]["compartment"] == site.fake.tenancy
+    assert told["dynamic_group"]["rule"] == RULE, "of the nodes"
+    assert not site.run("self_managed_nodes", cluster=cluster)["changed"]
+    asker = preflight_read.Reader(
+        site.session, Pool("BM.GPU.H100.8", 2, oci_site.DOMAIN, cluster=cluster, kind="cluster_network"), GPU, ()
+    )
+    assert asker.policies("oke-gpu", [], [], ["self_managed_nodes"]) == []
+
+
 def test_a_dynamic_group_of_another_domain(site: Site) -> None:
     told = site.run("self_managed_nodes", dynamic_group="Corp/oke-gpu")
     assert told["added"] == [f"Allow dynamic-group 'Corp'/'oke-gpu' to {{CLUSTER_JOIN}} in compartment id {GPU}"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy, policy_text
 from support.paths import ROOT
 
 CASES = 10_000
@@ -309,7 +309,7 @@ def case(luck: random.Random) -> tuple[str, bool, bool, list[Spec]]:
             "" if joining else " where request.principal.type = 'nodepool'"
         )
         relevant = ["clusters", "cluster-family"] if joining else ["compute-clusters", "all-resources"]
-    wanted = policy.parse(need)
+    wanted = policy_text.parse(need)
     assert wanted is not None
     atoms = KNOWN.atoms(wanted)
     whole = all(atom.permission and atom.resource for atom in atoms)

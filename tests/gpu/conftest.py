@@ -71,8 +71,8 @@ def multicast() -> Iterator[Multicast]:
     yield found
     end.set()
     thread.join()
-    print(f"processes with a GPU: {', '.join(sorted(found.seen)) or 'none'}; NVLink multicast off in all of them")
     assert not found.without, found.without
+    print(f"processes with a GPU: {', '.join(sorted(found.seen)) or 'none'}; NVLink multicast off in all of them")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -147,6 +147,7 @@ def results(request: pytest.FixtureRequest) -> Iterator[Path]:
 def redacted(text: str) -> str:
     """Without this machine's name and the GPUs' UUIDs."""
     text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "machine", text)
+    text = re.sub(r"\bGPU [0-9a-f]{32}\b", "GPU UUID", text)
     return re.sub(
         r"\b(GPU-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", r"\g<1>00000000-0000-0000-0000-000000000000", text
     )

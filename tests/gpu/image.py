@@ -92,7 +92,9 @@ def build(target: Path, tools: Path, programs: Path) -> None:
         for path in programs.glob("*_perf"):
             shutil.copy(path, own)
         (root / "etc/ssh").mkdir(exist_ok=True)
-        (root / "etc/ssh/sshd_config").write_text(images.SSHD_CONFIG)
+        # What mpirun starts comes by sshd, which does not pass on the container's environment.
+        own_env = " ".join(f"{name}={value}" for name, value in NVLS_OFF.items())
+        (root / "etc/ssh/sshd_config").write_text(f"{images.SSHD_CONFIG}SetEnv {own_env}\n")
         (root / "etc/nccl.conf").write_text("NCCL_NVLS_ENABLE=0\n")
         for path in ("run/sshd", "var/empty"):
             (root / path).mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,7 @@ def test_too_many_ranks_are_the_programs_own_words(lab: Any, tmp_path: Path, res
         found = verdict(lab, tmp_path, results, gpus_per_node=count)
     finally:
         lab.cluster.devices(name, **{"nvidia.com/gpu": str(count // 2)})
-    assert found["verdict"] in ("fail", "incomplete") and found["reason"], found
+    assert found["verdict"] in ("fail", "incomplete") and name in found["reason"], found
 
 
 @WHOLE

@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tools")]
 import awx_templates
 import blueprint_table
 import catalogue
+import handed_on
 import input_meanings
 import input_table
 import nccl_verdicts
@@ -417,11 +418,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Writes what follows from data and documentation.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
     check = parser.parse_args(arguments).check
+    word = "not up to date" if check else "written"
+    handed_on_by = handed_on.write(check=check)
+    for path in handed_on_by:
+        print(f"{word}: {path.relative_to(ROOT)}")
     stale = {
         path: text for path, text in outputs(load()).items() if not path.exists() or path.read_text("utf-8") != text
     }
     for path, text in stale.items():
-        print(f"{'not up to date' if check else 'written'}: {path.relative_to(ROOT)}")
+        print(f"{word}: {path.relative_to(ROOT)}")
         if not check:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -430,7 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{'not generated any more' if check else 'removed'}: {path.relative_to(ROOT)}")
         if not check:
             path.unlink()
-    return 1 if check and (stale or left) else 0
+    return 1 if check and (handed_on_by or stale or left) else 0
 
 
 if __name__ == "__main__":

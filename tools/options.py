@@ -36,6 +36,9 @@ NO_SECRETS = {
     "ssh_key",
     "ssh_public_key",
 }
+TYPED = {"plan"}
+"""Modules whose options become a dataclass besides the argument spec."""
+_TYPES = {"str": "str", "path": "str", "int": "int", "float": "float", "bool": "bool", "dict": "dict[str, Any]"}
 _LOOKS_SECRET = re.compile(r"pass(?!ive)|secret|token|key", re.IGNORECASE)
 
 _HEAD = '''# Copyright: gpuops.rdma contributors
@@ -118,13 +121,35 @@ def spec_of_module(name: str, root: Path = ROOT) -> str:
     )
     lines = [f"    **{one.upper()},\n" for one in bases] + _entries(own, name, 4)
     head = _HEAD.format(source=f"plugins/modules/{name}.py", what=f"gpuops.rdma.{name}")
-    return head + (f"\n{imports}" if imports else "") + _assigned(lines)
+    typed = _record(own) if name in TYPED else ""
+    if typed:
+        head = head.replace(
+            "from typing import Any", "from dataclasses import dataclass\nfrom typing import Any, Optional"
+        )
+    return head + (f"\n{imports}" if imports else "") + _assigned(lines) + typed
 
 
 def spec_of_fragment(name: str, root: Path = ROOT) -> str:
     """Text of a doc fragment's file of _specs."""
     head = _HEAD.format(source=f"plugins/doc_fragments/{name}.py", what=f"the doc fragment gpuops.rdma.{name}")
     return head + _assigned(_entries(fragment_options(name, root), name, 4))
+
+
+def _record(own: Mapping[str, Json]) -> str:
+    """A dataclass with a field per option."""
+    fields = "".join(f"    {key}: {_annotation(option)}\n" for key, option in own.items())
+    return f"\n\n@dataclass(frozen=True)\nclass Options:\n{_RECORD}\n\n{fields}"
+
+
+_RECORD = '    """The values of its own options; a list is a tuple."""'
+
+
+def _annotation(option: Json) -> str:
+    kind = option.get("type", "str")
+    if kind == "list":
+        return f"tuple[{_TYPES.get(option.get('elements', 'str'), 'Any')}, ...]"
+    always = option.get("required") or "default" in option
+    return _TYPES.get(kind, "Any") if always or kind == "raw" else f"Optional[{_TYPES[kind]}]"
 
 
 def argument(option: Json, module: str, name: str) -> Json:

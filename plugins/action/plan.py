@@ -34,9 +34,9 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes the plan and the survey; returns the plan's path, number of nodes, nodes per shape and a readable
         summary. Raises InputError for options that do not fit the cluster."""
-        dest = Path(args.pop("dest"))
+        dest = Path(args["dest"])
         options, faults = Options.of(args), Faults()
-        site = faults.attempt("rdma_shapes_dir", functools.partial(files.site_shapes, args["shapes_dir"] or "")) or {}
+        site = faults.attempt("rdma_shapes_dir", functools.partial(files.site_shapes, options.shapes_dir or "")) or {}
         shapes = files.shapes(site)
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(plan_survey.survey, self.client, options.mode)
@@ -51,7 +51,7 @@ class ActionModule(RdmaAction):
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
         plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))
-        if args["keep_excluded"] and dest.exists():
+        if options.keep_excluded and dest.exists():
             plan = self._keep_excluded(plan, dest)
         run.write(dest.parent / "survey.json", survey.kept)
         rights = Rights(plan, self.client, survey)

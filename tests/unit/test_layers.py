@@ -25,7 +25,7 @@ LAYERS = {
     "_operators": {"_kube", "_nodes", "_oci"},
     "_nccl": {"_kube", "_nodes"},
     "_host": {"_kube", "_nodes", "_nccl", "_operators"},
-    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host"},
+    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host", "_specs"},
     "_upgrade": {"_kube", "_nodes", "_operators", "_nccl"},
     "_report": {"_nodes", "_nccl", "_host"},
     "_gpu_uses": {"_kube", "_nodes", "_nccl"},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -563,12 +563,8 @@ def _pod_group(test: Test) -> Json:
 # ---- from the plan -------------------------------------------------------------------------------------------------
 
 
-_SAME = (
-    "name", "gpus_per_node", "vfs_per_node", "image", "mpi", "collective", "min_bytes", "max_bytes", "env", "hca",
-    "settings", "iterations", "warmup", "check", "mpi_args", "algo", "interface", "deadline", "gang", "pull_secrets",
-    "queue", "kueue_queue",
-)  # fmt: skip
-"""Fields of Test that are copied from the plan's test."""
+_SAME = {one.name for one in fields(NcclTest)} & {one.name for one in fields(Test)} - {"topology"}
+"""Fields of Test that are copied from the plan's test, whose topology is a key of the ConfigMap."""
 
 
 def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> Test:

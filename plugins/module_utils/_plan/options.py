@@ -10,66 +10,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release, ReportKeep
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(plan.Options):
     """The options of gpuops.rdma.plan, which documents them, under the same names."""
-
-    profile: str
-    mode: str
-    launcher: str
-    install: str
-    platform: str
-    driver: str
-    ofed: str
-    shapes: tuple[str, ...]
-    nodes: tuple[str, ...]
-    expected_nodes: int
-    resource: str
-    job_namespace: str
-    own_namespace: str
-    tolerations: tuple[Any, ...]
-    network_name: str
-    network_namespaces: tuple[str, ...]
-    ip_pool_name: str
-    ip_pool_subnet: str
-    ip_pool_block: int
-    set_netns: bool
-    host_checks: bool
-    report_keep: ReportKeep
-    release_resume: bool
-    adopt_policies: bool
-    reset_values: bool
-    remove_leftovers: bool
-    gpu_operator_values: Any
-    network_operator_values: Any
-    charts: Json
-    oci: Json
-    olm: Json
-    images: dict[str, str]
-    image_registry: str
-    image_pull_secrets: tuple[str, ...]
-    collectives: tuple[str, ...]
-    queue: str
-    kueue_queue: str
-    test_nodes: int
-    min_bytes: str
-    max_bytes: str
-    nccl_env: Json
-    ucx_env: Json
-    nccl_iterations: int
-    nccl_warmup: int
-    nccl_check: int
-    mpi_args: tuple[str, ...]
-    guide_literal: bool
-    test_timeout: int
-    topology: str
-    topology_file: str
-    interface: str
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Options:
@@ -78,7 +27,7 @@ class Options:
         for name, value in given.items():
             if isinstance(value, list):
                 given[name] = tuple(value)
-        return cls(**{**given, "report_keep": ReportKeep(**(given["report_keep"] or {}))})
+        return cls(**given)
 
     def values(self, operator: str) -> Any:
         """The user's chart values of an operator, in any form that ``releases.as_values`` accepts."""

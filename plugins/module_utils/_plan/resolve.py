@@ -36,6 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Plan,
     PlannedShape,
     Probe,
+    ReportKeep,
     Resources,
     input_fault,
 )
@@ -133,7 +134,7 @@ def decide(given: Given) -> Plan:
         network_attachment=f"{options.job_namespace}/{options.network_name}",
         set_netns=options.set_netns,
         host_checks=options.host_checks,
-        report_keep=options.report_keep,
+        report_keep=ReportKeep(**(options.report_keep or {})),
         tolerations=bearing.all,
         probe=Probe(options.images.get("vf_config") or profile["vf_config_image"], options.image_pull_secrets),
         restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.mode == "sriov" else "",

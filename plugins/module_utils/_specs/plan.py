@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 
@@ -78,3 +79,63 @@ SPEC: dict[str, Any] = {
     "interface": {"type": "str", "default": "eth0"},
     "keep_excluded": {"type": "bool", "default": True},
 }
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of its own options; a list is a tuple."""
+
+    dest: str
+    profile: str
+    mode: str
+    launcher: str
+    install: str
+    platform: str
+    driver: str
+    ofed: str
+    shapes: tuple[str, ...]
+    shapes_dir: Optional[str]
+    nodes: tuple[str, ...]
+    expected_nodes: int
+    resource: str
+    job_namespace: str
+    own_namespace: str
+    tolerations: tuple[Any, ...]
+    network_name: str
+    network_namespaces: tuple[str, ...]
+    ip_pool_name: str
+    ip_pool_block: int
+    ip_pool_subnet: str
+    set_netns: bool
+    host_checks: bool
+    report_keep: dict[str, Any]
+    release_resume: bool
+    adopt_policies: bool
+    reset_values: bool
+    remove_leftovers: bool
+    gpu_operator_values: Any
+    network_operator_values: Any
+    charts: dict[str, Any]
+    oci: dict[str, Any]
+    olm: dict[str, Any]
+    images: dict[str, Any]
+    image_registry: str
+    image_pull_secrets: tuple[str, ...]
+    collectives: tuple[str, ...]
+    queue: str
+    kueue_queue: str
+    test_nodes: int
+    min_bytes: str
+    max_bytes: str
+    nccl_env: dict[str, Any]
+    ucx_env: dict[str, Any]
+    nccl_iterations: int
+    nccl_warmup: int
+    nccl_check: int
+    mpi_args: tuple[str, ...]
+    guide_literal: bool
+    test_timeout: int
+    topology: str
+    topology_file: str
+    interface: str
+    keep_excluded: bool

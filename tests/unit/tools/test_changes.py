@@ -17,8 +17,8 @@ import pytest
 from support.paths import ROOT, SHARED
 
 PATCHES = sorted((ROOT / "tests" / "changes").glob("*.patch"))
-BESIDE = re.compile(r"(files|tests|changelogs/fragments|docs|playbooks/vars|roles/\w+/tasks)/")
-"""Where a change may write besides a package: data, tests, a fragment, a page, and what hands an input on."""
+BESIDE = re.compile(r"(files|tests|changelogs/fragments|docs)/")
+"""Where a change may write besides a package: data, tests, a fragment, a page."""
 MODULES = ("plugins/modules/", "plugins/action/")
 
 
@@ -82,6 +82,13 @@ def test_a_change_stays_in_one_package(patch: Path) -> None:
     others = [name for name in touched if not (BESIDE.match(name) or name.startswith(MODULES) or "_utils/" in name)]
     assert others == []
     assert words_for(patch), f"{patch.name} names no test"
+
+
+def test_an_option_becomes_an_input_by_its_documentation_alone(checkout: Path) -> None:
+    assert '    aggregate: "{{ nccl_test_aggregate }}"\n' in (checkout / "roles/nccl_test/tasks/main.yml").read_text()
+    line = 'nccl_test_aggregate: "{{ rdma_nccl_aggregate | default(0) }}"\n'
+    assert line in (checkout / "playbooks/vars/inputs.yml").read_text()
+    assert "| `rdma_nccl_aggregate` | int | `0` | Operations of one" in (checkout / "docs/inputs.md").read_text()
 
 
 def test_the_changes_pass_their_tests_and_the_gates(checkout: Path) -> None:

@@ -114,6 +114,8 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
         return
     subject = str(group.get("name") or "deployment_group")
     wants: dict[str, list[str]] = {}
+    recipes: dict[str, Json] = {}
+    exports: dict[str, list[Any]] = {}
     for item in deployments:
         name, recipe = item.get("name"), item.get("recipe")
         if not isinstance(name, str) or not isinstance(recipe, Mapping):
@@ -121,9 +123,13 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
                 "blueprint.document", subject, "a deployment without name or recipe", expected="{name, recipe}"
             )
             continue
+        if name in wants:
+            found = "two deployments of the group have this name"
+            yield finding("blueprint.name", name, found, expected="a name of its own for each")
         wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
+        recipes[name], exports[name] = dict(recipe), _listed(item.get("exports"))
         payloads.append(dict(recipe))
-        for export in _listed(item.get("exports")):
+        for export in exports[name]:
             if export not in facts["group"]["exports"]:
                 yield finding(
                     "blueprint.schema",
@@ -141,6 +147,51 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
         yield finding(
             "blueprint.depends-on", name, "depends on itself through others", expected="an order without a circle"
         )
+    for name, recipe in recipes.items():
+        yield from _order(name, recipe, recipes, exports, _before(name, wants), facts)
+
+
+def _order(
+    name: str,
+    recipe: Json,
+    recipes: Mapping[str, Json],
+    exports: Mapping[str, Sequence[Any]],
+    before: set[str],
+    facts: Json,
+) -> Findings:
+    """Of one deployment of a group: what it uses of others is there when it starts. Blueprints knows the order from
+    depends_on alone, and puts in exports as ${NAME.EXPORT}."""
+    keys = "|".join(facts["group"]["exports"])
+    for other, key in dict.fromkeys(re.findall(rf"\$\{{([^{{}}$]+)\.({keys})\}}", str(recipe))):
+        found = f"uses {key} of {other}"
+        if other not in recipes:
+            known = f"one of {', '.join(recipes)}"
+            yield finding("blueprint.depends-on", name, f"{found}, no deployment of the group", expected=known)
+        elif key not in exports[other]:
+            yield finding(
+                "blueprint.depends-on", name, f"{found}, which does not export it", expected=f"exports: [{key}]"
+            )
+        elif other not in before:
+            expected = f"depends_on: [{other}]"
+            yield finding("blueprint.depends-on", name, f"{found}, and does not wait for it", expected=expected)
+    pools = [one for one, item in recipes.items() if item.get("recipe_mode") == "shared_node_pool"]
+    uses = recipe.get("recipe_mode") in ("service", "job") and recipe.get("recipe_use_shared_node_pool") is True
+    if uses and pools and not before & set(pools):
+        found = f"nothing makes it wait for the group's pool {', '.join(pools)}"
+        expected = f"depends_on: [{pools[0]}]"
+        yield finding("blueprint.depends-on", name, found, expected=expected, severity="warning")
+
+
+def _before(name: str, wants: Mapping[str, Sequence[str]]) -> set[str]:
+    """What a deployment depends on, itself or through others."""
+    found: set[str] = set()
+    ahead = list(wants[name])
+    while ahead:
+        other = ahead.pop()
+        if other not in found:
+            found.add(other)
+            ahead += wants.get(other, ())
+    return found
 
 
 def _listed(value: Any) -> list[Any]:

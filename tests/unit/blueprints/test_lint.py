@@ -140,6 +140,42 @@ def test_groups() -> None:
     assert errors({"blueprint_category": "x", "pre_filled_samples": [BASES["pool"]]}) == []
 
 
+def test_the_order_and_the_names_of_a_group() -> None:
+    """What is used of another deployment exists by then; a name that comes twice hid the first deployment."""
+
+    def found(*deployments: dict[str, Any]) -> list[str]:
+        document = {"deployment_group": {"name": "g", "deployments": list(deployments)}}
+        return [f"{item.severity} {item.id} {item.subject}: {item.found}" for item in lint_group(document)]
+
+    def lint_group(document: Any) -> Any:
+        return [item for item in blueprint_lint.lint(document, TABLE.FACTS) if item.id in ORDER]
+
+    def user(text: str, *needs: str) -> dict[str, Any]:
+        given = {"recipe_container_env": [{"key": "URL", "value": text}]}
+        return {"name": "ui", "depends_on": list(needs), "recipe": {**recipe("ui")["recipe"], **given}}
+
+    server = {"name": "llm", "exports": ["service_url"], **recipe("llm")}
+    between = {"name": "proxy", "depends_on": ["llm"], **recipe("proxy")}
+    url = "http://${llm.service_url}/v1"
+    assert found(server, user(url, "llm")) == [] == found(server, between, user(url, "proxy"))
+    assert found(server, user("${HOME} ${llm.other}")) == [], "no export"
+    error = "error blueprint.depends-on ui: uses "
+    assert found(server, user(url)) == [error + "service_url of llm, and does not wait for it"]
+    assert found(server, user("${llm.internal_dns_name}", "llm")) == [
+        error + "internal_dns_name of llm, which does not export it"
+    ]
+    assert found(server, user("${lm.service_url}", "llm")) == [error + "service_url of lm, no deployment of the group"]
+    assert found(server, {**server, **recipe("other")}) == [
+        "error blueprint.name llm: two deployments of the group have this name"
+    ]
+    pool, uses = {"name": "pool", "recipe": BASES["pool"]}, {"name": "serve", "recipe": BASES["inference"]}
+    assert found(pool, {**uses, "depends_on": ["pool"]}) == []
+    assert found(pool, uses) == ["warning blueprint.depends-on serve: nothing makes it wait for the group's pool pool"]
+
+
+ORDER = ("blueprint.depends-on", "blueprint.name")
+
+
 def test_pools_that_are_sent_together_count() -> None:
     three = {**BASES["inference"], "multinode_num_nodes_to_use_from_shared_pool": 3}
     three["recipe_container_command_args"] = ["--tensor-parallel-size", "8", "--pipeline-parallel-size", "3"]

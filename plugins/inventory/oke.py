@@ -37,6 +37,11 @@ options:
     required: true
     env:
     - name: OCI_COMPARTMENT
+  regions:
+    description: With O(hosts=clusters), the regions to read, instead of the one of the profile or O(region).
+    type: list
+    elements: str
+    default: []
   subcompartments:
     description: With O(hosts=clusters), include nested compartments.
     type: bool
@@ -63,6 +68,12 @@ options:
     type: list
     elements: str
     default: []
+  hostnames:
+    description: Jinja expressions on a host's variables, as V(private_ip). The first that is not empty is its name in
+      the inventory, instead of its name in OCI. Names that come twice are refused.
+    type: list
+    elements: str
+    default: []
   remote_user:
     description: User on the nodes; V(ubuntu) on Oracle's GPU images, V(opc) on Oracle Linux.
     type: str
@@ -83,6 +94,15 @@ profile: DEFAULT
 compose:
   rdma_context: oci_context
 
+# all.oke.yml: the clusters of two regions
+# plugin: gpuops.rdma.oke
+# compartment: ocid1.compartment.oc1..aaaa
+# regions: [eu-frankfurt-1, us-ashburn-1]
+# hostnames: ["oci_region ~ '-' ~ inventory_name"]
+# compose:
+#   rdma_context: oci_context
+#   rdma_oci_region: oci_region
+
 # nodes.oke.yml: host checks on the GPU nodes of one cluster, through a bastion
 # plugin: gpuops.rdma.oke
 # hosts: nodes
@@ -100,7 +120,7 @@ compose:
 import difflib
 from typing import Any
 
-from ansible.errors import AnsibleParserError
+from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -131,11 +151,28 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         try:
             _refuse_unknown(given, self.get_options())
             hosts = self._hosts(self.get_cache_key(path), cache)
+            hosts = [host for host in hosts if all(self._of(host, item) for item in self.get_option("filters"))]
+            hosts = oke_inventory.renamed([(host, self._name(host)) for host in hosts])
         except RdmaError as error:
             raise AnsibleParserError(f"{path}: {error}") from None
         for host in hosts:
-            if all(self._compose(condition, host["vars"]) for condition in self.get_option("filters")):
-                self._add(host)
+            self._add(host)
+
+    def _of(self, host: Json, expression: str) -> Any:
+        return self._compose(expression, {**host["vars"], "inventory_name": host["name"]})
+
+    def _name(self, host: Json) -> str:
+        """The first of the names asked for that is not empty; its own without any."""
+        for expression in self.get_option("hostnames"):
+            try:
+                name = self._of(host, expression)
+            except AnsibleError:
+                if self.get_option("strict"):
+                    raise
+                name = ""
+            if name:
+                return str(name)
+        return str(host["name"])
 
     def _hosts(self, key: str, cache: bool) -> list[Json]:
         """The hosts, from the cache if it is enabled and not to be refreshed."""
@@ -169,7 +206,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         for network in self.get_option("cluster_networks"):
             oci.of_kind(network, "clusternetwork", "cluster_networks")
         session = oci.Session({key: self.get_option(key) for key in oci.OPTIONS})
-        hosts = self._clusters(session) if self.get_option("hosts") == "clusters" else self._nodes(session)
+        if self.get_option("hosts") == "clusters":
+            return self._clusters(session)
+        if self.get_option("regions"):
+            raise InputError("regions is for hosts=clusters: a cluster and its nodes are in one region, set region.")
+        hosts = self._nodes(session)
         self.display.vvv(f"gpuops.rdma.oke: {len(hosts)} hosts by {session.requests} calls")
         return hosts
 
@@ -179,13 +220,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         if self.get_option("subcompartments"):
             names.update(_inside(session, top))
         found = []
-        for compartment, name in names.items():
-            listed = session.all(f"list clusters of {name}", "oke", "list_clusters", compartment)
-            found += [
-                {**_plain(item, CLUSTER), "endpoints": _plain(item.endpoints, oke_inventory.ENDPOINTS)}
-                for item in listed
-            ]
-        return oke_inventory.clusters(found, names, session.region)
+        for there in [session.elsewhere(region) for region in self.get_option("regions")] or [session]:
+            for compartment, name in names.items():
+                listed = there.all(f"list clusters of {name} in {there.region}", "oke", "list_clusters", compartment)
+                for item in listed:
+                    ends = _plain(item.endpoints, oke_inventory.ENDPOINTS)
+                    found.append({**_plain(item, CLUSTER), "endpoints": ends, "region": there.region})
+        return oke_inventory.clusters(found, names)
 
     def _nodes(self, session: oci.Session) -> list[Json]:
         if not self.get_option("cluster") and not self.get_option("cluster_networks"):

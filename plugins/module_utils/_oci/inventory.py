@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 
 SUFFIX = 11
@@ -130,6 +131,17 @@ def _once(hosts: list[Json]) -> list[Json]:
     ]
 
 
+def renamed(hosts: Sequence[tuple[Json, str]]) -> list[Json]:
+    """The hosts with these names. InputError where one comes twice: its hosts would become one."""
+    often = [name for name, count in Counter(name for _host, name in hosts).items() if count > 1]
+    if often:
+        first = ", ".join(host["name"] for host, name in hosts if name == often[0])
+        raise InputError(
+            f"hostnames: {first} would all be named {often[0]!r}: add an expression that tells them apart."
+        )
+    return [{**host, "name": name} for host, name in hosts]
+
+
 def _counts(listed: Listed) -> list[str]:
     have = {name: len(members) for name, members in listed.members.items()}
     have.update({pool["name"]: len(pool.get("nodes") or []) for pool in listed.managed})
@@ -164,7 +176,7 @@ def _address(url: str) -> tuple[str, int]:
     return (parts.hostname or "").lower(), parts.port or 443
 
 
-def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str) -> list[Json]:
+def clusters(items: Iterable[Json], compartments: Mapping[str, str]) -> list[Json]:
     """Clusters as hosts of the main job: {name, groups, vars}, sorted; those being deleted are left out."""
     found = []
     for item in items:
@@ -176,6 +188,7 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str
                 "name": item["name"],
                 "groups": [
                     f"compartment_{compartments.get(item['compartment_id'], item['compartment_id'])}",
+                    f"region_{item['region']}",
                     f"version_{item.get('kubernetes_version') or 'unknown'}",
                     f"state_{str(item.get('lifecycle_state')).lower()}",
                 ],
@@ -184,7 +197,7 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str], region: str
                     "oci_cluster_id": item["id"],
                     "oci_instance_id": item["id"],
                     "oci_compartment_id": item["compartment_id"],
-                    "oci_region": region,
+                    "oci_region": item["region"],
                     "oci_cluster_type": item.get("type") or "",
                     "oci_kubernetes_version": item.get("kubernetes_version") or "",
                     "oci_state": item.get("lifecycle_state") or "",

@@ -19,6 +19,7 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import inventory_loader
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
 from support.fake_oci import FakeOci
 from support.paths import ROOT
@@ -111,6 +112,42 @@ def test_filters_leave_hosts_out_and_a_misspelt_key_is_refused(fake: FakeOci, re
     assert sorted(data.hosts) == sorted(item["displayName"] for item in (made[0], made[2]))
     with pytest.raises(AnsibleParserError, match=r"unknown key subcompartment; did you mean subcompartments\?"):
         read(subcompartment=True)
+
+
+def test_clusters_of_several_regions(fake: FakeOci, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each region by its own endpoint; clusters of the same name stay apart."""
+    other = oci_site.tenancy()
+    try:
+        other._keys.update(fake._keys)
+        url, made = other.start(), oci_session.Session.elsewhere
+
+        def elsewhere(session: oci_session.Session, region: str) -> oci_session.Session:
+            options = {**session._options, **({"service_endpoint": url} if region == "us-ashburn-1" else {})}
+            return made(oci_session.Session(options), region)
+
+        monkeypatch.setattr(oci_session.Session, "elsewhere", elsewhere)
+        oci_site.cluster(fake, "train")
+        other.ocid("cluster")  # so that the next one ends with another number
+        there = oci_site.cluster(other, "train")
+        there["id"] = there["id"].replace("eu-frankfurt-1", "us-ashburn-1")
+        regions = ["eu-frankfurt-1", "us-ashburn-1"]
+        data = read(regions=regions, compose={"rdma_oci_region": "oci_region"})
+        assert sorted(host.get_vars()["rdma_oci_region"] for host in data.hosts.values()) == regions
+        assert len(members(data, "region_us_ashburn_1")) == 1
+        data = read(regions=regions, hostnames=["oci_region ~ '.' ~ inventory_name[:5]"])
+        assert sorted(data.hosts) == ["eu-frankfurt-1.train", "us-ashburn-1.train"]
+    finally:
+        other.stop()
+    with pytest.raises(AnsibleParserError, match="regions is for hosts=clusters"):
+        read(hosts="nodes", cluster="train", regions=regions)
+
+
+def test_names_of_hosts(fake: FakeOci, read: Any) -> None:
+    made = oci_site.nodes(fake, oci_site.cluster(fake)["id"], 2)
+    data = read(hosts="nodes", cluster="train", hostnames=["no_such_thing", "private_ip"])
+    assert sorted(data.hosts) == sorted(host.get_vars()["private_ip"] for host in data.hosts.values())
+    with pytest.raises(AnsibleParserError, match=rf"{made[0]['displayName']}, .* would all be named 'BM.GPU.H100.8'"):
+        read(hosts="nodes", cluster="train", hostnames=["oci_shape"])
 
 
 def test_cpu_nodes_are_left_out_or_not(fake: FakeOci, read: Any) -> None:

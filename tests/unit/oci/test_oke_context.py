@@ -23,7 +23,7 @@ ENDS = {"kubernetes": None, "public_endpoint": "141.144.224.35:6443", "private_e
 
 def test_the_context_has_okes_name_and_all_endpoints_are_known() -> None:
     item = {"id": OCID, "name": "east", "compartment_id": "c", "endpoints": {**ENDS, "vcn_hostname_endpoint": "k:6443"}}
-    (host,) = inventory.clusters([item], {}, "eu-frankfurt-1")
+    (host,) = inventory.clusters([{**item, "region": "eu-frankfurt-1"}], {})
     assert host["vars"]["oci_context"] == CONTEXT
     assert host["vars"]["oci_endpoints"] == ["141.144.224.35:6443", "10.0.0.10:6443", "k:6443"]
 

@@ -20,4 +20,5 @@ class ActionModule(RdmaAction):
                 self.progress(f"warning: {one['subject']}: {one['found']}; {one['remedy']} ({one['id']})")
         for name, facts in result["unchecked"].items():
             self.progress(f"not checked: {name}, unknown is: {', '.join(facts)}")
+        self.progress(linted.line(result))
         return result

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
+
+SHOWN = 10
+"""Findings that are printed; a failure has them in its message."""
 
 
 class ActionModule(RdmaAction):
@@ -16,4 +20,6 @@ class ActionModule(RdmaAction):
         """Verdict, its reason, a row per pod and findings."""
         result = proving.result(self.client, args, self.show, self.check_mode)
         self.progress(f"{args['kind']} {args['name']}: {result['verdict']}, {result['reason']}")
+        for one in [] if result.get("failed") else result["findings"][:SHOWN]:
+            self.progress(f"  {Finding(**one).line()}")
         return result

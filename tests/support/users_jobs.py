@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 Json = dict[str, Any]
@@ -178,3 +179,23 @@ def oracle(vfs: bool, shape: str, hca: str, values: dict[str, str]) -> Json:
     meta = {"name": "nccl-test", "labels": {"kueue.x-k8s.io/queue-name": "nccl-tests"}}
     spec = {"slotsPerWorker": 8, "mpiReplicaSpecs": specs}
     return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
+
+
+HCAS = [f"mlx5_{index}" for index in range(16)]
+
+
+def nccl_lines(
+    host: str, *, used: int = 16, found: int = 16, gdr: str = "/GDRDMA", ranks: int = 8, net: str = "IB"
+) -> Iterator[str]:
+    """The log of a host's ranks, as NCCL 2.27 writes it."""
+    for rank in range(ranks):
+        head = f"{host}:{100 + rank}:{200 + rank} [{rank}] NCCL INFO"
+        yield f"{head} NCCL version 2.27.3+cuda12.9"
+        if net == "IB":
+            devices = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(HCAS[:found]))
+            yield f"{head} NET/IB : Using {devices} [RO]; OOB eth0:10.0.0.1<0>"
+        yield f"{head} Using network {net}"
+        for channel in range(rank, used, ranks):
+            way = f"NET/{net}/{channel}{gdr if net == 'IB' else ''}"
+            yield f"{head} Channel {channel:02d}/0 : {rank}[{rank}] -> 8[0] [send] via {way}"
+        yield f"{head} Channel 00/0 : {rank}[{rank}] -> {rank + 1}[1] via P2P/CUMEM"

@@ -135,7 +135,8 @@ def prove(
     judged, such as a namespace that is terminating."""
     ranks = [one for one in pods if one.gpus]
     if not ranks:
-        why = f"none of its {len(pods)} pods has a GPU; those of a job that has ended may be deleted"
+        number = "its only pod has no GPU" if len(pods) == 1 else f"none of its {len(pods)} pods has a GPU"
+        why = f"{number}; those of a job that has ended may be deleted"
         return _nothing(job, why)
     evidence = dict(_by_pod(ranks, transports))
     rows, found = [], []

@@ -20,6 +20,8 @@ NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_ima
 """Inputs that contain only kinds or names, no secrets."""
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
 """Playbooks that set up nothing: site.yml in the same folder fixes what they find."""
+_SSH = "ssh"
+"""The connection without an option."""
 
 
 def of_run(options: Mapping[str, Any]) -> str:
@@ -29,6 +31,9 @@ def of_run(options: Mapping[str, Any]) -> str:
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
         return build.COMMAND
     words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
+    connection, limit = options.get("connection") or _SSH, options.get("subset")
+    words += ["-c", connection] if connection not in (_SSH, "smart") else []
+    words += ["-l", limit] if limit else []
     given = filter(None, map(_without_secrets, options.get("extra_vars") or ()))
     words += [part for text in given for part in ("-e", _near(text))]
     return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])

@@ -53,5 +53,19 @@ def result(connect: Callable[[], Client], args: Mapping[str, Any]) -> dict[str, 
     if bad:
         lines = "\n".join(f"- {one.severity}: {one.line()}" for one in bad[:SHOWN])
         more = f"\nand {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
-        found.update(failed=True, msg=f"{len(bad)} faults in {len(judged.jobs)} jobs:\n{lines}{more}")
+        found.update(
+            failed=True, msg=f"{_number(len(bad), 'fault')} in {_number(len(judged.jobs), 'job')}:\n{lines}{more}"
+        )
     return found
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def line(result: Mapping[str, Any]) -> str:
+    """The result in a line: what was judged, for what, and how much was found."""
+    jobs, counts = result["jobs"], result["counts"]
+    what = jobs[0] if len(jobs) == 1 else f"{len(jobs)}{' or more' if len(jobs) == SHOWN else ''} jobs"
+    found = [f"{n} unknown" if kind == "unknown" else _number(n, kind) for kind, n in counts.items() if n]
+    return f"{what}, for {result['shape'] or 'no known shape'} in mode {result['mode']}: {', '.join(found) or 'clean'}"

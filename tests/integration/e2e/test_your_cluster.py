@@ -12,6 +12,7 @@ import pytest
 import yaml
 from gpuops_sandbox.operators import _nic_objects
 from support.paths import ROOT
+from support.users_jobs import nccl_lines
 
 CHARTS = ROOT / "tests" / "sandbox" / "charts" / "current"
 CRDS = CHARTS / "network-operator" / "crds" / "crds.yaml"
@@ -108,6 +109,8 @@ def test_a_cluster_that_is_lived_in(cluster: Any) -> None:
     again = here.play("site.yml", *extra, "--skip-tags", "nccl_test", report="again", **settled)
     assert (again.code, again.changed()) == (0, []), again.output[-3000:]
 
+    _a_job_of_ones_own(here, *extra)
+
     # What somebody sets by hand later is named before a run would lose it.
     by_hand = ["helm", "upgrade", "gpu-operator", str(CHARTS / "gpu-operator"), "-n", "gpu-operator", "--reuse-values"]
     here.run(*by_hand, "--set", "dcgmExporter.enabled=false")
@@ -118,3 +121,65 @@ def test_a_cluster_that_is_lived_in(cluster: Any) -> None:
         "site.yml", *extra, "--tags", "preflight", report="allowed", rdma_reset_values="true", **settled
     )
     assert allowed.code == 0, allowed.output[-3000:]
+
+
+def _a_job_of_ones_own(here: Any, *extra: str) -> None:
+    """As docs/use_the_fabric.md has it: rendered for the nodes that passed, linted, run, proven by its logs, and by the
+    counters of a node whose pod prints nothing."""
+    path = here.folder / "train.yaml"
+    content = {"rdma_workload_command": ["torchrun", "train.py"], "rdma_workload_env": {"NCCL_DEBUG": "INFO"}}
+    job = {"kind": "Job", "name": "train", "namespace": "team-a"}
+    asked = {f"rdma_workload_{key}": value for key, value in job.items()}
+    image = "registry.example.com/train:1"
+    rendered = here.play("playbooks/workload_render.yml", *extra, "-e", json.dumps(content), report="done",
+                         rdma_workload_image=image, rdma_workload_dest=path, **asked)  # fmt: skip
+    assert "Job train, 2 nodes of BM.GPU.H100.8, mode sriov. Next: kubectl apply -f" in rendered.output
+    linted = here.play("playbooks/workload_lint.yml", *extra, report="done", rdma_lint=path)
+    assert linted.code == 0, linted.output[-3000:]
+    assert "Job team-a/train, for BM.GPU.H100.8 in mode sriov: 1 warning" in linted.output, "there is no gang scheduler"
+
+    names = _pods_of(here, list(yaml.safe_load_all(path.read_text())))
+    asked = {"rdma_prove_fail_when": "unknown", **{f"rdma_prove_{key}": value for key, value in job.items()}}
+    _printed(here, {name: nccl_lines(name) for name in names})
+    proved = here.play("playbooks/workload_prove.yml", *extra, report="done", **asked)
+    assert proved.code == 0, proved.output[-3000:]
+    assert "Job train: pass, NET/IB with GPUDirect RDMA on 16 rails of each of 2 pods" in proved.output
+
+    _printed(here, {names[1]: []})
+    (node,) = here.kubectl("get", "pod", "-n", "team-a", names[1], "-o", "jsonpath={.spec.nodeName}").split()
+    here.fault("add", f"rail-down:{node}:5")
+    silent = {**asked, "rdma_prove_by": "daemonset", "rdma_prove_seconds": "1"}
+    failed = here.play("playbooks/workload_prove.yml", *extra, report="done", **silent)
+    told = " ".join(failed.output.split())
+    assert failed.code != 0, failed.output[-3000:]
+    assert f"traffic on 15 of 16 RDMA ports of {node}, 40.0 GB/s each; none on mlx5_6" in told, told[-3000:]
+    assert "gpuops-host-probe" not in here.kubectl("get", "ds,cm,role", "-n", "fabric-system", "-o", "name")
+    here.fault("clear")
+    here.kubectl("delete", "-f", str(path), "--ignore-not-found")
+    here.kubectl("delete", "pods", "-n", "team-a", *names, "--wait=false")
+
+
+def _pods_of(here: Any, objects: list[dict[str, Any]]) -> list[str]:
+    """Names of the job's pods. The test makes them in the place of the Job's controller: the simulated kubelet ends
+    pods of a Job at once."""
+    (job,) = [one for one in objects if one["kind"] == "Job"]
+    number, template = job["spec"]["parallelism"], job["spec"]["template"]
+    names = [f"train-{index}" for index in range(number)]
+    job["spec"]["suspend"] = True
+    here.apply(*objects)
+    for name in names:
+        meta = {**template["metadata"], "name": name, "namespace": "team-a"}
+        meta["labels"] = {**meta.get("labels", {}), "batch.kubernetes.io/job-name": "train"}
+        here.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
+    here.kubectl("wait", "--for=condition=Ready", "pod", "-n", "team-a", *names, "--timeout=600s")
+    return names
+
+
+def _printed(here: Any, logs: dict[str, Any]) -> None:
+    """What the pods' only containers print."""
+    for name, lines in logs.items():
+        path = here.folder / f"{name}.log"
+        path.write_text("".join(f"2026-11-22T00:00:00.000000001Z stdout F {line}\n" for line in lines))
+        container = here.kubectl("get", "pod", "-n", "team-a", name, "-o", "jsonpath={.spec.containers[0].name}")
+        spec = {"logs": [{"containers": [container], "logsFile": str(path), "follow": False}]}
+        here.apply(named("kwok.x-k8s.io/v1alpha1", "Logs", "team-a", name, spec=spec))

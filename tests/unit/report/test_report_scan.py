@@ -246,6 +246,13 @@ def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told)
     )
 
 
+def test_the_next_command_keeps_connection_and_limit():
+    """Without the first a pasted command would go over SSH to localhost."""
+    options = {"args": ["gpuops.rdma.site"], "inventory": ["localhost,"], "connection": "local", "subset": "lab"}
+    assert command.of_run(options) == "ansible-playbook gpuops.rdma.site -i localhost, -c local -l lab"
+    assert command.of_run({**options, "connection": "ssh", "subset": None}).endswith(" -i localhost,")
+
+
 def test_the_next_command_keeps_the_inputs_beside_a_secret():
     """A pre-authenticated address is one by the inputs' table only."""
     given = {"rdma_oci_image_url": "https://x/p/s3cr3t/o/a", "rdma_shape": "BM.GPU.H100.8", "my_password": "x"}

@@ -37,6 +37,16 @@ def described(made: Machine, *kept: Fault, cured: set[str] = frozenset(), apps: 
     return host_probe.describe(made, list(kept), set(cured), set(apps), "current")
 
 
+def test_counters_grow_between_two_readings() -> None:
+    ports = [{"hca": hca, "port": 1, "tx_bytes_phy": 7, "link_downed": 3, "delta": None} for hca in ("a", "b")]
+    twice = host_probe.twice({"interval": 0, "ports": ports}, 2.0, {"b"})
+    assert twice["interval"] == 2.0
+    assert [port["delta"] for port in twice["ports"]] == [
+        {"tx_bytes_phy": 0, "link_downed": 0},
+        {"tx_bytes_phy": 80_000_000_000, "link_downed": 0},
+    ]
+
+
 def test_a_host_without_vf_configuration_is_one_for_mode_host() -> None:
     wrong, description = described(machine(configured=False))
     assert (wrong, description["mode"]) == ((), "host")

@@ -154,3 +154,10 @@ def test_a_manifest_that_is_no_yaml_and_an_empty_folder(tmp_path: Path) -> None:
         documents.read(folder)
     (folder / "b.yaml").write_text("[]")
     assert documents.read(folder) == [[]]
+
+
+def test_the_result_in_a_line() -> None:
+    known = {"shape": "BM.GPU.H100.8", "mode": "sriov", "counts": {"error": 0, "unknown": 0, "warning": 0}}
+    assert linted.line({**known, "jobs": ["Job a"]}) == "Job a, for BM.GPU.H100.8 in mode sriov: clean"
+    some = {"shape": "", "mode": "host", "jobs": ["a", "b"], "counts": {"error": 1, "unknown": 2, "warning": 3}}
+    assert linted.line(some) == "2 jobs, for no known shape in mode host: 1 error, 2 unknown, 3 warnings"

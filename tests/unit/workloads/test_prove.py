@@ -21,26 +21,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import prov
 from support import users_jobs
 from support.fake_api import Api, arguments
 from support.users_jobs import SHAPE
+from support.users_jobs import nccl_lines as lines
 
-HCAS = [f"mlx5_{index}" for index in range(16)]
 PORTS = [pf.hca for pf in files.shapes()[SHAPE].pfs]
 SPACE = {"kind": "Namespace", "metadata": {"name": "team-a"}, "status": {"phase": "Active"}}
-
-
-def lines(
-    host: str, *, used: int = 16, found: int = 16, gdr: str = "/GDRDMA", ranks: int = 8, net: str = "IB"
-) -> Iterator[str]:
-    """The log of a host's ranks, as NCCL 2.27 writes it."""
-    for rank in range(ranks):
-        head = f"{host}:{100 + rank}:{200 + rank} [{rank}] NCCL INFO"
-        yield f"{head} NCCL version 2.27.3+cuda12.9"
-        if net == "IB":
-            devices = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(HCAS[:found]))
-            yield f"{head} NET/IB : Using {devices} [RO]; OOB eth0:10.0.0.1<0>"
-        yield f"{head} Using network {net}"
-        for channel in range(rank, used, ranks):
-            yield f"{head} Channel {channel:02d}/0 : {rank}[{rank}] -> 8[0] [send] via NET/{net}/{channel}{gdr if net == 'IB' else ''}"
-        yield f"{head} Channel 00/0 : {rank}[{rank}] -> {rank + 1}[1] via P2P/CUMEM"
 
 
 class Logs(Api):

@@ -45,6 +45,9 @@ SAME = {"gpu-missing": "gpu-missing", "netns-shared": "netns-shared"}
 """Faults of a node -> those of its host. VFs are taken from the machine itself."""
 BROKEN = {"image-pull": "ImagePullBackOff", "crash-loop": "CrashLoopBackOff"}
 PEERMEM_CURES = ("peermem-not-loaded", "no-dmabuf")
+DOWN = "rail-down"
+RATE = 40e9
+"""Bytes per second that a rail carries while a pod has VFs of its node."""
 DRIVER_APP, OFED_APP = "nvidia-driver-daemonset", "mofed"
 
 
@@ -247,23 +250,47 @@ class Writer:
 
     async def _publish(self, pod: Pod, node: Node, machine: Machine) -> None:
         publish, _probe, peermem, _trees = programs()
-        look = functools.partial(self.facts.document, node, machine)
+        env = {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
+        look = functools.partial(self._look, node, machine, float(env.get("INTERVAL") or 0))
         if _app(pod) == PEERMEM_APP:
             fake = functools.partial(self._load, node.name)
             work = functools.partial(peermem.load, look(), "/host", look, run=fake, write=lambda _path, _text: None)
         else:
             work = look
         data = await asyncio.to_thread(publish.content, work)
-        env = {one["name"]: one.get("value", "") for one in pod.spec["containers"][0].get("env", ())}
         env.update(NODE_NAME=node.name, POD_NAME=pod.name, POD_NAMESPACE=pod.namespace)
         env["DOCUMENT"] = publish.document_name(env["PREFIX"], node.name)
         await self.hub.api.apply(publish.config_map(data, env), MANAGER)
+
+    def _look(self, node: Node, machine: Machine, interval: float) -> Json:
+        document = self.facts.document(node, machine)
+        if interval <= 0:
+            return document
+        down = {fault.arg or "0" for fault in self.hub.ctx.faults() if (fault.kind, fault.node) == (DOWN, node.name)}
+        carry = {pf.hca for pf in machine.shape.pfs if machine.host.used and str(pf.rail) not in down}
+        return {**document, "counters": twice(document["counters"], interval, carry)}
 
     def _load(self, node: str, argv: list[str]) -> tuple[int, str]:
         """modprobe on a simulated host."""
         if argv[-1] in ("nvidia-peermem", "nvidia_peermem") and "-r" not in argv:
             self.facts.cured.setdefault(node, set()).update(PEERMEM_CURES)
         return 0, ""
+
+
+def twice(counters: Json, interval: float, carry: set[str]) -> Json:
+    """The counters as after a second reading, between which the ports ``carry`` moved RATE in both directions."""
+    ports = []
+    for port in counters["ports"]:
+        moved = int(RATE * interval) if port["hca"] in carry else 0
+        grown = {
+            "tx_bytes_phy": moved,
+            "rx_bytes_phy": moved,
+            "port_xmit_data": moved // 4,
+            "port_rcv_data": moved // 4,
+        }
+        names = [name for name, value in port.items() if isinstance(value, int) and name != "port"]
+        ports.append({**port, "delta": {name: grown.get(name, 0) for name in names}})
+    return {"interval": interval, "ports": ports}
 
 
 def _app(pod: Pod) -> str:

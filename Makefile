@@ -46,7 +46,7 @@ $(VENV)/.ready: | $(PYTHON)
 
 # Compiles what is not there yet: 3 min on 2 idle cores, 7 on busy ones, once per machine.
 programs: | $(PYTHON)
-	@$(PYTHON) -m gpuops_sandbox.build
+	@$(PYTHON) -m gpuops_sandbox.build >/dev/null
 
 $(LINK):
 	@mkdir -p $(dir $@)
@@ -56,7 +56,7 @@ setup: $(LINK) ## Python packages and the control plane's programs (5 min on 2 c
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.ready programs
 
 demo-setup: $(LINK)
-	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.demo programs
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(VENV)/.demo programs
 
 # What only the tests need, of the distribution: a browser for the report's page, an sshd for the host checks.
 packages:
@@ -75,10 +75,14 @@ sandbox-up: demo-setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 P
 sandbox-down: $(VENV)/.demo ## Removes it
 	@$(SANDBOX) down $(NAME)
 
+# Of 90 tasks only those that print or change something are shown.
 demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict and a report
-	@$(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
+	@ANSIBLE_DISPLAY_OK_HOSTS=false ANSIBLE_DISPLAY_SKIPPED_HOSTS=false \
+	  $(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
-	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real. make sandbox-down removes it."
+	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real."
+	@echo "In it: tests/sandbox/sandbox exec $(NAME) -- COMMAND, as kubectl get nodes or the line after Next."
+	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
 LANES := e2e molecule oci unit cluster molecule-openshift gates lint types consumer awx

@@ -25,6 +25,7 @@ SHOWN_FROM = 1 << 20
 """Bytes from which rows are shown while the test runs; the log has all."""
 SHOWN_ERRORS = 30
 _ROW = re.compile(r"^(?:\[\d+,\d+\]<\w+>:)?\s*(\d+)\s+\d+\s+\w+\s+[\w-]*\s+-?\d+\s+[\d.]")
+_COLUMNS = re.compile(r"(?:\[\d+,\d+\]<\w+>:)?#\s+size\s+count\b.*\bbusbw")
 _TROUBLE = re.compile(
     r"NCCL WARN|Test (NCCL|CUDA) failure|Test timeout|gpuops: |mpirun|prterun|ORTE|PRTE|\bssh:|Permission denied|"
     r"Could not resolve|Connection (refused|closed)|exited on signal|Exit code:|Out of bounds|Avg bus"
@@ -120,11 +121,12 @@ class Shown:
         self.show, self.errors = show, 0
 
     def line(self, text: str) -> None:
-        """Shows a line of the log if it is a row of a large size or one of the first SHOWN_ERRORS errors."""
+        """Shows a line of the log if it names the columns, is a row of a large size, or is one of the first
+        SHOWN_ERRORS errors."""
         row = _ROW.match(text)
-        if row:
-            if int(row[1]) >= SHOWN_FROM:
-                self.show(text.strip())
+        if row or _COLUMNS.match(text):
+            if not row or int(row[1]) >= SHOWN_FROM:
+                self.show(text.rstrip())
         elif _TROUBLE.search(text) and self.errors < SHOWN_ERRORS:
             self.errors += 1
             self.show(text.strip()[:300])

@@ -44,7 +44,9 @@ def test_only_rows_and_trouble_are_shown() -> None:
     text = RECORDINGS / "nccl" / "all_reduce_new.txt"
     for line in text.read_text().splitlines():
         found.line(line)
-    rows = [line for line in shown if line[:1].isdigit()]
+    assert shown.pop(0).split()[:3] == ["#", "size", "count"], "what its columns are"
+    rows = [line for line in shown if line.lstrip()[:1].isdigit()]
+    assert len({line.rindex(" ") for line in rows}) == 1, "in columns, as the program prints them"
     run = parse.parse(text.read_text().splitlines())[0]
     assert len(rows) == sum(1 for row in run.rows if row.size >= nccl_tail.SHOWN_FROM)
     found.line("n1:40:140 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA")

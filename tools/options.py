@@ -123,9 +123,8 @@ def spec_of_module(name: str, root: Path = ROOT) -> str:
     head = _HEAD.format(source=f"plugins/modules/{name}.py", what=f"gpuops.rdma.{name}")
     typed = _record(own) if name in TYPED else ""
     if typed:
-        head = head.replace(
-            "from typing import Any", "from dataclasses import dataclass\nfrom typing import Any, Optional"
-        )
+        names = "Any, Optional" if "Optional[" in typed else "Any"
+        head = head.replace("from typing import Any", f"from dataclasses import dataclass\nfrom typing import {names}")
     return head + (f"\n{imports}" if imports else "") + _assigned(lines) + typed
 
 

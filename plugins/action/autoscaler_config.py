@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
@@ -18,7 +20,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns the objects, merge patches of the MachineSets and what each pool's nodes offer; writes nothing.
         Raises InputError for a faulty pool."""
-        table = autoscaling.tables()
+        table, shapes = autoscaling.tables(), known.shapes(args)
         fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
         objects = pools.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
         autoscalers = pools.machine_autoscalers(args["pools"], pools.gpu_types(args["cluster"]))
@@ -27,13 +29,13 @@ class ActionModule(RdmaAction):
         patches, offered = {}, {}
         for pool in args["pools"]:
             if pool["accelerator"]:
-                patches[pool["machine_set"]], offered[pool["machine_set"]] = self._pool(table, pool, args)
+                patches[pool["machine_set"]], offered[pool["machine_set"]] = self._pool(table, pool, shapes, args)
         return {"changed": False, "objects": [*objects, *autoscalers], "patches": patches, "pools": offered}
 
     @staticmethod
-    def _pool(table: Tables, pool: Json, args: dict[str, Any]) -> tuple[Json, Json]:
+    def _pool(table: Tables, pool: Json, shapes: Mapping[str, Shape], args: dict[str, Any]) -> tuple[Json, Json]:
         """(merge patch of the MachineSet, what its nodes offer and how it grows from zero)"""
-        notes, expected = autoscaling.capacity(table, pool, pool["cpu"], pool["memory_mib"])
+        notes, expected = autoscaling.capacity(table, pool, shapes, pool["cpu"], pool["memory_mib"])
         patch = autoscaler.machine_set_patch(
             notes,
             accelerator_name=pool["accelerator"],

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 
@@ -19,6 +20,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns ConfigMaps, ClusterPolicy fields and the expected resources per node; writes nothing. Raises
         InputError for an unknown shape or a configuration that does not fit."""
+        shapes = known.shapes(args)
         plan = configs.plan(
             args["share"], args["configs"], args["default"], args["mig_configs"], args["mig_strategy"] or ""
         )
@@ -27,15 +29,12 @@ class ActionModule(RdmaAction):
             "configs": plan.configs,
             "objects": configs.objects(plan, args["name"], args["namespace"]),
             "policy": plan.policy_spec(args["name"]),
-            "nodes": {one["name"]: _node(plan, one) for one in args["nodes"]},
+            "nodes": {one["name"]: _node(plan, one, shapes) for one in args["nodes"]},
             "notes": list(plan.notes),
         }
 
 
-def _node(plan: sharing_plan.Plan, one: Json) -> Json:
-    shapes = files.shapes()
-    shape = shapes.get(one["shape"])
-    if shape is None or not shape.gpu_count:
-        raise InputError(f"Unknown shape {one['shape']!r} of node {one['name']}. Known: {', '.join(shapes)}.")
+def _node(plan: sharing_plan.Plan, one: Json, shapes: Mapping[str, Shape]) -> Json:
+    shape = shape_files.with_gpus(one["shape"], shapes, f"Cannot share the GPUs of node {one['name']}")
     expected = plan.of(sharing_plan.node_of(one["name"], shape), shape.gpu_id, one["config"], one["mig"])
     return sharing_plan.node_result(expected, one["config"] or plan.default, one["mig"])

@@ -15,7 +15,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
@@ -33,8 +34,7 @@ class ActionModule(RdmaAction):
         """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
         ``fail_on_findings`` is set."""
         if args["source"] == "inventory":
-            site = files.site_shapes(args["shapes_dir"] or "")
-            given = Plan(mode=args["mode"], profile=args["profile"], site_shapes=site)
+            given = Plan(mode=args["mode"], profile=args["profile"], site_shapes=known.site(args))
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")
@@ -78,8 +78,8 @@ class ActionModule(RdmaAction):
         if not document:
             return judge.absent(name, _why(facts, args["facts"]), "ssh to it; ansible -m ansible.builtin.ping")
         wanted = self._templar.template(variables.get("host_checks_shape") or "") or args["shape"]
-        if wanted and wanted not in judge.shapes:
-            raise InputError(f"{name}: unknown shape {wanted!r}. Known: {', '.join(sorted(judge.shapes))}.")
+        if wanted:
+            shape_files.lookup(wanted, judge.shapes, f"Cannot check {name}")
         found = wanted or summary.shape_of(document, judge.shapes)
         return judge(name, document, judge.shapes.get(found))
 

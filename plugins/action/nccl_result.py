@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -19,10 +18,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import log_file
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard, now
 
 
 class ActionModule(RdmaAction):
@@ -30,9 +31,10 @@ class ActionModule(RdmaAction):
         """The worst verdict with its reason, and each run of the log with its own. Raises InputError if the log cannot
         be read or holds no run."""
         shape, expect = _expectations(args)
-        table = thresholds.with_site(files.nccl(), args["thresholds"])
-        path = Path(self._loader.path_dwim(args["history"])) if args["history"] else None
-        history = nccl_history.read(path) if path else []
+        history, good = (
+            Path(self._loader.path_dwim(args[key])) if args[key] else None for key in ("history", "baseline")
+        )
+        standard = Standard.of(args["thresholds"], history, good)
         runs = self._runs(args)
         wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])] or runs
         verdicts = [
@@ -40,10 +42,10 @@ class ActionModule(RdmaAction):
                 run,
                 shape=shape,
                 nodes=args["nodes"],
-                table=table,
+                table=standard.table,
                 threshold=args["threshold"],
                 expect=expect,
-                history=history,
+                history=standard.history,
             )
             for run in wanted
         ]
@@ -51,22 +53,26 @@ class ActionModule(RdmaAction):
         if decisive is None:
             raise InputError(f"{args['src'] or 'text'} holds no run of nccl-tests: there is nothing to judge.")
         return {
-            "changed": args["record"] and self._record(path, args, wanted, verdicts),
+            "changed": args["record"] and self._record(history, args, shape, wanted, verdicts),
             "verdict": decisive.verdict,
             "reason": decisive.reason,
             "runs": [judge.shown(run, verdict) for run, verdict in zip(wanted, verdicts)],
         }
 
     def _record(
-        self, path: Optional[Path], args: dict[str, Any], runs: Sequence[NcclRun], verdicts: Sequence[NcclVerdict]
+        self,
+        path: Optional[Path],
+        args: dict[str, Any],
+        shape: Optional[Shape],
+        runs: Sequence[NcclRun],
+        verdicts: Sequence[NcclVerdict],
     ) -> bool:
         """Appends the measured bandwidths to the history; whether there were any."""
-        shape = files.shapes().get(args["shape"] or "")
         if path is None or shape is None:
             raise InputError("record needs history (the file) and shape (a known one).")
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        when = now()
         records = [
-            thresholds.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=now)
+            thresholds.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=when)
             for run, verdict in zip(runs, verdicts)
             if verdict.measured is not None
         ]
@@ -100,7 +106,8 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
         expect["max_bytes"] = bandwidth.size_bytes(args["max_bytes"])
-    shape = files.shapes().get(args["shape"]) if args["shape"] else None
+    shapes = known.shapes(args)
+    shape = shapes.get(args["shape"] or "")
     if args["shape"] and shape is None:
-        expect["unknown_shape"] = args["shape"]
+        expect["unknown_shape"] = shape_files.unknown(args["shape"], shapes)
     return shape, expect

@@ -13,7 +13,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents, judge
 
@@ -27,6 +28,7 @@ class ActionModule(RdmaAction):
         written to ``dest``. Raises InputError if the options contradict each other."""
         if args["plan"]:
             return _gate(Path(args["plan"]))
+        self._known = known.shapes(args)
         given = [key for key in ("src", "content", "tree", "host") if args[key] is not None]
         if len(given) > 1 or not (given or args["shape"]):
             raise InputError("nccl_topology needs plan, or one of src, content, tree, host, or shape alone.")
@@ -57,11 +59,14 @@ class ActionModule(RdmaAction):
         return files.topology_file(Path(self._loader.path_dwim(args["src"])))
 
     def _made(self, args: dict[str, Any]) -> str:
-        shape = _shape(args["shape"]) if args["shape"] else None
+        shape = self._shape(args["shape"]) if args["shape"] else None
         if shape is not None and args["tree"] is None and args["host"] is None:
             return topology.render(shape, args["nic_names"])
         document = documents.document(args["host"]) if args["host"] is not None else self._probe(args["tree"])
         return topology.text_of(topology.of_host(document, shape, args["nic_names"], args["devices"]))
+
+    def _shape(self, name: str) -> Shape:
+        return shape_files.lookup(name, self._known, "Cannot make a topology")
 
     def _probe(self, tree: str) -> Json:
         try:
@@ -75,8 +80,8 @@ class ActionModule(RdmaAction):
         if args["against"] is None:
             return {}
         name = args["against"]
-        if name in files.shapes():
-            text = topology.render(_shape(name))
+        if name in self._known:
+            text = topology.render(self._known[name])
         else:
             text = files.topology_file(Path(self._loader.path_dwim(name)))
         other, problems = topology.check(text)
@@ -125,10 +130,3 @@ def _gate(plan_file: Path) -> dict[str, Any]:
         result.update(failed=True, msg=f"The NCCL topology file does not fit {len(names)} nodes: {why}. {remedy}")
         result["unfit"] = names[:TOLD]
     return result
-
-
-def _shape(name: str) -> Shape:
-    shapes = files.shapes()
-    if name not in shapes:
-        raise InputError(f"Unknown shape {name!r}. Known: {', '.join(shapes)}.")
-    return shapes[name]

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import rele
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
@@ -36,7 +36,7 @@ class ActionModule(RdmaAction):
         summary. Raises InputError for options that do not fit the cluster."""
         dest = Path(args["dest"])
         options, faults = Options.of(args), Faults()
-        site = faults.attempt("rdma_shapes_dir", functools.partial(files.site_shapes, options.shapes_dir or "")) or {}
+        site = faults.attempt("rdma_shapes_dir", functools.partial(known.site, args)) or {}
         shapes = files.shapes(site)
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(plan_survey.survey, self.client, options.mode)

@@ -34,8 +34,8 @@ class ActionModule(RdmaAction):
             raise InputError(f"{run_dir} has no record of a stage, so there is nothing to report.")
         found, unread = folders.documents(run_dir, "findings-*.json")
         nccl, torn = folders.documents(run_dir, "nccl-*.json")
-        scans, cut = folders.scans(run_dir)
         plan, missing = self._plan(run_dir)
+        scans, cut = folders.scans(run_dir, files.shapes(plan.site_shapes))
         end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
         hosts = run.hosts(run_dir)

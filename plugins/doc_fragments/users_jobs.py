@@ -19,10 +19,6 @@ options:
     description: Shape of the job's nodes. By default that of their labels.
     type: str
     default: ''
-  shapes_dir:
-    description: Folder with shape files of the site's own hardware; a plan has its own.
-    type: path
-    default: ''
   resource:
     description: Resource name of the VFs. By default that of the plan, or the known one that the pods ask for.
     type: str

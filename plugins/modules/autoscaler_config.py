@@ -17,6 +17,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.pools
+- gpuops.rdma.shapes
 options:
   cluster:
     description: C(spec) of the ClusterAutoscaler, any field of its CRD. Left empty, none is rendered.

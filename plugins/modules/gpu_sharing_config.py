@@ -16,6 +16,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.sharing
+- gpuops.rdma.shapes
 options:
   default:
     description: Key for nodes without the label; V("") leaves these whole.
@@ -43,7 +44,7 @@ options:
         type: str
         required: true
       shape:
-        description: Shape of C(files/topology).
+        description: Shape of C(files/topology), or of O(shapes_dir).
         type: str
         required: true
       config:

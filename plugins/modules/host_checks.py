@@ -16,6 +16,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.shapes
 options:
   source:
     description: Where the documents come from.
@@ -47,9 +48,6 @@ options:
       addresses of GPUs and RDMA ports.
     type: str
     default: ''
-  shapes_dir:
-    description: Folder with shape files of the site's own hardware, for O(source=inventory); a plan has its own.
-    type: path
   mode:
     description: What the hosts are for, without a plan.
     type: str

@@ -20,6 +20,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools
+- gpuops.rdma.shapes
 options:
   gpu_types:
     description: C(resourceLimits.gpus[].type) that there will be. Left empty, those of the cluster's ClusterAutoscaler.

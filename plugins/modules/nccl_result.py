@@ -16,6 +16,8 @@ description:
   - The task does not fail when the verdict is not V(pass); look at RV(verdict).
 extends_documentation_fragment:
   - gpuops.rdma.attributes
+  - gpuops.rdma.nccl_standard
+  - gpuops.rdma.shapes
 options:
   src:
     description: File with the output, on the control node. Either O(src) or O(content) is needed.
@@ -25,8 +27,8 @@ options:
     type: str
   shape:
     description:
-      - Shape of the nodes, for example V(BM.GPU.H100.8). Without one, or with an unknown one, the verdict is
-        V(unjudged) unless O(threshold) is given.
+      - Shape of the nodes, for example V(BM.GPU.H100.8), or one of O(shapes_dir). Without one, or with an unknown one,
+        the verdict is V(unjudged) unless O(threshold) is given.
     type: str
   nodes:
     description: Number of nodes that were asked for. Without it, as many as the log shows.
@@ -37,14 +39,6 @@ options:
   threshold:
     description: Bus bandwidth in GB/s (1e9 bytes per second) that must be reached, in place of the table's.
     type: float
-  thresholds:
-    description:
-      - Thresholds of this site, which count before those of the collection. Rows of the form of files/nccl.yml, each
-        with V(nodes) ("2", or "4+" for four and more), and V(gbytes) in GB/s or V(fraction) of the limit; optionally
-        V(shapes) (all), V(collectives) (all_reduce), V(algo) (V(RING) or V(default)) and V(source).
-    type: list
-    elements: dict
-    default: []
   history:
     description:
       - File with this site's own results, one JSON object per line. It need not exist yet.
@@ -110,6 +104,13 @@ EXAMPLES = r"""
   gpuops.rdma.nccl_result:
     content: "{{ launcher_log.log }}"
     threshold: 350
+
+- name: Judge a machine of your own against the run that you found good
+  gpuops.rdma.nccl_result:
+    src: logs/nccl-lab-l40s.log
+    shape: lab-l40s
+    shapes_dir: shapes
+    baseline: good/report.json
 
 - name: Hold it against this site's own results, and keep it for the next time
   gpuops.rdma.nccl_result:

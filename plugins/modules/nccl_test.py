@@ -20,6 +20,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.nccl_jobs
+- gpuops.rdma.nccl_standard
 options:
   tests:
     description: Names of the tests to run; all of the plan by default.
@@ -62,21 +63,8 @@ options:
     description: Seconds for O(busy=wait).
     type: int
     default: 3600
-  thresholds:
-    description: >-
-      Rows that count before those of files/nccl.yml, each a mapping with C(nodes) and C(gbytes) or C(fraction), see
-      docs/nccl.md.
-    type: list
-    elements: dict
-    default: []
   history:
     description: File of what this site measured. Results are compared with it and added to it.
-    type: path
-  baseline:
-    description:
-    - A report.json, kept from a run that you found good. Where no public figure and no row of O(thresholds) applies,
-      0.95 of its bandwidth is the threshold (C(baseline_share) of files/nccl.yml), for the same shape, collective and
-      number of nodes. Without it such a test is V(unjudged).
     type: path
 """
 

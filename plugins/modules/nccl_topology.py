@@ -17,6 +17,7 @@ description:
 extends_documentation_fragment:
   - gpuops.rdma.attributes.diff
   - gpuops.rdma.attributes
+  - gpuops.rdma.shapes
 options:
   src:
     description: A topology file on the control node.

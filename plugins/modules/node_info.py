@@ -13,7 +13,9 @@ description:
   - Made for thousands of nodes. The time is about that of the API server's own list, the result is small.
 options:
   shape:
-    description: Only nodes of these shapes (label C(node.kubernetes.io/instance-type)).
+    description: >-
+      Only nodes of these shapes, by the label C(node.kubernetes.io/instance-type), or as the files in O(shapes_dir)
+      say.
     type: list
     elements: str
     default: []
@@ -74,6 +76,7 @@ extends_documentation_fragment:
   - gpuops.rdma.attributes.read_only
   - gpuops.rdma.attributes
   - gpuops.rdma.auth
+  - gpuops.rdma.shapes
 """
 
 EXAMPLES = r"""

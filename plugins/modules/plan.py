@@ -15,6 +15,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.shapes
 options:
   dest:
     description: Where to write the plan.
@@ -78,12 +79,6 @@ options:
     type: list
     elements: str
     default: []
-  shapes_dir:
-    description:
-    - Folder with shape files (C(*.yml)) of the site's own hardware, in the form of files/topology; see
-      C(docs/other-hardware.md). All faults of all files are reported at once.
-    - A node is of such a shape by its instance type, by the label C(gpuops.rdma/shape), or by the labels in the file.
-    type: path
   nodes:
     description: 'Names of the nodes to work on. Empty: all of the shapes.'
     type: list

@@ -19,6 +19,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.probe_pods
+- gpuops.rdma.shapes
 options:
   name:
     description: Name of the shape, any value that a label can have. The name of a shape of the collection is refused.
@@ -56,9 +57,6 @@ options:
     type: list
     elements: str
     default: []
-  shapes_dir:
-    description: Folder with the shape files that are there already.
-    type: path
   hosts:
     description: Host documents for O(source=documents), a mapping by name, a list, or the folder of a run.
     type: raw

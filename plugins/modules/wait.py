@@ -125,6 +125,7 @@ extends_documentation_fragment:
   - gpuops.rdma.attributes.read_only
   - gpuops.rdma.attributes
   - gpuops.rdma.auth
+  - gpuops.rdma.shapes
 """
 
 EXAMPLES = r"""

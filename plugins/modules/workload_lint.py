@@ -22,6 +22,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.users_jobs
+- gpuops.rdma.shapes
 options:
   src:
     description: Files with manifests in YAML or JSON, each with one or more documents; or folders of them.

@@ -23,6 +23,7 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.probe_pods
 - gpuops.rdma.users_jobs
+- gpuops.rdma.shapes
 options:
   kind:
     description: Kind of the job, one of docs/workload_lint.md.

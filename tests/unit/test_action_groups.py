@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``module_defaults`` of group/gpuops.rdma.cluster and group/gpuops.rdma.oci reach every module that can use them."""
+"""``module_defaults`` of group/gpuops.rdma.cluster, .oci and .shapes reach every module that can use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from support.paths import ROOT
 UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
 GROUPS = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))["action_groups"]
 # The option that tells the group, and the fragment that documents its options.
-MARKS = {"cluster": ("kubeconfig", "gpuops.rdma.auth"), "oci": ("config_file", "gpuops.rdma.oci")}
+MARKS = {
+    "cluster": ("kubeconfig", "gpuops.rdma.auth"),
+    "oci": ("config_file", "gpuops.rdma.oci"),
+    "shapes": ("shapes_dir", "gpuops.rdma.shapes"),
+}
 PLAYBOOK = """
 - hosts: localhost
   gather_facts: false

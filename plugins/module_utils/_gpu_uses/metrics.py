@@ -34,6 +34,7 @@ from urllib.parse import quote, urlsplit
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
 
 MONITORING = "monitoring.coreos.com/v1"
 EXPORTER, PORT = "nvidia-dcgm-exporter", 9400
@@ -125,7 +126,7 @@ def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Jso
 def gpu_count(node: Json, shapes: Mapping[str, Shape]) -> tuple[str, int]:
     """(node name, number of its GPUs): from its shape, else from GPU Feature Discovery; 0 where neither is known."""
     labels = node["metadata"].get("labels") or {}
-    shape = shapes.get(labels.get("node.kubernetes.io/instance-type", ""))
+    shape = shapes.get(node_facts(node, shapes).shape)
     count = labels.get("nvidia.com/gpu.count", "")
     whole = labels.get("nvidia.com/mig.strategy", "") in ("", "none") and count.isdigit()
     return node["metadata"]["name"], shape.gpu_count if shape else int(count) if whole else 0

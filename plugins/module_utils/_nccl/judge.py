@@ -116,7 +116,7 @@ def judge(
     NCCL's own choice, "" = as in the shape's reference numbers); ``hcas`` (per node; default: those of the shape);
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
     used, on each host with a rank of ``info_ranks``, by default all); ``checked`` (True: results must have been
-    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (its name, for the reason);
+    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (why it is none of ours);
     ``settings`` (what user or profile set that may change the bandwidth, as text: the table's thresholds are for the
     shape's own settings); ``silenced`` (what was set that keeps NCCL from printing INFO lines, as text).
     ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
@@ -531,8 +531,8 @@ def _why_unjudged(case: _Case) -> str:
     if case.refused:
         return f"the shape is not supported: {case.refused}"
     if case.shape is None:
-        name = case.expect.get("unknown_shape")
-        return f"the shape {name} is not known; set a threshold" if name else "neither shape nor threshold is set"
+        why = case.expect.get("unknown_shape")
+        return f"{why}, or set a threshold" if why else "neither shape nor threshold is set"
     if case.partial:
         return f"thresholds are for whole nodes with {case.shape.gpu_count} GPUs; set one"
     if not case.collective:

@@ -156,6 +156,13 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
     )
 
 
+def shape_selector(names: Sequence[str], shapes: Mapping[str, Shape]) -> str:
+    """Label selector of the nodes of these shapes; "" with a site's own, whose files take nodes by any labels."""
+    if not names or any(shapes[name].site for name in names if name in shapes):
+        return ""
+    return f"{SHAPE_LABELS[0]} in ({','.join(names)})"
+
+
 def _shape(labels: Mapping[str, str], shapes: Mapping[str, Shape]) -> tuple[str, tuple[str, ...]]:
     """(shape, conflicting claims). SHAPE_LABEL decides for a site's shape; without it one selector of the site's files
     or the instance type must be alone."""

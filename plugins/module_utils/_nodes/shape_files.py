@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 
 UNKNOWN = "unknown"
+HOW = "a file in rdma_shapes_dir (option shapes_dir) describes a site's own, and playbooks/discover.yml writes it"
 _SLUG = 30
 """Longest part of an object's name that stands for a shape."""
 
@@ -295,14 +296,24 @@ def _nodes(top: _Part) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def lookup(name: str, shapes: Mapping[str, Shape]) -> Shape:
-    """The supported shape of that name. ``InputError`` for an unknown shape (with the known ones) or a refused one."""
-    shape = shapes.get(name)
-    if shape is None:
-        known = ", ".join(sorted(key for key, value in shapes.items() if value.status == "supported"))
-        raise InputError(f"shape {name!r} is not known. Supported shapes: {known or 'none'}.")
-    if shape.status != "supported":
-        raise InputError(f"shape {name} is refused: {shape.reason}")
+def unknown(name: str, shapes: Mapping[str, Shape]) -> str:
+    """Why a shape cannot be used that is none of ``shapes``: the known ones, and how another one is described."""
+    known = ", ".join(sorted(key for key, value in shapes.items() if value.status == "supported"))
+    return f"shape {name!r} is unknown; known: {known}; {HOW}"
+
+
+def lookup(name: str, shapes: Mapping[str, Shape], what: str = "Cannot look up a shape") -> Shape:
+    """The shape of that name, also a refused one. ``InputError`` for an unknown one; ``what`` was attempted."""
+    if name not in shapes:
+        raise InputError(f"{what}: {unknown(name, shapes)}.")
+    return shapes[name]
+
+
+def with_gpus(name: str, shapes: Mapping[str, Shape], what: str) -> Shape:
+    """As ``lookup``. ``InputError`` too for a refused shape whose file has no GPUs."""
+    shape = lookup(name, shapes, what)
+    if not shape.gpu_count:
+        raise InputError(f"{what}: the file of shape {name} has no GPUs, for it is refused: {shape.reason}")
     return shape
 
 

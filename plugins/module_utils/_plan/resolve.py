@@ -42,7 +42,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     ambiguous,
     expected_gpus,
@@ -237,9 +237,7 @@ def _node_faults(options: Options, facts: Sequence[NodeFacts]) -> Iterator[Findi
 def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:
     shape = shapes.get(name)
     if shape is None:
-        known = sorted(item.name for item in shapes.values() if item.status == "supported")
-        own = "; a file in rdma_shapes_dir describes a site's own, and playbooks/discover.yml writes it"
-        return f"shape {name!r} is unknown; known: {', '.join(known)}{own}"
+        return shape_files.unknown(name, shapes)
     if not shape.pfs and shape.status == "supported":
         return f"shape {name} has no NIC that mlx5 drives in its file: {NO_RDMA}"
     return f"shape {name} is refused: {shape.reason}" if shape.status != "supported" else ""

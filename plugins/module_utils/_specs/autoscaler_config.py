@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pools import SPEC as POOLS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **POOLS,
+    **SHAPES,
     "cluster": {"type": "dict", "default": {}},
     "priorities": {"type": "dict", "default": {}},
     "crd": {"type": "dict", "default": {}},

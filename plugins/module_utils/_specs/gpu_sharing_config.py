@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.sharing import SPEC as SHARING
 
 SPEC: dict[str, Any] = {
     **SHARING,
+    **SHAPES,
     "default": {"type": "str", "default": ""},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"]},
     "namespace": {"type": "str", "default": "gpu-operator"},

@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **SHAPES,
     "source": {"type": "str", "required": True, "choices": ["daemonset", "inventory"]},
     "plan": {"type": "path"},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "run_dir": {"type": "path"},
     "facts": {"type": "str", "default": "host_checks_facts"},
     "shape": {"type": "str", "default": ""},
-    "shapes_dir": {"type": "path"},
     "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
     "profile": {"type": "str", "default": "current"},
     "select": {"type": "list", "elements": "str", "default": []},

@@ -10,10 +10,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pools import SPEC as POOLS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **POOLS,
+    **SHAPES,
     "gpu_types": {"type": "list", "elements": "str", "default": []},
     "label_nodes": {"type": "bool", "default": True},
     "provider": {"type": "str", "default": "openshift", "choices": ["openshift", "clusterapi"]},

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_standard import SPEC as NCCL_STANDARD
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
+
 SPEC: dict[str, Any] = {
+    **NCCL_STANDARD,
+    **SHAPES,
     "src": {"type": "path"},
     "content": {"type": "str"},
     "shape": {"type": "str"},
     "nodes": {"type": "int"},
     "gpus": {"type": "int"},
     "threshold": {"type": "float"},
-    "thresholds": {"type": "list", "elements": "dict", "default": []},
     "history": {"type": "path"},
     "record": {"type": "bool", "default": False},
     "transport": {"type": "bool", "default": False},

@@ -10,10 +10,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_jobs import SPEC as NCCL_JOBS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_standard import SPEC as NCCL_STANDARD
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **NCCL_JOBS,
+    **NCCL_STANDARD,
     "tests": {"type": "list", "elements": "str", "default": []},
     "collectives": {"type": "list", "elements": "str", "default": []},
     "gang": {"type": "bool", "default": False},
@@ -22,7 +24,5 @@ SPEC: dict[str, Any] = {
     "queue_timeout": {"type": "int", "default": 3600},
     "busy": {"type": "str", "default": "fail", "choices": ["skip", "wait", "fail"]},
     "busy_timeout": {"type": "int", "default": 3600},
-    "thresholds": {"type": "list", "elements": "dict", "default": []},
     "history": {"type": "path"},
-    "baseline": {"type": "path"},
 }

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
+
 SPEC: dict[str, Any] = {
+    **SHAPES,
     "src": {"type": "path"},
     "content": {"type": "str"},
     "shape": {"type": "str"},

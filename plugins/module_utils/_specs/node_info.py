@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **SHAPES,
     "shape": {"type": "list", "elements": "str", "default": [], "aliases": ["shapes"]},
     "nodes": {"type": "list", "elements": "str", "default": [], "aliases": ["names"]},
     "label_selector": {"type": "str", "default": ""},

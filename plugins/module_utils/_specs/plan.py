@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **SHAPES,
     "dest": {"type": "path", "required": True},
     "profile": {"type": "str", "default": "current"},
     "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
@@ -22,7 +24,6 @@ SPEC: dict[str, Any] = {
     "driver": {"type": "str", "default": "auto"},
     "ofed": {"type": "str", "default": "auto"},
     "shapes": {"type": "list", "elements": "str", "default": []},
-    "shapes_dir": {"type": "path"},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "expected_nodes": {"type": "int", "default": 0},
     "resource": {"type": "str", "default": "nvidia.com/sriov_rdma_vf"},
@@ -94,7 +95,6 @@ class Options:
     driver: str
     ofed: str
     shapes: tuple[str, ...]
-    shapes_dir: Optional[str]
     nodes: tuple[str, ...]
     expected_nodes: int
     resource: str

@@ -10,10 +10,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.probe_pods import SPEC as PROBE_PODS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **PROBE_PODS,
+    **SHAPES,
     "name": {"type": "str", "required": True},
     "source": {"type": "str", "default": "daemonset", "choices": ["daemonset", "inventory", "documents"]},
     "dest": {"type": "path"},
@@ -21,7 +23,6 @@ SPEC: dict[str, Any] = {
     "match": {"type": "dict", "default": {}},
     "ports": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "str", "default": []},
-    "shapes_dir": {"type": "path"},
     "hosts": {"type": "raw"},
     "facts": {"type": "str", "default": "shape_discover_facts"},
     "namespace": {"type": "str", "default": "gpuops-rdma"},

@@ -12,6 +12,5 @@ SPEC: dict[str, Any] = {
     "api_version": {"type": "str", "default": ""},
     "plan": {"type": "path", "default": ""},
     "shape": {"type": "str", "default": ""},
-    "shapes_dir": {"type": "path", "default": ""},
     "resource": {"type": "str", "default": ""},
 }

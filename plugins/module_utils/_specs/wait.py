@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **SHAPES,
     "for": {
         "type": "str",
         "required": True,

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **USERS_JOBS,
+    **SHAPES,
     "src": {"type": "list", "elements": "path", "default": []},
     "definitions": {"type": "list", "elements": "dict", "default": []},
     "kind": {"type": "str", "default": ""},

@@ -10,12 +10,14 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.probe_pods import SPEC as PROBE_PODS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **PROBE_PODS,
     **USERS_JOBS,
+    **SHAPES,
     "kind": {"type": "str", "required": True},
     "name": {"type": "str", "required": True},
     "namespace": {"type": "str", "default": "default"},

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.metrics impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use, in_words, pod_ip, url_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
@@ -220,7 +220,7 @@ class Metrics(Use[Wanted]):
 
     def _nodes(self) -> dict[str, int]:
         """Node -> number of its GPUs."""
-        shapes = files.shapes()
+        shapes = known.shapes(self.args)
         selector = f"{EXPORTED}=true"
         read = self.client.projected(
             "/api/v1/nodes", lambda node: metrics.gpu_count(node, shapes), label_selector=selector

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import has_nvidia_gpu
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 
 _HEAD = """---
@@ -29,7 +29,7 @@ _HEAD = """---
 def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
     """A plan of these nodes, or of all GPU nodes that no shape describes, as far as a probe needs one. InputError for
     nodes that are not there, or if there is none."""
-    shapes = files.shapes(files.site_shapes(args["shapes_dir"] or ""))
+    shapes = known.shapes(args)
     facts = {fact.name: fact for fact in NodeBook(client, None, shapes).facts()}
     absent = [name for name in names if name not in facts]
     if absent:
@@ -37,8 +37,8 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
     gpus = [fact for fact in facts.values() if has_nvidia_gpu(fact)]
     chosen = [facts[name] for name in names] or [fact for fact in gpus if fact.shape not in shapes and not fact.claims]
     if not chosen:
-        known = ", ".join(sorted({fact.shape for fact in gpus})) or "none: label one nvidia.com/gpu=true, or name it"
-        raise InputError(f"Every GPU node has a shape already ({known}). Name the nodes to describe (nodes).")
+        theirs = ", ".join(sorted({fact.shape for fact in gpus})) or "none: label one nvidia.com/gpu=true, or name it"
+        raise InputError(f"Every GPU node has a shape already ({theirs}). Name the nodes to describe (nodes).")
     asked = [tolerations.toleration(value) for value in args["tolerations"]]
     platform = "openshift" if _is_openshift(client) else "kubernetes"
     return Plan(

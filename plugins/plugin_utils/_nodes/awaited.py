@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NODES, NodeBook
@@ -29,11 +29,10 @@ class Awaited:
 
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
         self.watcher, self.args, self.plan = watcher, args, plan
-        self.shapes = files.shapes(plan.site_shapes)
+        self.shapes = known.shapes(args, plan if args["plan"] else None)
         self._in_plan = {node.name: node for node in plan.nodes}
-        unknown = [name for name in args["shape"] if name not in self.shapes]
-        if unknown:
-            raise InputError(f"Unknown shape {', '.join(unknown)}. Known: {', '.join(sorted(self.shapes))}.")
+        for name in args["shape"]:
+            shape_files.lookup(name, self.shapes, "Cannot wait")
 
     def planned(self) -> list[str]:
         """Names from the plan (without those left out) or from the task."""
@@ -93,8 +92,7 @@ class Awaited:
 
     def _seen(self) -> dict[str, NodeFacts]:
         shapes = self._wanted_shapes()
-        by_type = bool(shapes) and not any(self.shapes[name].site for name in shapes if name in self.shapes)
-        selector = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(shapes)})" if by_type else ""
+        selector = nodes_facts.shape_selector(shapes, self.shapes)
         run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
         book = NodeBook(self.watcher.client, run_dir, self.shapes)
         read = functools.partial(nodes_facts.node_facts, shapes=self.shapes)

@@ -9,6 +9,7 @@ several times and AWX drops one over 0.7 MB.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
@@ -22,7 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 
 MISSING_LIBRARY = ""
 try:
@@ -35,10 +37,10 @@ Ids = tuple[str, dict[str, int]]
 
 def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
     """The result of gpuops.rdma.node_info, whose options ``args`` are."""
-    shapes = files.shapes()
+    shapes = known.shapes(args)
     _check(args, shapes)
     search = _compiled(args["query"])
-    facts = _nodes(client, args)
+    facts = _nodes(client, args, shapes)
     ids = _device_ids(client, [node.name for node in facts]) if args["device_ids"] else {}
     resource = args["resource"] if args["vfs"] else ""
     rows = [_row(node, shapes, resource, ids, args["details"]) for node in facts]
@@ -57,11 +59,14 @@ def node_info(client: Client, args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nodes(client: Client, args: Mapping[str, Any]) -> list[NodeFacts]:
-    names = set(args["nodes"])
-    selectors = {"label_selector": _label_selector(args), "field_selector": _field_selector(args)}
-    found = client.projected("/api/v1/nodes", nodes_facts.node_facts, limit=args["page_size"], **selectors)
-    return [node for node in found if not names or node.name in names]
+def _nodes(client: Client, args: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[NodeFacts]:
+    """Those of the wanted names and shapes, and those of which it is not clear whether they are of one."""
+    names, wanted = set(args["nodes"]), set(args["shape"])
+    selectors = {"label_selector": _label_selector(args, shapes), "field_selector": _field_selector(args)}
+    read = functools.partial(nodes_facts.node_facts, shapes=shapes)
+    found = client.projected("/api/v1/nodes", read, limit=args["page_size"], **selectors)
+    named = [node for node in found if not names or node.name in names]
+    return [node for node in named if not wanted or node.shape in wanted or node.claims]
 
 
 def _device_ids(client: Client, names: list[str]) -> dict[str, Json]:
@@ -80,9 +85,8 @@ def _readings(client: Client, api_version: str, kind: str, read: Callable[[Json]
 
 
 def _check(args: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
-    unknown = [name for name in args["shape"] if name not in shapes]
-    if unknown:
-        raise InputError(f"Unknown shape {', '.join(unknown)}. Known: {', '.join(sorted(shapes))}.")
+    for name in args["shape"]:
+        shape_files.lookup(name, shapes, "Cannot list nodes")
     for key in ("page_size", "max_nodes", "max_problems"):
         if args[key] < 1:
             raise InputError(f"{key} must be at least 1, not {args[key]}.")
@@ -106,9 +110,8 @@ def _searched(search: Any, query: str, rows: list[Json]) -> Any:
         raise InputError(f"query {query!r} does not fit the nodes: {str(error).splitlines()[0]}.") from None
 
 
-def _label_selector(args: Mapping[str, Any]) -> str:
-    shapes = f"{nodes_facts.SHAPE_LABELS[0]} in ({','.join(args['shape'])})" if args["shape"] else ""
-    return ",".join(filter(None, (args["label_selector"], shapes)))
+def _label_selector(args: Mapping[str, Any], shapes: Mapping[str, Shape]) -> str:
+    return ",".join(filter(None, (args["label_selector"], nodes_facts.shape_selector(args["shape"], shapes))))
 
 
 def _field_selector(args: Mapping[str, Any]) -> str:

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Expected, Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -35,13 +37,13 @@ def tables() -> Tables:
 # ---- pools ---------------------------------------------------------------------------------------------------------
 
 
-def advertised(pool: Json) -> tuple[Expected, str]:
+def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[Expected, str]:
     """(what a node of the pool will offer, PCI id of its GPU): from its shape, or from the options gpus and gpu_id.
     Raises InputError without either."""
     if pool["shape"]:
-        shape = files.shapes().get(pool["shape"])
-        if shape is None or not shape.gpu_count:
-            raise InputError(f"Unknown shape {pool['shape']!r} of MachineSet {pool['machine_set']}.")
+        shape = shape_files.with_gpus(
+            pool["shape"], shapes, f"Cannot know what the nodes of MachineSet {pool['machine_set']} will offer"
+        )
         node, gpu_id = sharing_plan.node_of(pool["machine_set"], shape), shape.gpu_id
     elif pool["gpus"]:
         node, gpu_id = Node(pool["machine_set"], pool["gpus"], "", 0), pool["gpu_id"]
@@ -55,10 +57,12 @@ def advertised(pool: Json) -> tuple[Expected, str]:
     return plan.of(node, gpu_id, "", pool["mig"]), gpu_id
 
 
-def capacity(table: Tables, pool: Json, cpu: int, memory_mib: int) -> tuple[dict[str, str], Expected]:
+def capacity(
+    table: Tables, pool: Json, shapes: Mapping[str, Shape], cpu: int, memory_mib: int
+) -> tuple[dict[str, str], Expected]:
     """(annotations of the pool's MachineSet, what a node offers): no annotations for a pool that keeps a node and
     offers nothing that can be simulated. Raises InputError for one that cannot grow from zero."""
-    expected, _gpu_id = advertised(pool)
+    expected, _gpu_id = advertised(pool, shapes)
     count = expected.resources.get(autoscaler.GPU)
     if count is None and pool["min_replicas"] > 0:
         return {}, expected

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pool_set, pools, scale_watch
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
@@ -42,7 +42,7 @@ class MachineSets(Use[tuple[Step, ...]]):
     def resolve(self) -> tuple[Step, ...]:
         """A step per pool; all pools are checked before the first write. Raises InputError for a faulty one."""
         self.sets = autoscaling.machine_sets(self.client)
-        self.table = autoscaling.tables()
+        self.table, self.shapes = autoscaling.tables(), known.shapes(self.args)
         live = autoscaling.cluster_autoscaler(self.client) or {}
         self.types = self.args["gpu_types"] or pools.gpu_types(live.get("spec") or {})
         self.version = autoscaling.version(self.client)
@@ -53,7 +53,7 @@ class MachineSets(Use[tuple[Step, ...]]):
         pools.refuse_type(pool, self.types)
         found, created = pool_set.chosen(pool, self.sets)
         sizes = pool_set.sizes(self.table, pool, found, lambda: autoscaling.node_sizes(self.client, name))
-        annotations, expected = autoscaling.capacity(self.table, pool, *sizes)
+        annotations, expected = autoscaling.capacity(self.table, pool, self.shapes, *sizes)
         kept = pool_set.kept(self.table, found, annotations)
         zones = autoscaler.zone_hints(self.table, found) if pool["zone_hints"] else {}
         own = {autoscaler.ACCELERATOR: autoscaler.accelerator(pool["accelerator"]), autoscaler.SET_LABEL: name}
@@ -68,7 +68,7 @@ class MachineSets(Use[tuple[Step, ...]]):
         report: Json = {"resources": expected.resources, "isolation": expected.isolation, "created": created}
         if self.version and pool["min_replicas"] == 0:
             report["from_zero"] = self._from_zero(pool, after)
-        shape = files.shapes().get(pool["shape"])
+        shape = self.shapes.get(pool["shape"])
         machines = 0 if created else len(autoscaling.machines(self.client, name))
         written = [f"{key}={value}: {pool_set.WRITTEN}" for key, value in kept.items()]
         report["notes"] = [*pool_set.notes(pool, found, after, machines, bool(shape and shape.vf_count)), *written]

@@ -6,24 +6,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import messages
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 
 
-def scans(run_dir: Path) -> tuple[list[Json], list[Json]]:
+def scans(run_dir: Path, shapes: Mapping[str, Shape]) -> tuple[list[Json], list[Json]]:
     """This run's scans, their rails with the names of the devices. A scan without its findings file is from an earlier
     run, since a new run removes those."""
     found, findings = documents(run_dir, "scan-*.json")
     scans = []
     for scan in found:
         if (run_dir / f"findings-{scan.get('name')}.json").exists():
-            shape = files.shapes().get(scan.get("shape", ""))
+            shape = shapes.get(scan.get("shape", ""))
             ports = {n: {"netdev": port.netdev, "hca": port.hca} for n, port in enumerate(shape.pfs)} if shape else {}
             scans.append({**scan, "rails": [{**row, **ports.get(row["rail"], {})} for row in scan.get("rails") or ()]})
     return scans, findings

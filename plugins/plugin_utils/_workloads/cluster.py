@@ -9,15 +9,16 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import Around, dicts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known as base_known
 
 _KUEUE = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 _TRAINER = "trainer.kubeflow.org/v1alpha1"
@@ -27,8 +28,7 @@ _NETWORKS = "k8s.cni.cncf.io/v1"
 def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]) -> Around:
     """Options first, then the plan, then the cluster; what none of them says is unknown. ``client`` None = the cluster
     is not asked. InputError for an unknown shape."""
-    site = dict(plan.site_shapes) if plan else files.site_shapes(args["shapes_dir"] or "")
-    known = files.shapes(site)
+    known = base_known.shapes(args, plan)
     nodes = None if client is None else _gpu_nodes(client, known)
     shape = _shape(args["shape"], plan, nodes, known)
     if nodes is not None and shape:
@@ -59,11 +59,11 @@ def _shape(
     name: str, plan: Optional[Plan], nodes: Optional[list[NodeFacts]], known: Mapping[str, Shape]
 ) -> Optional[Shape]:
     """The shape that is named, the plan's or the cluster's only one; None if there are several, or none."""
-    if name and name not in known:
-        raise InputError(f"Unknown shape {name}. Known: {', '.join(sorted(known))}.")
+    if name:
+        return shape_files.lookup(name, known, "Cannot lint")
     of_plan = list(plan.shapes) if plan else []
     of_cluster = sorted({one.shape for one in nodes or []})
-    for names in ([name] if name else [], of_plan, of_cluster):
+    for names in (of_plan, of_cluster):
         if names:
             return known.get(names[0]) if len(names) == 1 else None
     return None

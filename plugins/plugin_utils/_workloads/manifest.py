@@ -16,9 +16,10 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.render import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import plain
 
 _DIGEST = re.compile(r"# Digest of the lines below: ([0-9a-f]{16})\n")
@@ -79,16 +80,12 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         own, nodes = render.of_plan(plan, args["shape"], args["namespace"])
         name = args["shape"] or plan.tests[0].shape
         entry = next(test for test in plan.tests if test.shape == name)
-        shape = files.shapes(plan.site_shapes)[name]
+        shape = known.shapes(args, plan)[name]
         return own, nodes, shape, entry.queue if entry.gang or plan.launcher == "volcano" else ""
     if not args["shape"]:
         where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
         raise InputError(f"Cannot render a job: {where}. Set shape, or make a plan: gpuops.rdma.site --tags plan.")
-    shapes = files.shapes()
-    if args["shape"] not in shapes:
-        known = ", ".join(name for name, one in shapes.items() if one.status == "supported")
-        raise InputError(f"Cannot render a job: shape {args['shape']!r} is unknown; known: {known}.")
-    shape = shapes[args["shape"]]
+    shape = shape_files.lookup(args["shape"], known.shapes(args), "Cannot render a job")
     return render.of_shape(shape, args["mode"] or "sriov"), 1, shape, ""
 
 

@@ -22,11 +22,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import label_selector
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, prove
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.prove import Counters, Proof, Seen
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import dicts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known as base_known
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import documents
@@ -45,10 +47,9 @@ def result(
         raise InputError(f"Which {args['kind'].strip() or 'job'}? Set kind and name: the proof looks at one job.")
     job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
     plan = run.read_plan(args["plan"]) if args["plan"] else None
-    site = dict(plan.site_shapes) if plan else files.site_shapes(args["shapes_dir"] or "")
-    known = files.shapes(site)
-    if args["shape"] and args["shape"] not in known:
-        raise InputError(f"Unknown shape {args['shape']}. Known: {', '.join(sorted(known))}.")
+    known = base_known.shapes(args, plan)
+    if args["shape"]:
+        shape_files.lookup(args["shape"], known, f"Cannot look at {args['kind']} {args['name']}")
     path, selector = _pods_of(client, job, namespace)
     before = _pods(client, path, selector)
     if not before:

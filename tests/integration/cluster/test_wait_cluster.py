@@ -152,7 +152,7 @@ def test_wrong_input(cluster, plan):
         run(cluster, "crds")
     with pytest.raises(InputError, match="needs namespace"):
         run(cluster, "daemonset", name=["x"])
-    with pytest.raises(InputError, match="Unknown shape X"):
+    with pytest.raises(InputError, match="shape 'X' is unknown"):
         run(cluster, "nodes", shape=["X"])
     with pytest.raises(InputError, match=r"no group 'other' of CRDs. It has: network_operator"):
         run(cluster, "crds", plan=str(plan), group="other")

@@ -64,8 +64,28 @@ def test_the_worst_of_several_runs_decides_unless_one_is_named():
 
 def test_an_unknown_shape_is_unjudged_unless_a_threshold_is_given():
     result = answer(content=log(), shape="BM.GPU.X1.8")
-    assert (result["verdict"], "BM.GPU.X1.8 is not known" in result["reason"]) == ("unjudged", True)
+    assert (result["verdict"], "shape 'BM.GPU.X1.8' is unknown; known" in result["reason"]) == ("unjudged", True)
     assert answer(content=log(), shape="BM.GPU.X1.8", threshold=400.0)["verdict"] == "pass"
+
+
+def test_a_site_judges_a_log_by_its_own_good_run(tmp_path):
+    shapes = tmp_path / "shapes"
+    shapes.mkdir()
+    (shapes / "lab.yml").write_text("{name: lab-h100, like: BM.GPU.H100.8}", encoding="utf-8")
+    lab = {"shape": "lab-h100", "shapes_dir": str(shapes), "nodes": 2}
+    first = answer(content=log(), **lab)
+    assert first["verdict"] == "unjudged" and "rdma_nccl_baseline" in first["reason"]
+    good = tmp_path / "good.json"
+    result = {"shape": "lab-h100", "collective": "all_reduce", "nodes": ["a", "b"], "verdict": "unjudged"}
+    measured = first["runs"][0]["verdict"]["measured"]
+    good.write_text(json.dumps({"nccl": [{**result, "measured": measured, "hosts": 2, "proven": 2}]}), encoding="utf-8")
+    judged = answer(content=log(), baseline=str(good), **lab)
+    assert judged["verdict"] == "pass"
+    assert judged["runs"][0]["verdict"]["threshold"] == pytest.approx(0.95 * measured, abs=0.01)
+    assert answer(content=log(slow=0.8), baseline=str(good), **lab)["verdict"] == "fail"
+    good.write_text(json.dumps({"nccl": [{**result, "measured": measured, "hosts": 2, "proven": 1}]}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"is no baseline: .*proven on 1 of 2 hosts"):
+        answer(content=log(), baseline=str(good), **lab)
 
 
 @pytest.mark.parametrize(

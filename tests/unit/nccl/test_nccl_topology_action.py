@@ -84,7 +84,7 @@ def test_of_real_files(path: Path) -> None:
     ({"src": "a", "content": "b"}, "one of src"),
     ({"src": "a", "shape": SHAPE}, "shape is for a topology that is made"),
     ({"src": "no/such.xml"}, "Cannot read the NCCL topology file .*no/such.xml: No such file"),
-    ({"shape": "BM.X"}, "Unknown shape 'BM.X'. Known: BM.GPU.A100-v2.8"),
+    ({"shape": "BM.X"}, "shape 'BM.X' is unknown; known: BM.GPU.A100-v2.8"),
     ({"shape": "BM.GPU.H200.8"}, "no source states its PCI tree"),
     ({"tree": "no/such"}, "is not the root of a host"),
     ({"host": {"a": 1}}, "this is not a host document"),

@@ -157,7 +157,7 @@ def test_a_copy_is_made_and_goes_again() -> None:
         ([], {"machine_set": "gpu-b", "copy_from": "gpu"}, r"no MachineSet gpu to copy for gpu-b; did you mean gpu-a"),
         ([], {"cpu": 0}, "needs cpu and memory_mib"),
         ([], {"gpus": 0}, "needs shape, or gpus"),
-        ([], {"shape": "BM.GPU.H100"}, "Unknown shape 'BM.GPU.H100'"),
+        ([], {"shape": "BM.GPU.H100"}, "shape 'BM.GPU.H100' is unknown"),
         ([], {"accelerator": "nvidia.com/gpu"}, "cannot be an accelerator's name"),
         ([], {"labels": {"topology.kubernetes.io/zone": "1b"}}, "topology.kubernetes.io/zone=1b.*1a, as in its"),
         ([], {"taints": ["a:NoSched"]}, "did you mean NoSchedule"),

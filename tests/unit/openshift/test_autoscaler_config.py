@@ -64,7 +64,7 @@ def test_mig_mixed_keeps_a_node() -> None:
     ("change", "more", "words"),
     [
         ({"accelerator": "nvidia-a100"}, {}, "its GPUs would not be counted"),
-        ({"shape": "BM.GPU.H100"}, {}, "Unknown shape 'BM.GPU.H100'"),
+        ({"shape": "BM.GPU.H100"}, {}, "shape 'BM.GPU.H100' is unknown"),
         ({"min_replicas": 3}, {}, "min not more than max"),
         ({"taints": ["a:NoSched"]}, {}, "did you mean NoSchedule?"),
         ({"config": {"sharing": {"timeSlicing": {}}}}, {}, "resources is empty"),

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders
 from support import report_samples as samples
 
@@ -144,12 +145,12 @@ def test_a_scan_of_an_earlier_run_is_not_this_runs(tmp_path: Path) -> None:
     for row in document["rails"]:
         del row["netdev"], row["hca"]
     (tmp_path / "scan-h100-8.json").write_text(json.dumps(document))
-    assert folders.scans(tmp_path) == ([], [])
+    assert folders.scans(tmp_path, files.shapes()) == ([], [])
     (tmp_path / "findings-scan-h100-8.json").write_text('{"findings": []}')
-    ((scan,), []) = folders.scans(tmp_path)
+    ((scan,), []) = folders.scans(tmp_path, files.shapes())
     assert [row["netdev"] for row in scan["rails"]][:4] == ["rdma0", "rdma1", "rdma2", "rdma3"]
     (tmp_path / "scan-x.json").write_text("{")
-    assert [item["severity"] for item in folders.scans(tmp_path)[1]] == ["unknown"]
+    assert [item["severity"] for item in folders.scans(tmp_path, files.shapes())[1]] == ["unknown"]
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------

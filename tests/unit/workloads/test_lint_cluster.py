@@ -124,7 +124,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"kind": "MPIJob", "name": "a", "namespace": "x"}, "There is no MPIJob a in namespace x"),
     ({"kind": "MPIJob", "namespace": "x"}, "There is no MPIJob in namespace x"),
     ({"src": ["/nowhere/x.yml"]}, "Cannot read the manifest /nowhere/x.yml: No such file"),
-    ({"definitions": [users_jobs.job("Job")], "shape": "BM.GPU.H10"}, "Unknown shape BM.GPU.H10"),
+    ({"definitions": [users_jobs.job("Job")], "shape": "BM.GPU.H10"}, "shape 'BM.GPU.H10' is unknown"),
     ({"definitions": [users_jobs.job("Job")], "plan": "/nowhere/plan.json"}, "does not exist"),
 ]
 

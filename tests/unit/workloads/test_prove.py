@@ -319,7 +319,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"kind": ""}, "Which job\\? Set kind and name"),
     ({"name": "other"}, "There is no JobSet other in namespace team-a"),
     ({"kind": "TFJob"}, "no kind of job that is known"),
-    ({"shape": "BM.GPU.H10"}, "Unknown shape BM.GPU.H10"),
+    ({"shape": "BM.GPU.H10"}, "shape 'BM.GPU.H10' is unknown"),
     ({"hosts": {"n1": {"failed": True}}}, "hosts.n1 is no host document"),
 ]
 

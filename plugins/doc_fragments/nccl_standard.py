@@ -1,0 +1,24 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a site judges NCCL's results by, besides the collection's own table."""
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  thresholds:
+    description: >-
+      Rows that count before those of files/nccl.yml. Each has C(nodes) ("2", or "4+" for four and more), and C(gbytes)
+      in GB/s or C(fraction) of the limit; optionally C(shapes) (all), C(collectives) (all_reduce), C(algo) (V(RING) or
+      V(default)) and C(source). See docs/nccl.md.
+    type: list
+    elements: dict
+    default: []
+  baseline:
+    description:
+    - A report.json, kept from a run that you found good. Where no public figure and no row of O(thresholds) applies,
+      0.95 of its bandwidth is the threshold (C(baseline_share) of files/nccl.yml), for the same shape, collective and
+      number of nodes. Without it such a test is V(unjudged).
+    type: path
+"""

@@ -20,6 +20,6 @@ class ActionModule(RdmaAction):
         """Verdict, its reason, a row per pod and findings."""
         result = proving.result(self.client, args, self.show, self.check_mode)
         self.progress(f"{args['kind']} {args['name']}: {result['verdict']}, {result['reason']}")
-        for one in [] if result.get("failed") else result["findings"][:SHOWN]:
-            self.progress(f"  {Finding(**one).line()}")
+        for item in [] if result.get("failed") else result["findings"][:SHOWN]:
+            self.progress(f"  {Finding(**item).line()}")
         return result

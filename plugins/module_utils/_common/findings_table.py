@@ -1742,7 +1742,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "prove.pods": (
         "unknown",
         "workload_prove",
-        "",
+        "run the proof while the job's pods run; kubectl get pods shows them",
         "prove.pods",
     ),
     "prove.rails": (

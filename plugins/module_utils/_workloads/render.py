@@ -41,6 +41,8 @@ MASTER_PORT = 29500
 _ANY: tuple[Json, ...] = ({"matchExpressions": []},)
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ALONE = {"torchrun", "torch.distributed.run"}
+"""Programs that start ranks themselves."""
 
 
 @dataclass(frozen=True)
@@ -490,6 +492,9 @@ def _faults(wanted: Wanted) -> Sequence[str]:
         found.append(f"{own.gpus} GPUs and {own.attached} VFs of a node")
     if wanted.kind == "RayCluster" and wanted.command:
         found.append("a RayCluster has no command; leave it out, and submit work with ray job submit")
+    if wanted.kind == "MPIJob" and _ALONE & {word.rpartition("/")[2] for word in wanted.command}:
+        what = "mpirun starts its command once per GPU, and each torchrun would train alone"
+        found.append(f"{what}; give the program that torchrun starts, or take PyTorchJob")
     if wanted.kueue_queue and wanted.kind == "VolcanoJob":
         found.append("Kueue does not manage Volcano Jobs; set gang to a queue of Volcano, or take another kind")
     if wanted.kueue_queue and wanted.gang:

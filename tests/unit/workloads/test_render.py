@@ -119,7 +119,7 @@ def test_no_pod_has_a_privilege_that_its_mode_does_not_need(kind: str, mode: str
 
 @pytest.mark.parametrize("kind", render.KINDS)
 def test_image_and_command_are_all_that_is_missing(kind: str) -> None:
-    command = () if kind == "RayCluster" else ("torchrun", "train.py")
+    command = () if kind == "RayCluster" else ("python", "train.py")
     bare, full = (
         render.objects(wanted(kind)),
         render.objects(wanted(kind, image="example.test/mine:1", command=command)),
@@ -127,9 +127,7 @@ def test_image_and_command_are_all_that_is_missing(kind: str) -> None:
     assert render.IMAGE in str(bare) and render.IMAGE not in str(full) and render.COMMAND not in str(full)
     assert (render.COMMAND in str(bare)) is (kind != "RayCluster")
     # Nothing else differs: with the user's words put in, it is the same.
-    text = (
-        str(bare).replace(render.IMAGE, "example.test/mine:1").replace(f"'{render.COMMAND}'", "'torchrun', 'train.py'")
-    )
+    text = str(bare).replace(render.IMAGE, "example.test/mine:1").replace(f"'{render.COMMAND}'", "'python', 'train.py'")
     assert text == str(full)
 
 
@@ -207,6 +205,8 @@ def test_kueue_gets_the_queue_the_topology_and_suspended_jobs() -> None:
         ({"kind": "DaemonSet"}, "the kind is unknown; known: MPIJob"),
         ({"nodes": 0}, "0 nodes"),
         ({"kind": "RayCluster", "command": ("python",)}, "a RayCluster has no command"),
+        ({"kind": "MPIJob", "command": ("/opt/venv/bin/torchrun", "train.py")}, "each torchrun would train alone"),
+        ({"kind": "MPIJob", "command": ("python", "-m", "torch.distributed.run")}, "each torchrun would train alone"),
         ({"kind": "VolcanoJob", "kueue_queue": "gpus"}, "Kueue does not manage Volcano Jobs"),
         ({"kueue_queue": "gpus", "gang": "q"}, "not both"),
         ({"near": "required"}, "near needs a scheduler that knows the network"),

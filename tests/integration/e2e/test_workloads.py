@@ -49,7 +49,10 @@ def prepared(cluster: Any) -> tuple[Any, dict[str, str]]:
     """With a GPU Operator, a virtual machine with a vGPU, VFs as if the network had been set up, and a GPU node of
     another provider."""
     here = cluster("--gpu-nodes", "2", "--pool", "BM.GPU.H100.8:p5.48xlarge=1", "--cpu-nodes", "2")
-    here.play("site.yml", "--tags", "plan,gpu_operator", report="site")
+    site = here.play("site.yml", "--tags", "plan,gpu_operator", report="site")
+    assert {stage["name"]: stage["status"] for stage in site.report["stages"]}["gpu_operator"] == "ok", site.output[
+        -4000:
+    ]
     here.kubectl("annotate", "node", VM, "gpuops.sandbox/vgpu=L40S-48Q")
     for name in ("monitoring", "serving"):
         here.kubectl("apply", "-f", str(CRDS / f"{name}.yaml"))

@@ -34,6 +34,7 @@ from urllib.parse import quote, urlsplit
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
 
 MONITORING = "monitoring.coreos.com/v1"
@@ -328,23 +329,12 @@ def report_objects(
 def _rights(meta: Json) -> list[Json]:
     """OpenShift's Prometheus finds no target in a namespace unless this Role allows it to list services and pods
     there."""
-    api = "rbac.authorization.k8s.io"
     look = ["get", "list", "watch"]
     rules = [
         {"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": look},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": look},
     ]
-    subject = {"kind": "ServiceAccount", "name": "prometheus-k8s", "namespace": "openshift-monitoring"}
-    return [
-        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": rules},
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "RoleBinding",
-            "metadata": meta,
-            "roleRef": {"apiGroup": api, "kind": "Role", "name": meta["name"]},
-            "subjects": [subject],
-        },
-    ]
+    return parts.role(meta, rules, parts.account("prometheus-k8s", "openshift-monitoring"))
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------
@@ -405,23 +395,17 @@ def querier(url: str, openshift: bool) -> tuple[str, bool]:
     """(address or "", whether it is queried with the token of ``READER``). OpenShift's Prometheus always needs a
     token; it is sent only to Services of the cluster, whose certificates its CA has signed."""
     url = (url or (THANOS if openshift else "")).rstrip("/")
-    parts = urlsplit(url)
-    inside = (parts.hostname or "").endswith((".svc", ".svc.cluster.local"))
-    return url, openshift and parts.scheme == "https" and inside
+    address = urlsplit(url)
+    inside = (address.hostname or "").endswith((".svc", ".svc.cluster.local"))
+    return url, openshift and address.scheme == "https" and inside
 
 
 def reader_objects(namespace: str) -> list[Json]:
     """ServiceAccount ``READER`` in ``namespace`` and its ClusterRoleBinding to ``VIEW``."""
-    meta, api = {"name": READER}, "rbac.authorization.k8s.io"
+    meta, subject = {"name": READER}, parts.account(READER, namespace)
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": namespace}},
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": meta,
-            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": VIEW},
-            "subjects": [{"kind": "ServiceAccount", "name": READER, "namespace": namespace}],
-        },
+        parts.binding(meta, subject, VIEW, of="ClusterRoleBinding"),
     ]
 
 

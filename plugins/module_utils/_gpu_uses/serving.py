@@ -35,6 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 
 ENGINES = ("lws", "kserve")
@@ -382,17 +383,10 @@ def objects(serving: Serving) -> list[Json]:
 
 def _account(serving: Serving) -> list[Json]:
     """OpenShift admits no pod with IPC_LOCK, the host network or a hostPath without this permission."""
-    api = "rbac.authorization.k8s.io"
-    subject = {"kind": "ServiceAccount", "name": serving.account, "namespace": serving.namespace}
+    meta, subject = _meta(serving, serving.account), parts.account(serving.account, serving.namespace)
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(serving, serving.account)},
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "RoleBinding",
-            "metadata": _meta(serving, serving.account),
-            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "system:openshift:scc:privileged"},
-            "subjects": [subject],
-        },
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        parts.binding(meta, subject, parts.PRIVILEGED_SCC),
     ]
 
 
@@ -485,7 +479,7 @@ def _env(serving: Serving) -> list[Json]:
         values.setdefault("NCCL_SOCKET_IFNAME", serving.interface)
         values.setdefault("GLOO_SOCKET_IFNAME", serving.interface)
     found: list[Json] = [{"name": name, "value": str(value)} for name, value in sorted(values.items())]
-    return [*found, {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    return [*found, *parts.from_pod(VLLM_HOST_IP="status.podIP")]
 
 
 def _container(serving: Serving, name: str, script: str, serves: bool) -> Json:
@@ -592,8 +586,8 @@ def _runtime(serving: Serving) -> Json:
     if serving.nodes > 1:
         address = "${HEAD_SVC:-${ISVC_NAME}-head}.${POD_NAMESPACE}.svc"
         container = _container(serving, "worker-container", worker_script(address), False)
-        place = {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
-        container["env"] = [*container["env"], place, {"name": "ISVC_NAME", "value": serving.name}]
+        place = parts.from_pod(POD_NAMESPACE="metadata.namespace")
+        container["env"] = [*container["env"], *place, {"name": "ISVC_NAME", "value": serving.name}]
         spec["workerSpec"] = {**_spec(serving, container), "labels": _labels(serving)}
         if annotations:
             spec["workerSpec"]["annotations"] = annotations

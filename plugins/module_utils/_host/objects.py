@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     NAME_LABEL,
     OWNED,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
 
 DOCUMENT_LABEL = "gpuops.rdma/document"
@@ -103,33 +104,16 @@ def objects(
 def _rights(daemon: Daemon, meta: Json, nodes: Iterable[str]) -> list[Json]:
     """Permissions by name: no pod may change the ConfigMap of the privileged program in this namespace. A server-side
     apply names the object, so that even ``create`` can be restricted to names."""
-    api = "rbac.authorization.k8s.io"
     names = sorted(document_name(daemon.prefix, node) for node in nodes)
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"], "resourceNames": names}
-    return [
-        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": [rule]},
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "RoleBinding",
-            "metadata": meta,
-            "roleRef": {"apiGroup": api, "kind": "Role", "name": daemon.name},
-            "subjects": [{"kind": "ServiceAccount", "name": daemon.name, "namespace": meta["namespace"]}],
-        },
-    ]
+    return parts.role(meta, [rule], parts.account(daemon.name, meta["namespace"]))
 
 
 def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mapping[str, str]) -> Json:
     """hostNetwork: administrative MACs and pause counters are only visible in the host's network namespace, and the pod
     reaches the API server before any CNI plugin works. Privileged: the kernel's log is a device, and PCI configuration
     beyond 64 bytes (ACS, relaxed ordering) is refused without it. The probe's view of the host is read-only."""
-    env: list[Json] = [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in (
-            ("NODE_NAME", "spec.nodeName"),
-            ("POD_NAME", "metadata.name"),
-            ("POD_NAMESPACE", "metadata.namespace"),
-        )
-    ]
+    env = parts.of_daemon()
     env += [
         {"name": name, "value": value}
         for name, value in (

@@ -30,6 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     NAME_LABEL,
     OWNED,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
 
 VF_CONFIG = "gpuops-vf-config"
@@ -368,33 +369,13 @@ def with_scc(objects: Iterable[Json]) -> list[Json]:
 
 
 def _scc(namespace: str) -> Json:
-    api = "rbac.authorization.k8s.io"
-    return {
-        "apiVersion": f"{api}/v1",
-        "kind": "RoleBinding",
-        "metadata": _meta(SCC, namespace),
-        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "system:openshift:scc:privileged"},
-        "subjects": [{"apiGroup": api, "kind": "Group", "name": f"system:serviceaccounts:{namespace}"}],
-    }
+    everyone = {"apiGroup": parts.RBAC, "kind": "Group", "name": f"system:serviceaccounts:{namespace}"}
+    return parts.binding(_meta(SCC, namespace), everyone, parts.PRIVILEGED_SCC)
 
 
 def _rights(where: str, account_namespace: str, verbs: Sequence[str]) -> list[Json]:
-    api = "rbac.authorization.k8s.io"
-    return [
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "Role",
-            "metadata": _meta(VF_CONFIG, where),
-            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": list(verbs)}],
-        },
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "RoleBinding",
-            "metadata": _meta(VF_CONFIG, where),
-            "roleRef": {"apiGroup": api, "kind": "Role", "name": VF_CONFIG},
-            "subjects": [{"kind": "ServiceAccount", "name": VF_CONFIG, "namespace": account_namespace}],
-        },
-    ]
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": list(verbs)}
+    return parts.role(_meta(VF_CONFIG, where), [rule], parts.account(VF_CONFIG, account_namespace))
 
 
 def _digest(data: Any) -> str:
@@ -440,14 +421,7 @@ def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], 
 def _vf_config_pod(shapes: Sequence[Shape], image: str) -> Json:
     """hostNetwork and hostPID: `ip link` and `rdma` act on their caller's network namespace, systemctl and snap compare
     theirs with PID 1's; and the pod starts, reaches the API server and the metadata service before any CNI works."""
-    env: list[Json] = [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in (
-            ("NODE_NAME", "spec.nodeName"),
-            ("POD_NAME", "metadata.name"),
-            ("POD_NAMESPACE", "metadata.namespace"),
-        )
-    ]
+    env = parts.of_daemon()
     # The affinity selects only this shape; with several the program asks the metadata service, and looks at the PFs.
     if len(shapes) == 1:
         env.append({"name": "NODE_SHAPE", "value": shapes[0].name})

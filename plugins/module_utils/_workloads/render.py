@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import STEP, named
@@ -204,7 +205,7 @@ def _torchrun(wanted: Wanted, rank: str, master: str) -> list[Json]:
     }
     return [
         *({"name": name, "value": value} for name, value in values.items()),
-        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": rank}}},
+        *parts.from_pod(PET_NODE_RANK=rank),
     ]
 
 

@@ -233,15 +233,17 @@ def conditions(is_ready: bool, reason: str = "") -> list[Json]:
     return found
 
 
-class Kubelet:
-    """One task per pod with a node; a launcher's task also runs its test."""
+class Tasks:
+    """A task per pod with a node, until the pod is gone. A subclass sweeps, and has its pods reported to ``_seen``."""
 
-    def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    def __init__(self, registry: kopf.OperatorRegistry, ctx: Context, name: str) -> None:
         self.ctx, self.batch = ctx, batch_of(ctx, registry)
         self.api = self.batch.api
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.loop = Loop(NAME, self._sweep)
-        self.batch.listen(self._seen)
+        self.loop = Loop(name, self._sweep)
+
+    async def _sweep(self) -> float | None:
+        raise NotImplementedError
 
     async def serve(self) -> None:
         await self.batch.synced()
@@ -255,6 +257,14 @@ class Kubelet:
                 task.cancel()
             self.batch.hub.spawn(Log(self.batch.hub, old["metadata"], old["spec"]).forget())
         self.loop.kick()
+
+
+class Kubelet(Tasks):
+    """A launcher's task also runs its test."""
+
+    def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
+        super().__init__(registry, ctx, NAME)
+        self.batch.listen(self._seen)
 
     async def _sweep(self) -> float | None:
         for pod in self.batch.all():

@@ -21,11 +21,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused
-from ..operators._hub import Informer, Loop
+from ..operators._hub import Informer
 from ..operators._logs import Log
 from . import nccl_render as render
-from ._shared import FINISHED, batch_of, now, phase, pod_path
-from .nccl_pod import SLOW, conditions, container_status, hcas_of, order_of, some_ranks
+from ._shared import FINISHED, now, phase, pod_path
+from .nccl_pod import SLOW, Tasks, conditions, container_status, hcas_of, order_of, some_ranks
 from .nccl_pod import Fleet as Workers
 
 if TYPE_CHECKING:
@@ -166,29 +166,13 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
         rounds.batch.hub.spawn(rounds.serve())
 
 
-class Rounds:
-    """One task per round pod that has a node."""
+class Rounds(Tasks):
+    """The kubelet of round pods."""
 
     def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
-        self.ctx, self.batch = ctx, batch_of(ctx, registry)
-        self.api = self.batch.api
+        super().__init__(registry, ctx, NAME)
         self.pods: Informer[Json] = Informer(self.batch.api, ROUNDS, dict)
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.loop = Loop(NAME, self._sweep)
         self.pods.listeners.append(self._seen)
-
-    async def serve(self) -> None:
-        await self.batch.synced()
-        self.loop.kick()
-        await self.loop.run()
-
-    def _seen(self, new: Json | None, old: Json | None) -> None:
-        if new is None and old is not None:
-            task = self.tasks.pop(old["metadata"]["uid"], None)
-            if task:
-                task.cancel()
-            self.batch.hub.spawn(Log(self.batch.hub, old["metadata"], old["spec"]).forget())
-        self.loop.kick()
 
     async def _sweep(self) -> float | None:
         for pod in self.pods:

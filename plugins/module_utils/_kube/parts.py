@@ -1,0 +1,41 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Objects and parts of objects that several stages make alike: rights of an account, variables of a pod. PRIVATE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+RBAC = "rbac.authorization.k8s.io"
+PRIVILEGED_SCC = "system:openshift:scc:privileged"
+"""ClusterRole of OpenShift that admits privileged pods, and those with IPC_LOCK, the host network or a hostPath."""
+
+
+def account(name: str, namespace: str) -> Json:
+    """A ServiceAccount as a binding names it."""
+    return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+
+
+def binding(meta: Json, subject: Json, role: str, kind: str = "ClusterRole", of: str = "RoleBinding") -> Json:
+    """Binds a subject to a role. ``kind``: of the role; ``of``: of the binding."""
+    reference = {"apiGroup": RBAC, "kind": kind, "name": role}
+    return {"apiVersion": f"{RBAC}/v1", "kind": of, "metadata": meta, "roleRef": reference, "subjects": [subject]}
+
+
+def role(meta: Json, rules: Sequence[Json], subject: Json) -> list[Json]:
+    """A Role with these rules, and its binding of the same name to the subject."""
+    made = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)}
+    return [made, binding(meta, subject, meta["name"], "Role")]
+
+
+def from_pod(**fields: str) -> list[Json]:
+    """Variables of a container, name -> the field of its pod that it is."""
+    return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+
+
+def of_daemon() -> list[Json]:
+    """Variables by which a pod of ours on a node names itself and the node."""
+    return from_pod(NODE_NAME="spec.nodeName", POD_NAME="metadata.name", POD_NAMESPACE="metadata.namespace")

@@ -48,11 +48,15 @@ def namespace(name: str = "team-a", **meta: Any) -> Json:
     return {"kind": "Namespace", "metadata": {"name": name, **meta}}
 
 
-def network_ran(api: Api, folder: Path, *, check: bool = False, of: Any = None, **given: Any) -> Json:
+def network_ran(api: Any, folder: Path, **given: Any) -> Json:
+    return network_of(api, folder, **given).run()
+
+
+def network_of(api: Any, folder: Path, *, check: bool = False, of: Any = None, **given: Any) -> Namespaces:
     path = folder / "plan.json"
     path.write_text(json.dumps(to_dict(of or plan())))
     task = Task(api, check)
-    return Namespaces(task, arguments(NETWORK_SPEC, {"plan": str(path), "namespaces": ["team-a"], **given})).run()
+    return Namespaces(task, arguments(NETWORK_SPEC, {"plan": str(path), "namespaces": ["team-a"], **given}))
 
 
 def kueue(api: Api) -> Api:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import MAY_GRANT, RBAC, account, needs
@@ -22,6 +22,7 @@ from gpuops_sandbox import account as sandbox_account
 from support.recorded_charts import CASES, NAMESPACE, rendered
 from support.sandboxes import Pool
 from support.small_sandbox import Small, small_sandbox
+from support.workload_runs import NAD, network_of, network_ran
 
 CREATE = [*needs("create", RBAC, "clusterroles"), *needs("create", RBAC, "roles", NAMESPACE)]
 
@@ -88,3 +89,30 @@ def test_who_may_escalate_and_bind_needs_no_grant(cluster: Small) -> None:
     able = client(cluster, "able", [*CREATE, *MAY_GRANT], [])
     cluster.until(lambda: rights.denied(able, plan) == [])
     create(able, role)
+
+
+def test_an_account_that_sets_up_namespaces_for_jobs_can_do_it_and_revert_it(cluster: Small, tmp_path: Path) -> None:
+    """With rights to create by name, which the API server grants to a server-side apply alone."""
+    before = sandbox_account.refused(cluster.sandbox)
+    group, _slash, version = NAD["apiVersion"].partition("/")
+    cluster.crd("network-attachment-definitions", group, version, NAD["kind"], "Namespaced")
+    cluster.established(f"network-attachment-definitions.{group}")
+    for name in ("team-a", "gpuops-nccl"):
+        cluster.namespace(name)
+    key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": "gpuops-nccl"}}
+    cluster.client.apply({**key, "stringData": {"a": "b"}})
+    folder = tmp_path / "report" / "run"
+    folder.mkdir(parents=True)
+    given = {"pull_secrets": ["key"]}
+    network_of(cluster.client, folder, **given).account()
+    manifest = sandbox_account.read(tmp_path / "report" / "permissions" / "workload_network.yml")
+    sandbox_account.give(cluster.sandbox, manifest, tmp_path / "kubeconfig")
+    narrow = Client.connect({"kubeconfig": str(tmp_path / "kubeconfig")})
+    cluster.until(lambda: narrow.allowed("patch", "", "namespaces", "", "team-a"))
+    cluster.until(lambda: narrow.allowed("delete", "", "secrets", "team-a"))
+    assert len(network_ran(narrow, folder, **given)["changes"]) == 5
+    assert network_ran(narrow, folder, **given)["changed"] is False
+    assert len(network_ran(narrow, folder, state="absent")["changes"]) == 5
+    with pytest.raises(InputError, match="This user is not allowed:"):
+        network_ran(narrow, folder, namespaces=["gpuops-nccl"])
+    assert sandbox_account.refused(cluster.sandbox) == before

@@ -56,6 +56,18 @@ class Cluster:
         given = {**self.environment(), **(env or {})}
         return subprocess.Popen(command, cwd=ROOT, env=given, text=True, start_new_session=True, **options)
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own."""
+        family = [psutil.Process(process.pid)]
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.suspend()  # what does not run starts nothing more
+                family += [child for child in one.children() if child not in family]
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait()
+
     def done(
         self, *command: str, text: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 900
     ) -> subprocess.CompletedProcess[str]:

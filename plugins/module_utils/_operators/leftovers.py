@@ -6,7 +6,7 @@
 ::
 
     named(table)                        the objects that the survey reads by name; DaemonSets it has anyway
-    found(table, wishes, seen)          those that are there and that the run does not want
+    found(table, options, seen)         those that are there and that the run does not want
     findings(items, remove)             what preflight reports
     doubled(plugins)                    device plugins that offer the same resource on the same node
 """
@@ -32,7 +32,7 @@ PLUGIN_IMAGE = "sriov-network-device-plugin"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Options:
     """What of a plan decides whether an object is wanted. ``network_operator``: version of its release. ``cni``: who
     installs the CNI plugins."""
 
@@ -69,18 +69,19 @@ def _name(entry: Json, namespace: str) -> ObjectName:
     return ObjectName(entry["api_version"], entry["kind"], namespace, entry["name"])
 
 
-def found(table: Json, wishes: Wishes, seen: Seen) -> list[Leftover]:
+def found(table: Json, options: Options, seen: Seen) -> list[Leftover]:
     """The objects that are there and not wanted, in the order in which they are removed."""
-    items = [item for entry in table["leftovers"] if _unwanted(entry, wishes) for item in _present(entry, seen)]
+    items = [item for entry in table["leftovers"] if _unwanted(entry, options) for item in _present(entry, seen)]
     names = {item.name for item in items}
     return [_with_users(item, seen, names) for item in items]
 
 
-def _unwanted(entry: Json, wishes: Wishes) -> bool:
+def _unwanted(entry: Json, options: Options) -> bool:
     when = entry.get("when", {})
     since, cni = when.get("network_operator"), when.get("cni")
-    new = not since or (versions.known(wishes.network_operator) and not versions.older(wishes.network_operator, since))
-    return new and (not cni or cni == wishes.cni)
+    release = options.network_operator
+    new = not since or (versions.known(release) and not versions.older(release, since))
+    return new and (not cni or cni == options.cni)
 
 
 def _present(entry: Json, seen: Seen) -> Iterator[Leftover]:

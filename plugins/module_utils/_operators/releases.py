@@ -54,6 +54,13 @@ RELEASE_SELECTOR = "owner=helm,status!=superseded"
 UNREADABLE = "unreadable"
 BEFORE_HOLD = "gpuopsRdmaBeforeHold"
 """Value that no chart reads: the release's values before an upgrade held its operands back."""
+BY_RUN = "gpuopsRdmaValues"
+"""Value that no chart reads: the values that a run of this collection gave. Helm records nobody's name, and its Secrets
+have the same field manager whoever ran it; a ``helm upgrade --reuse-values`` by hand keeps it, any other drops it."""
+NOTED = ("gpu-operator", "network-operator")
+"""Charts that take a value which they do not know."""
+CRD_HOOKS = {"gpu-operator": "operator.upgradeCRD", "network-operator": "upgradeCRDs"}
+"""Value of a chart whose hook replaces definitions by the chart's, newer ones too."""
 HELD = (
     "an upgrade in waves has not ended and holds its operands and drivers back: upgrade.yml goes on with it, site.yml "
     "restarts the rest on all nodes at the operator's pace"
@@ -224,6 +231,17 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
 def held(values: Json, hold: Json) -> Json:
     """The values with those that hold operands back, and a note of what they were for ``let_go``."""
     return {**merge(values, hold), BEFORE_HOLD: copy.deepcopy(values)}
+
+
+def noted(chart: str, values: Json) -> Json:
+    """The values as Helm gets them: with a note of what they are, so that what is set by hand later shows."""
+    return values if BEFORE_HOLD in values or chart not in NOTED else {**values, BY_RUN: copy.deepcopy(values)}
+
+
+def without_hook(chart: str, values: Json) -> Json:
+    """The values with the chart's hook for definitions off, unless they name it."""
+    key = CRD_HOOKS.get(chart, "")
+    return merge(nested(key, False), values) if key and lookup(values, key) is None else values
 
 
 def let_go(values: Json) -> Json:
@@ -590,20 +608,26 @@ def release(
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
 
 
+BY_HAND = "set by hand after the last run"
+BY_UNKNOWN = "and who set it is unknown: by hand, or by a run that left no note of its values"
 DECIDED = ("driver.enabled", "driver.rdma", "ofedDriver.deploy", "sriovDevicePlugin.resources")
 """Values that each run decides anew."""
 
 
 def _resets(decision: Decision, entry: Json, needed: Json, own: Sequence[Json]) -> Iterator[PolicyField]:
-    """The values of the existing release that the decision changes or removes and that are not of this collection."""
+    """The values of the existing release that the decision changes or removes and that no run of this collection gave,
+    as far as that is known."""
     if decision.present is None or decision.action not in INSTALLS:
         return
     ours = {*DECIDED, *entry.get("known_images", {}), *entry.get("tolerations", {}), *_paths(needed)}
     ours |= {path for path in entry["known_keys"] if path.rpartition(".")[2] == "imagePullSecrets"}
     ours |= set(entry["rules"].get("pull_secrets", {}))
-    for path, found, wanted in _lost(let_go(decision.present.values), decision.values, own):
+    by_run = decision.present.by_run
+    known, why = ([*own, by_run], BY_HAND) if by_run is not None else (own, BY_UNKNOWN)
+    for path, found, wanted in _lost(let_go(decision.present.values), decision.values, known):
         if not any(f"{path}.".startswith(f"{one}.") for one in ours):
-            yield PolicyField(path, masked(found, path), None if wanted is _ABSENT else masked(wanted, path))
+            becomes = None if wanted is _ABSENT else masked(wanted, path)
+            yield PolicyField(path, masked(found, path), becomes, why=why)
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
@@ -632,8 +656,8 @@ def _lost(live: Any, target: Any, own: Sequence[Any], prefix: str = "") -> Itera
 @dataclass(frozen=True)
 class HelmRelease:
     """The newest revision of a release. ``updated``: as Helm writes it; ``values``: the user's, {} of other charts;
-    ``secret``: name of the Secret with the record. An unreadable one has status ``unreadable``, chart "" and the reason
-    as description, so that the others still work."""
+    ``secret``: name of the Secret with the record; ``by_run``: the values that a run gave, None = unknown. An unreadable
+    one has status ``unreadable``, chart "" and the reason as description, so that the others still work."""
 
     name: str
     namespace: str
@@ -646,6 +670,7 @@ class HelmRelease:
     description: str = ""
     values: Json = field(default_factory=dict)
     secret: str = ""
+    by_run: Optional[Json] = None
 
     @property
     def place(self) -> str:
@@ -660,7 +685,7 @@ class HelmRelease:
     @property
     def shown(self) -> Json:
         """The fields that a plan shows: without the values, and without the Secret."""
-        return {key: value for key, value in vars(self).items() if key not in ("values", "secret")}
+        return {key: value for key, value in vars(self).items() if key not in ("values", "secret", "by_run")}
 
 
 def installed(secrets: Iterable[Json], charts: Sequence[str] = CHARTS) -> list[HelmRelease]:
@@ -690,6 +715,8 @@ def _release(secret: Json, charts: Sequence[str]) -> HelmRelease:
         document = {**about, "info": {"status": UNREADABLE, "description": str(error)}}
     chart, info = document.get("chart", {}).get("metadata", {}), document.get("info", {})
     name = str(chart.get("name", ""))
+    config = dict(document.get("config") or {}) if name in charts else {}
+    by_run = config.pop(BY_RUN, config.get(BEFORE_HOLD))
     return HelmRelease(
         name=str(document.get("name", "")),
         namespace=str(document.get("namespace") or meta.get("namespace", "")),
@@ -700,8 +727,9 @@ def _release(secret: Json, charts: Sequence[str]) -> HelmRelease:
         revision=int(document.get("version") or _revision(secret)),
         updated=str(info.get("last_deployed", "")),
         description=str(info.get("description", ""))[:300],
-        values=(document.get("config") or {}) if name in charts else {},
+        values=config,
         secret=meta["name"],
+        by_run=by_run if isinstance(by_run, dict) else None,
     )
 
 
@@ -907,6 +935,8 @@ def _update(want: Release, release: HelmRelease, place: Json) -> Decision:
     foreign = (release.name, release.namespace) != (want.name, want.namespace)
     # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
     target = merge(let_go(release.values), want.values) if foreign else want.values
+    if lookup(release.values, CRD_HOOKS.get(want.chart, "")) is False:
+        target = without_hook(want.chart, target)  # as an earlier run left it
     changed = tuple(changes(release.values, target))
     newer = not versions.same(release.version, want.version)
     failed = release.status != "deployed"

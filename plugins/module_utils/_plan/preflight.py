@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import lookup
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 
@@ -183,11 +184,16 @@ def kubernetes_version(view: View) -> Iterator[Finding]:
 
 
 def nfd_once(view: View) -> Iterator[Finding]:
-    """More than one NFD master: they overwrite each other's node labels."""
+    """More than one NFD master: they overwrite each other's node labels. One of a chart that this run changes to bring
+    none does not count."""
+    going = {
+        (release.namespace, release.name) for release in view.installs if lookup(release.values, "nfd.enabled") is False
+    }
     masters = [
         item.place
         for item in view.survey.workloads
         if not item.is_daemonset
+        and (item.namespace, item.release) not in going
         and any("node-feature-discovery" in image or "/nfd" in image for image in item.images)
         and ("master" in item.name or item.name.endswith("nfd"))
     ]
@@ -280,14 +286,14 @@ def cluster_policy(view: View) -> Iterator[Finding]:
 
 
 def helm_values(view: View) -> Iterator[Finding]:
-    """Values of existing Helm releases that the run would change or remove, and that were set by hand."""
+    """Values of existing Helm releases that the run would change or remove, and that no run is known to have given."""
     for name, release in view.plan.releases.items():
         for item in release.resets:
             becomes = "the chart's default" if item.wanted is None else short(item.wanted)
             yield finding(
                 "preflight.helm-values",
                 f"release {release.namespace}/{release.name}",
-                f"{item.path} is {short(item.found)}, set by hand or by earlier inputs; the run makes it {becomes}",
+                f"{item.path} is {short(item.found)}, {item.why}; the run makes it {becomes}",
                 expected="a value of this run's inputs",
                 remedy=""
                 if view.plan.reset_values

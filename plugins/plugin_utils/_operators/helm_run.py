@@ -41,7 +41,7 @@ class Helm:
                 **self.common,
                 "release_name": decision.name,
                 "release_namespace": decision.namespace,
-                "release_values": decision.values,
+                "release_values": releases.noted(want.chart, decision.values),
                 "chart_ref": ref,
                 "create_namespace": True,
                 "wait": False,

@@ -79,6 +79,7 @@ class ReleaseRun:
             return {"changed": False, **{key: getattr(want, key) for key in keys}}
         there = self._there(want)
         decision = self._decide(want, *there)
+        hold: Json = {}
         if self.args["hold"] and decision.action in ("upgrade", "adopt"):
             hold = files.load(files.FILES / "upgrade.yml")["hold"]
             want = replace(want, values=releases.held(decision.values, hold))
@@ -94,8 +95,21 @@ class ReleaseRun:
         if want.manifest:
             return {**result, **self._apply_manifest(target)}
         self._apply_definitions(target, definitions)
+        if any(item.newer for item in definitions):
+            target = replace(target, values=releases.without_hook(want.chart, target.values))
+            decision = replace(decision, values=releases.without_hook(want.chart, decision.values))
+        if hold:
+            self._hold_back(hold)
         self._run_helm(target, decision)
         return result
+
+    def _hold_back(self, hold: Json) -> None:
+        """Holds the operands back in the ClusterPolicy itself. Helm changes the operator's Deployment first and the
+        policy last, so that after a Helm that fails in between the new operator would replace operands on all nodes."""
+        client, kind = self.task.client, ("nvidia.com/v1", "ClusterPolicy")
+        for policy in client.list(client.path(*kind)):
+            if not kube_objects.contained(hold, policy.get("spec")):
+                client.patch(client.path(*kind, name=policy["metadata"]["name"]), {"spec": hold})
 
     @property
     def _install(self) -> str:

@@ -479,14 +479,14 @@ def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
     if not left.applies(plan.install, plan.mode):
         return []
     release = plan.releases.get("network_operator")
-    wishes = leftovers.Wishes(release.version if release else "", given.profile["cni"]["by"])
+    options = leftovers.Options(release.version if release else "", given.profile["cni"]["by"])
     seen = replace(given.survey.left, workloads=given.survey.workloads)
     made = {
         ObjectName(item["apiVersion"], item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"])
         for items in plan.objects.values()
         for item in items
     }
-    return [item for item in leftovers.found(left.table(), wishes, seen) if item.name not in made]
+    return [item for item in leftovers.found(left.table(), options, seen) if item.name not in made]
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

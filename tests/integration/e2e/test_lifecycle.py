@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
 from typing import Any
@@ -28,8 +26,7 @@ def interrupt(here: Any, when: str) -> str:
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        here.kill(process)
     return log.read_text()
 
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account
+from support import rights_out
 from support.plays import Site
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SAMPLE, SEED = 12, 15
-NAME = "gpuops-rdma-site"
 VARIANTS = [("current", "sriov", "mpi"), ("guide-2024", "sriov", "volcano"), ("current", "host", "volcano")]
 
 
@@ -51,57 +49,20 @@ def kubeconfig(site: Site, name: str, objects: list[dict[str, Any]]) -> Path:
     return path
 
 
-def covers(one: Permission, other: Permission) -> bool:
-    """Whether ``one`` is the wider of two different permissions."""
-    rule = {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
-    rule = {"nonResourceURLs": [one.resource], "verbs": [one.verb]} if one.resource.startswith("/") else rule
-    named = {"resourceNames": [one.name]} if one.name else {}
-    return one != other and one.namespace in ("", other.namespace) and permissions.allowed(other, [{**rule, **named}])
-
-
-def single(asked: Iterable[Permission]) -> list[Permission]:
-    """Those that no other one includes: without such a one, something is forbidden."""
-    every = list(dict.fromkeys(asked))
-    return [one for one in every if not any(covers(other, one) for other in every)]
-
-
-def grant(site: Site, asked: Iterable[Permission]) -> None:
-    """Gives the account these rights and no others."""
-    api, places = site.sandbox.api(), manifest(site, "site")
-    made = {(item["kind"], item["metadata"].get("namespace")): item for item in permissions.account(NAME, asked)}
-    for item in places:
-        if item["kind"] in ("Role", "ClusterRole"):
-            empty = {**item, "rules": []}
-            wanted = made.get((item["kind"], item["metadata"].get("namespace")), empty)
-            api.apply(account.path_of(wanted), wanted)
-
-
-def until(client: Client, asked: Permission, allowed: bool) -> None:
-    """The API server decides by its own copy of the Roles, which follows within moments."""
-    deadline = time.monotonic() + 900
-    while client.allowed(**vars(asked)) is not allowed:
-        assert time.monotonic() < deadline, (asked, allowed)
-
-
 @pytest.mark.e2e
-def test_preflight_names_any_right_that_is_taken_out(here: Site) -> None:
+@pytest.mark.parametrize("name", ["site", "verify"])
+def test_preflight_names_any_right_that_is_taken_out(here: Site, name: str) -> None:
     plan = run.read_plan(str(here.folder / "plan" / "run" / "plan.json"))
-    client = Client.connect({"kubeconfig": str(kubeconfig(here, "site", manifest(here, "site")))})
-    every = [*plan.permissions, *permissions.of_grants(plan.grants)]
-    assert rights.denied(client, plan) == []
-    cases = single(every)
-    assert len(cases) > 60
-    chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, SAMPLE)
-    for asked in chosen:
-        grant(here, [one for one in every if one != asked and not covers(asked, one)])
-        until(client, asked, allowed=False)
-        (line,) = permissions.texts([asked])
-        place, _sep, what = line.partition(": ")
-        lines = [line for line in rights.denied(client, plan) if line.startswith(f"{place}: ")]
-        assert lines and what.split()[-1] in lines[0], (asked, lines)
-        grant(here, every)
-        until(client, asked, allowed=True)
-    assert rights.denied(client, plan) == []
+    reads = name == "verify"
+    every = reading(plan, True, KINDS) if reads else [*plan.permissions, *permissions.of_grants(plan.grants)]
+    objects = manifest(here, name)
+    client = Client.connect({"kubeconfig": str(kubeconfig(here, name, objects))})
+    cases = rights_out.single(every)
+    assert len(cases) > (20 if reads else 60)
+    chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, 2 if reads else SAMPLE)
+    rights_out.Account(here.sandbox, objects, every).each_is_named(
+        client, chosen, lambda: rights.denied(client, plan, read_only=reads)
+    )
 
 
 @pytest.mark.e2e

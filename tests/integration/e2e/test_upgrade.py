@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as upgrade_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account
-from support import chart_repository
+from support import chart_repository, rights_out
 from support.paths import ROOT
-from support.plays import command
+from support.plays import Played, command
 
+EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 UPGRADE = "playbooks/upgrade.yml"
 VF, CORDON = "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
 # The nodes stay those of the guide.
@@ -36,6 +43,45 @@ SETTLED = {
     "rdma_wave": "1",
     "rdma_upgrade_seconds": "1",
 }
+
+
+GUIDES_OWN: list[dict[str, Any]] = [
+    {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "vf-config", "namespace": "kube-system"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "vf-config"}},
+            "template": {
+                "metadata": {"labels": {"app": "vf-config"}},
+                "spec": {
+                    "nodeSelector": {"nvidia.com/gpu.present": "true"},
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{"name": "vf-config", "image": "docker.io/library/golang:1.20"}],
+                },
+            },
+        },
+    },
+    {
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": "oci-rdma-sriov", "namespace": "default"},
+        "spec": {"config": json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": "default"}})},
+    },
+    {
+        "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
+        "kind": "IPPool",
+        "metadata": {"name": "default", "namespace": "network-operator"},
+        "spec": {"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"},
+    },
+    {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "topology", "namespace": "default"},
+        "data": {"topo.xml": "<system/>"},
+    },
+]
+"""What the guide of 2024 applies by hand beside the two charts."""
 
 
 @contextmanager
@@ -74,18 +120,13 @@ def killed(here: Any, when: str, **inputs: str) -> None:
     log = here.folder / "killed.log"
     with log.open("w") as out:
         process = here.start(*command(UPGRADE, here.folder / "killed", **inputs), stdout=out, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 900
-        while when not in log.read_text():
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        shown(log, process, when)
+        here.kill(process)
 
 
 def revisions(here: Any) -> dict[str, set[str]]:
     """Node -> images of the operands of the GPU Operator on it."""
-    pods = json.loads(here.kubectl("get", "pods", "-n", "gpu-operator", "-l", "app", "-o", "json"))["items"]
+    pods = json.loads(here.kubectl("get", "pods", "-A", "-l", "app", "-o", "json"))["items"]
     found: dict[str, set[str]] = {}
     for pod in pods:
         made = any(ref["kind"] == "DaemonSet" for ref in pod["metadata"].get("ownerReferences", []))
@@ -119,6 +160,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     guide = {"rdma_profile": "guide-2024", "rdma_host_checks": "false"}
     first = here.play("site.yml", "--skip-tags", "nccl_test", report="guide", **guide)
     assert first.code == 0, first.output[-3000:]
+    here.apply(*GUIDES_OWN)
     old = toolkits(here)
     before = written(here, "ippools", "net-attach-def")
 
@@ -131,6 +173,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; felt: the container runtime",
         "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1",
         "removed: DaemonSet network-operator/sriov-device-plugin",
+        *(f"removed: {item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}" for item in GUIDES_OWN),
         "3 waves of 3 nodes",
     ):
         assert text in refused.output, (text, refused.output[-6000:])
@@ -155,8 +198,11 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     assert {node["vfs"]["allocatable"] for node in resumed.report["nodes"]} == {16}
     assert {stage["status"] for stage in resumed.report["stages"]} == {"ok"}
     assert not here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").strip()
-    there = here.kubectl("get", "ds,cm,sa", "-A", "--no-headers", "-o", "custom-columns=:.metadata.name").split()
-    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & set(there)
+    kinds = "ds,cm,sa,ippools,net-attach-def"
+    names = "custom-columns=:.metadata.namespace,:.metadata.name"
+    there = {tuple(line.split()) for line in here.kubectl("get", kinds, "-A", "--no-headers", "-o", names).splitlines()}
+    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & {name for _space, name in there}
+    assert not {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in GUIDES_OWN} & there
     toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpu-operator", "-o", "json")
     assert json.loads(toolkit)["spec"]["updateStrategy"]["type"] == "RollingUpdate", "the operands are let go"
 
@@ -179,10 +225,10 @@ POLICY = {
 
 
 def installed_by_hand(here: Any) -> None:
+    """Both charts with their defaults, and a policy."""
     old = chart_repository.directory(here.folder, "gpu-operator", "v26.3.3")
-    place = ("--create-namespace", "--set", "driver.rdma.enabled=true")
-    here.run("helm", "install", "my-gpus", str(old), "-n", "gpus", *place)
-    here.run("helm", "install", "my-nics", str(CHART), "-n", "nics", "--create-namespace", "--set", "nfd.enabled=false")
+    here.run("helm", "install", "my-gpus", str(old), "-n", "gpus", "--create-namespace")
+    here.run("helm", "install", "my-nics", str(CHART), "-n", "nics", "--create-namespace")
     manifest = here.folder / "policy.json"
     manifest.write_text(json.dumps(POLICY))
     here.kubectl("apply", "-f", str(manifest))
@@ -221,7 +267,7 @@ def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluste
 def upgraded(here: Any, *charts: str) -> None:
     """To the charts of a repository and of a ``.tgz``: planned, stopped in the first wave, gone on with."""
     first, second = here.nodes()
-    before, unchanged = drivers(here), written(here)
+    before, unchanged, old = drivers(here), written(here), toolkits(here)
     asked = {**SETTLED, "rdma_driver": "operator", "rdma_ofed": "operator"}
 
     planned = here.play(UPGRADE, *charts, "--check", "--tags", "plan", report="planned", **asked)
@@ -237,24 +283,105 @@ def upgraded(here: Any, *charts: str) -> None:
     assert "needs idle nodes" not in planned.output, "drivers restart in the waves, too"
     assert (drivers(here), written(here)) == (before, unchanged)
     narrow = here.folder / "upgrade.kubeconfig"
-    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "upgrade.yml"), narrow)
+    manifest = account.read(here.folder / "planned" / "permissions" / "upgrade.yml")
+    account.give(here.sandbox, manifest, narrow)
+    each_right_is_named(here, manifest, narrow)
+    asked["rdma_kubeconfig"] = str(narrow)
+
+    # Helm has changed the operator's Deployment when it fails: the new operator finds its operands held back.
+    with refused_images(here):
+        failed = here.play(UPGRADE, *charts, report="failed", **asked)
+    assert failed.code != 0 and "only known images" in failed.stage("upgrade_operators")["error"]
+    assert "v26.7.0" in here.kubectl("get", "deploy", "gpu-operator", "-n", "gpus", "-o", "jsonpath={..image}")
 
     # The first wave does not come through: later ones are not touched, neither is their driver.
     here.fault("add", "gpu-missing:0")
-    stopped = here.play(UPGRADE, *charts, report="stopped", rdma_kubeconfig=narrow, **asked)
-    assert stopped.code != 0
+    stopped = here.play(UPGRADE, *charts, report="stopped", **asked)
+    assert stopped.code != 0 and "is failed: " in stopped.output, stopped.output[-4000:]
     error = stopped.stage("upgrade_waves")["error"]
     assert f"The wave of {first} stopped at" in error, stopped.output[-4000:]
     assert "though the operator is ready on this node" in error, "what other waves hold back does not hide it"
     now = drivers(here)
     assert now[second] == before[second] and not set(now[first].values()) & set(before[first].values())
+    assert toolkits(here)[second] == old[second] != toolkits(here)[first], "nothing rolled while Helm had failed"
     here.fault("clear")
 
-    resumed = here.play(UPGRADE, *charts, report="resumed", rdma_kubeconfig=narrow, **asked)
+    # The second comes through slowly: a port of its node is worse than before.
+    slow = slowed(here, second, *charts, **asked)
+    assert f"The wave of {second} stopped at" in slow.stage("upgrade_waves")["error"], slow.output[-4000:]
+    for text in ("ib_write_bw: ", "run upgrade.yml again", "To go back, see docs/upgrade.md"):
+        assert text in slow.stage("upgrade_waves")["error"], (text, slow.stage("upgrade_waves")["error"])
+    cordoned = here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").split()
+    assert cordoned == [f"node/{second}"]
+
+    resumed = here.play(UPGRADE, *charts, report="resumed", **asked)
     assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
-    assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(first)}\) to .*: stopped: Wait for ", resumed.output)
+    assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(first)}\) to .*: stopped: Wait for ", slow.output)
+    assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(second)}\) to .*: stopped: Stop where a ", resumed.output)
     assert drivers(here)[first] == drivers(here)[second] == now[first]
     policy = json.loads(here.kubectl("get", "clusterpolicy", "cluster-policy", "-o", "json"))["spec"]
     assert policy["driver"]["upgradePolicy"]["autoUpgrade"] is True, "let go, though the release keeps its own values"
     assert policy["daemonsets"].get("updateStrategy", "RollingUpdate") == "RollingUpdate"
     assert account.refused(here.sandbox) == [], "a request that the plan does not announce"
+
+    again = here.play(UPGRADE, *charts, report="again", **asked)
+    assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
+
+
+def each_right_is_named(here: Any, manifest: Any, kubeconfig: Any) -> None:
+    """By preflight, or with the plan of the upgrade, which is refused before its first change."""
+    plan = run.read_plan(str(here.folder / "planned" / "run" / "plan.json"))
+    client = Client.connect({"kubeconfig": str(kubeconfig)})
+    own = upgrade_plan.rights(plan)
+    every = [*plan.permissions, *own, *permissions.of_grants(plan.grants)]
+    cases = rights_out.single(every)
+    chosen = cases if EVERYTHING else random.Random(15).sample([one for one in cases if one in own], 2)
+    rights_out.Account(here.sandbox, manifest, every).each_is_named(
+        client, chosen, lambda: [*rights.denied(client, plan), *permissions.texts(missing(client, own))]
+    )
+
+
+@contextmanager
+def refused_images(here: Any) -> Iterator[None]:
+    """The cluster's own rules refuse another toolkit in the ClusterPolicy, which is what Helm changes last."""
+    name = "known-images.example.test"
+    rule = {
+        "apiGroups": ["nvidia.com"],
+        "apiVersions": ["*"],
+        "resources": ["clusterpolicies"],
+        "operations": ["UPDATE"],
+    }
+    same = "object.spec.toolkit.version == oldObject.spec.toolkit.version"
+    group = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "failurePolicy": "Fail"}
+    spec["validations"] = [{"expression": same, "message": "only known images"}]
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    here.apply(
+        {**group, "kind": "ValidatingAdmissionPolicy", "spec": spec},
+        {**group, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
+    )
+    yield
+    kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
+    here.kubectl("delete", kinds, name)
+
+
+def slowed(here: Any, node: str, *charts: str, **inputs: str) -> Any:
+    """A run during which a port of the node gets slow, once its operands are of the new version."""
+    argv = command(UPGRADE, here.folder / "slow", *charts, **inputs)
+    with (here.folder / "slow.log").open("w") as out:
+        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
+        shown(here.folder / "slow.log", process, f"of older revisions replaced on {node}")
+        here.fault("add", f"slow-nic:{here.nodes().index(node)}")
+        code = process.wait(900)
+    here.fault("clear")
+    report = json.loads((here.folder / "slow" / "report.json").read_text())
+    return Played(code, (here.folder / "slow.log").read_text(), report)
+
+
+def shown(log: Path, process: Any, text: str) -> None:
+    """Waits until the output of the process has the text."""
+    deadline = time.monotonic() + 900
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.05)

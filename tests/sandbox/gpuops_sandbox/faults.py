@@ -101,7 +101,10 @@ KINDS = {
     "controller-stopped": Kind(
         "the process of operator NAME, or of each, does nothing: what it wrote before stays", node="no", arg="NAME"
     ),
-    "hook-idle": Kind("the Network Operator's hook keep-ncp ends without its work: Helm deletes the policy", node="no"),
+    "hook-idle": Kind(
+        "the charts' hooks end without their work: definitions stay, and Helm deletes the policy of an older chart",
+        node="no",
+    ),
     "webhook-refuses": Kind("the API server refuses every write of a NicClusterPolicy", node="no", by="object"),
     "terminating-namespace": Kind(f"namespace {NAMESPACE_JOBS} hangs in Terminating", node="no", by="object"),
     "pending-install": Kind("Helm release gpu-operator is left in pending-install", node="no", by="object"),

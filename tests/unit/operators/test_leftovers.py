@@ -13,12 +13,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import W
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Plugin, Seen, Wishes
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Options, Plugin, Seen
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left
 
 TABLE = left.table()
-CURRENT, GUIDE = Wishes("v26.4.1", "sriov_operator"), Wishes("23.10.0", "us")
+CURRENT, GUIDE = Options("v26.4.1", "sriov_operator"), Options("23.10.0", "us")
 VF = "nvidia.com/sriov_rdma_vf"
 
 
@@ -48,8 +48,8 @@ OBJECTS = [
 ]
 
 
-def names(wishes: Wishes, seen: Seen) -> list[str]:
-    return [str(item.name) for item in leftovers.found(TABLE, wishes, seen)]
+def names(options: Options, seen: Seen) -> list[str]:
+    return [str(item.name) for item in leftovers.found(TABLE, options, seen)]
 
 
 def test_all_that_the_guide_and_its_profile_left_in_the_order_of_removal() -> None:

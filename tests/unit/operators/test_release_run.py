@@ -107,8 +107,42 @@ def test_operands_are_held_back_only_while_the_release_changes() -> None:
     killed = Site(record("op", config=held))
     assert killed.run(hold=True, values={"a": 2})["action"] == "none", "the hold is there"
     assert killed.run(values={"a": 2})["action"] == "upgrade"
-    assert killed.calls[0]["release_values"] == {"a": 2}, "let go"
+    assert killed.calls[0]["release_values"] == {"a": 2, releases.BY_RUN: {"a": 2}}, "let go"
     assert Site().run(hold=True)["action"] == "install"
+
+
+def test_helm_keeps_a_note_of_the_values_that_a_run_gave() -> None:
+    site = Site(record("op"))
+    site.run(values={"a": 2})
+    given = site.calls[0]["release_values"]
+    assert given == {"a": 2, releases.BY_RUN: {"a": 2}}
+    again = Site(record("op", config=given))
+    assert again.run(values={"a": 2})["changed"] is False, "the note is no value"
+    (found,) = releases.installed([record("op", config={**given, "b": 3})])
+    assert (found.values, found.by_run) == ({"a": 2, "b": 3}, {"a": 2}), "b was set by hand"
+    (plain,) = releases.installed([record("op")])
+    assert plain.by_run is None
+    other = Site()
+    other.run(chart="volcano", images=["x"])
+    assert other.calls[0]["release_values"] == {"a": 1}, "it may not take a value that it does not know"
+
+
+def test_the_new_operator_finds_its_operands_held_back_even_if_helm_fails_half_way() -> None:
+    policy = {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+    policy["spec"] = {"driver": {"enabled": True, "upgradePolicy": {"autoUpgrade": True}}}
+
+    def during(api: Api) -> None:
+        spec = api.objects["ClusterPolicy//cluster-policy"]["spec"]
+        assert spec["daemonsets"] == {"updateStrategy": "OnDelete"}
+        assert spec["driver"] == {"enabled": True, "upgradePolicy": {"autoUpgrade": False}}
+
+    site = Site(
+        record("op"), policy, answers=[{"failed": True, "msg": "Error: UPGRADE FAILED: denied"}] * 2, during=during
+    )
+    for _ in range(2):
+        with pytest.raises(RdmaError, match="denied"):
+            site.run(hold=True, values={"a": 2})
+    assert len(site.calls) == 2 and site.api.writes == ["ClusterPolicy//cluster-policy"], "once is enough"
 
 
 def test_after_an_outage_our_own_pending_release_is_resumed() -> None:
@@ -262,6 +296,24 @@ def test_definitions_are_applied_before_helm_runs(monkeypatch: pytest.MonkeyPatc
     assert result["definitions"] == ["create created.example.com", "update updated.example.com"]
     (warning,) = result["warnings"]
     assert warning.startswith("keepd.example.com has v1 spec.own") and warning.endswith("it is left")
+
+
+def test_the_charts_hook_does_not_replace_a_newer_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would: the chart's Job upgrade-crd leaves nothing of the cluster's."""
+    off = {"operator": {"upgradeCRD": False}}
+    defined(monkeypatch, definition("keep", more=("v1 spec.own",)))
+    site = Site(record("op"))
+    site.run(values={"a": 2})
+    assert site.calls[0]["release_values"] == {"a": 2, **off, releases.BY_RUN: {"a": 2, **off}}
+    again = Site(record("op", config=site.calls[0]["release_values"]))
+    assert again.run(values={"a": 2})["changed"] is False, "and it stays off"
+    asked = Site(record("op"))
+    asked.run(values={"operator": {"upgradeCRD": True}})
+    assert asked.calls[0]["release_values"]["operator"] == {"upgradeCRD": True}, "as the user wants it"
+    defined(monkeypatch, definition("update", lacks=("v1 spec.x",)))
+    usual = Site(record("op"))
+    usual.run(values={"a": 2})
+    assert "operator" not in usual.calls[0]["release_values"]
 
 
 def test_check_mode_predicts_the_definitions(monkeypatch: pytest.MonkeyPatch) -> None:

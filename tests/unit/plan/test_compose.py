@@ -562,13 +562,18 @@ def test_names_that_cannot_be() -> None:
 # ---- values set by hand --------------------------------------------------------------------------------------------
 
 
-def set_by_hand(values: Any, **asked: Any) -> list[tuple[str, Any, Any]]:
-    """What the plan says of a GPU Operator that was installed with the profile's values and these."""
+def set_by_hand(values: Any, by_run: Any = None, **asked: Any) -> list[tuple[str, Any, Any]]:
+    """What the plan says of a GPU Operator that was installed with the profile's values and these. ``by_run``: those of
+    them that a run gave."""
     name = asked.get("name", "gpu-operator")
     first = whole(cluster()).releases["gpu_operator"]
     live = releases.merge(first.values, values)
-    seen = survey(releases=[release(name, "gpu-operator", "gpu-operator", first.version, values=live)])
-    made = whole(cluster(), seen, **{key: value for key, value in asked.items() if key != "name"})
+    given = None if by_run is None else releases.merge(first.values, by_run)
+    there = release(name, "gpu-operator", "gpu-operator", first.version, values=live, by_run=given)
+    made = whole(cluster(), survey(releases=[there]), **{key: value for key, value in asked.items() if key != "name"})
+    assert {item.why for item in made.releases["gpu_operator"].resets} <= {
+        releases.BY_UNKNOWN if by_run is None else releases.BY_HAND
+    }
     assert Plan.from_json(json.loads(json.dumps(to_dict(made)))) == made
     return [(item.path, item.found, item.wanted) for item in made.releases["gpu_operator"].resets]
 
@@ -582,6 +587,14 @@ def test_values_set_by_hand_that_a_run_would_lose() -> None:
     changed = {"daemonsets": {"rollingUpdate": {"maxUnavailable": "50%"}}}
     assert set_by_hand(changed) == [("daemonsets.rollingUpdate.maxUnavailable", "50%", "10%")]
     assert set_by_hand({"repoConfig": {"password": "canary"}})[0][1] != "canary"
+
+
+def test_what_an_earlier_run_was_given_is_changed_with_the_inputs_and_what_came_later_is_by_hand() -> None:
+    given = {"dcgm": {"enabled": True}, "daemonsets": {"rollingUpdate": {"maxUnavailable": "50%"}}}
+    assert set_by_hand(given, given) == [], "the run's inputs have changed, and nobody's values are lost"
+    assert set_by_hand({**given, "mig": {"strategy": "mixed"}}, given) == [("mig.strategy", "mixed", None)]
+    changed = {"dcgm": {"enabled": False}, "daemonsets": given["daemonsets"]}
+    assert set_by_hand(changed, given) == [("dcgm.enabled", False, None)]
 
 
 def test_what_a_run_decides_or_is_given_is_not_set_by_hand() -> None:

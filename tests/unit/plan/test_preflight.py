@@ -111,6 +111,24 @@ def test_two_nfds() -> None:
     assert "a/nfd-node" in one(look(seen=survey(workloads=[first, second])), "one-nfd").found
 
 
+def test_the_second_nfd_of_an_operators_default_chart_goes_with_the_run_that_adopts_it() -> None:
+    """Both charts bring one by default."""
+    image = "nvcr.io/nvidia/mellanox/node-feature-discovery:network-operator-v26.4.1"
+    name = "my-nics-node-feature-discovery-master"
+    ours = workload("nfd-master", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0", "deployment", "gpus")
+    theirs = {**workload(name, image, "deployment", "nics"), "release": "my-nics"}
+    view = look(seen=survey(workloads=[ours, theirs]))
+    assert found(view, "one-nfd") != []
+
+    def adopted(action: str) -> list[Finding]:
+        release = view.plan.releases["network_operator"]
+        release = dataclasses.replace(release, name="my-nics", namespace="nics", action=action)
+        plan = dataclasses.replace(view.plan, releases={**view.plan.releases, "network_operator": release})
+        return found(dataclasses.replace(view, plan=plan), "one-nfd")
+
+    assert adopted("adopt") == [] and adopted("none") != []
+
+
 @pytest.mark.parametrize(
     ("name", "image", "owners", "trouble"),
     [
@@ -639,7 +657,10 @@ def test_a_namespace_of_the_network_that_terminates() -> None:
 
 
 def test_values_set_by_hand_are_listed_with_both_values() -> None:
-    fields = (PolicyField("dcgm.enabled", True, None), PolicyField("toolkit.version", "v1", "v2"))
+    fields = (
+        PolicyField("dcgm.enabled", True, None, why="set by hand after the last run"),
+        PolicyField("toolkit.version", "v1", "v2", why="and who set it is unknown"),
+    )
 
     def listed(reset: bool) -> list[Finding]:
         view = look(asked={"reset_values": reset})
@@ -649,7 +670,7 @@ def test_values_set_by_hand_are_listed_with_both_values() -> None:
 
     first, second = listed(False)
     assert (first.severity, first.subject) == ("error", "release gpu-operator/gpu-operator")
-    assert "dcgm.enabled is true" in first.found and "the chart's default" in first.found
-    assert 'toolkit.version is "v1"' in second.found and 'makes it "v2"' in second.found
+    assert "dcgm.enabled is true, set by hand after" in first.found and "the chart's default" in first.found
+    assert 'toolkit.version is "v1", and who set it is unknown;' in second.found and 'makes it "v2"' in second.found
     assert "rdma_gpu_operator_values" in first.remedy and "rdma_reset_values=true" in first.remedy
     assert [(item.severity, item.remedy) for item in listed(True)] == [("info", "")] * 2

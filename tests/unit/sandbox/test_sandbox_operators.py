@@ -22,6 +22,7 @@ from gpuops_sandbox.operators import _gpu_objects as gpu
 from gpuops_sandbox.operators import (
     _hub,
     _pods,
+    crd_hooks,
     gpu_operator,
     multus,
     network_operator,
@@ -645,6 +646,38 @@ def test_the_hook_before_an_upgrade_keeps_the_policy_of_an_older_chart_unless_it
         operator.on_hook(pod("network-operator-keep-ncp", "4"), None)
     path = "/apis/mellanox.com/v1alpha1/nicclusterpolicies/nic-cluster-policy"
     assert patched == [(path, {"helm.sh/resource-policy": "keep"})]
+
+
+def test_the_hook_for_definitions_replaces_them_by_those_of_its_release_unless_it_is_idle():
+    faults, written = [], {}
+
+    class Cluster:
+        async def find(self, path):
+            return {"metadata": {"resourceVersion": "7"}} if "nvidiadrivers" in path else None
+
+        async def create(self, path, body):
+            written[body["metadata"]["name"]] = body
+            return body
+
+        async def replace(self, path, body):
+            assert body["metadata"]["resourceVersion"] == "7"
+            written[path.rpartition("/")[2]] = body
+            return body
+
+    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None)
+    hub = types.SimpleNamespace(ctx=ctx, api=Cluster(), pods=types.SimpleNamespace(listeners=[]))
+    hooks = crd_hooks.CrdHooks(hub)
+    container = {"image": "x/gpu-operator:v26.3.3", "args": ["--crds-dir=/crds/gpu-operator"]}
+    pod = types.SimpleNamespace(owner=("Job", "gpu-operator-upgrade-crd"), spec={"containers": [container]})
+    assert hooks.mine(pod) and not hooks.mine(types.SimpleNamespace(owner=("Job", "other")))
+    faults.append("hook-idle")
+    assert (asyncio.run(hooks.output(pod, None)), written) == ((), {})
+    faults.clear()
+    lines = asyncio.run(hooks.output(pod, None))
+    assert "Create CRD clusterpolicies.nvidia.com" in lines and "Update CRD nvidiadrivers.nvidia.com" in lines
+    assert "gpuclusters.nvidia.com" not in written, "that is of a later release"
+    schema = written["clusterpolicies.nvidia.com"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert "kubeletRootDir" not in schema["properties"]["spec"]["properties"]["hostPaths"]["properties"]
 
 
 def test_with_auto_upgrade_the_gpu_operator_renews_its_drivers_one_after_the_other_and_without_it_never():

@@ -81,6 +81,10 @@ class Api:
         """None where there is one already."""
         return await self._unless(409, self.request("POST", path, body))
 
+    async def replace(self, path: str, body: Json) -> Any:
+        """None where another was faster."""
+        return await self._unless(409, self.request("PUT", path, body))
+
     async def patch(self, path: str, body: Json, kind: str = MERGE) -> Any:
         """None where the object is gone."""
         return await self._unless(404, self.request("PATCH", path, body, kind=kind))

@@ -35,6 +35,8 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
             loop.kick()
         elif new is None and old is not None and (known := nfd.known.get(old.node)) and known.uid == old.uid:
             del nfd.known[old.node]
+            for other in hub.pods_on(old.node):
+                on_pod(other, None)  # of a second NFD
 
     hub.pods.listeners.append(on_pod)
     # In life the worker looks again every 60 s; VFs made meanwhile show up then.

@@ -1,0 +1,84 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The charts' Jobs upgrade-crd: they replace the cluster's definitions by those of their release, newer ones too.
+
+In life kubectl apply (GPU Operator) and an update (Network Operator) replace ``spec.versions`` whole. Fault hook-idle.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import kopf
+import yaml
+
+from ..context import use_tests
+from ._api import Json, path_of
+from ._hub import Hub, Node, Pod, hub_of, run_loop
+from ._once_pods import OncePods
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+NAME = "crd-hooks"
+JOBS = {"gpu-operator-upgrade-crd": "gpu-operator", "network-operator-upgrade-crd": "network-operator"}
+"""Job -> its chart."""
+IDLE, RUNS = "hook-idle", 0.2
+OPTION = "--crds-dir=/crds/"
+
+
+def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
+    hub = hub_of(ctx, registry)
+    run_loop(registry, hub, CrdHooks(hub).loop, every=1.0)
+
+
+class CrdHooks(OncePods):
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub, NAME, "", RUNS)
+
+    def mine(self, pod: Pod) -> bool:
+        return pod.owner[0] == "Job" and pod.owner[1] in JOBS
+
+    async def output(self, pod: Pod, node: Node) -> Iterable[str]:
+        if self.hub.ctx.fault(IDLE):
+            return ()
+        container = pod.spec["containers"][0]
+        folders = [text.removeprefix(OPTION) for text in container.get("args", ()) if text.startswith(OPTION)]
+        made = definitions(JOBS[pod.owner[1]], container["image"].rpartition(":")[2], tuple(folders))
+        return [await self._replaced(item) for item in made]
+
+    async def _replaced(self, item: Json) -> str:
+        path, name = path_of(item), item["metadata"]["name"]
+        while True:
+            live = await self.hub.api.find(path)
+            if live is None:
+                if await self.hub.api.create(path.rpartition("/")[0], item) is not None:
+                    return f"Create CRD {name}"
+                continue
+            there = live["metadata"]
+            notes = {**(there.get("annotations") or {}), **(item["metadata"].get("annotations") or {})}
+            meta = {**item["metadata"], "annotations": notes, "resourceVersion": there["resourceVersion"]}
+            if await self.hub.api.replace(path, {**item, "metadata": meta}) is not None:
+                return f"Update CRD {name}"
+
+
+@functools.cache
+def definitions(chart: str, version: str, folders: tuple[str, ...]) -> list[Json]:
+    """Those of the release's chart, or of its sub-charts; ``folders``: their names."""
+    use_tests()
+    from support import chart_repository
+
+    found: list[Json] = []
+    known = chart_repository.releases()[chart]
+    name = next((one for one in known if one.removeprefix("v") == version.removeprefix("v")), version)
+    with tempfile.TemporaryDirectory() as place:
+        root = chart_repository.directory(Path(place), chart, name)
+        for folder in folders:
+            file = (root if folder == chart else root / "charts" / folder) / "crds" / "crds.yaml"
+            found += [one for one in yaml.safe_load_all(file.read_text(encoding="utf-8")) if one]
+    return found

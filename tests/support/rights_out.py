@@ -1,0 +1,68 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rights of an account taken out one after the other: whoever looks before a run has to name each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from gpuops_sandbox import account
+from gpuops_sandbox.cluster import Sandbox
+
+
+def covers(one: Permission, other: Permission) -> bool:
+    """Whether ``one`` is the wider of two different permissions."""
+    rule = {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
+    rule = {"nonResourceURLs": [one.resource], "verbs": [one.verb]} if one.resource.startswith("/") else rule
+    named = {"resourceNames": [one.name]} if one.name else {}
+    return one != other and one.namespace in ("", other.namespace) and permissions.allowed(other, [{**rule, **named}])
+
+
+def single(asked: Iterable[Permission]) -> list[Permission]:
+    """Those that no other one includes: without such a one, something is forbidden."""
+    every = list(dict.fromkeys(asked))
+    return [one for one in every if not any(covers(other, one) for other in every)]
+
+
+class Account:
+    """The account of a manifest that a plan has written; ``every``: its rights."""
+
+    def __init__(self, sandbox: Sandbox, manifest: Sequence[dict[str, Any]], every: Sequence[Permission]) -> None:
+        self.sandbox, self.every = sandbox, list(every)
+        self.roles = [item for item in manifest if item["kind"] in ("Role", "ClusterRole")]
+
+    def grant(self, asked: Iterable[Permission]) -> None:
+        """Gives the account these rights and no others."""
+        api, name = self.sandbox.api(), self.roles[0]["metadata"]["name"]
+        made = {(item["kind"], item["metadata"].get("namespace")): item for item in permissions.account(name, asked)}
+        for item in self.roles:
+            wanted = made.get((item["kind"], item["metadata"].get("namespace")), {**item, "rules": []})
+            api.apply(account.path_of(wanted), wanted)
+
+    def each_is_named(self, client: Client, chosen: Iterable[Permission], denied: Callable[[], list[str]]) -> None:
+        """Without each of the ``chosen`` rights, ``denied`` has a line about it; with all it has none. ``client``: as
+        the account."""
+        self.grant(self.every)
+        for asked in chosen:
+            self.grant(one for one in self.every if one != asked and not covers(asked, one))
+            _until(client, asked, allowed=False)
+            (line,) = permissions.texts([asked])
+            place, _sep, what = line.partition(": ")
+            lines = [line for line in denied() if line.startswith(f"{place}: ")]
+            assert lines and what.split()[-1] in lines[0], (asked, lines)
+            self.grant(self.every)
+            _until(client, asked, allowed=True)
+        assert denied() == []
+
+
+def _until(client: Client, asked: Permission, allowed: bool) -> None:
+    """The API server decides by its own copy of the Roles, which follows within moments."""
+    deadline = time.monotonic() + 900
+    while client.allowed(**vars(asked)) is not allowed:
+        assert time.monotonic() < deadline, (asked, allowed)

@@ -173,9 +173,9 @@ options:
     default: false
   reset_values:
     description:
-    - Let a run change or remove values of an operator's Helm release that somebody set by hand, or that somebody unknown
-      set. Otherwise M(gpuops.rdma.preflight) refuses, and names each with both values. Values of an earlier run's
-      inputs follow the inputs.
+    - Let a run change or remove values of an operator's Helm release that were set by hand, or by somebody unknown.
+      Otherwise M(gpuops.rdma.preflight) refuses, and names each with both values. Values of an earlier run's inputs
+      follow the inputs.
     - To keep one, put it into O(gpu_operator_values) or O(network_operator_values).
     type: bool
     default: false

@@ -656,8 +656,8 @@ def _lost(live: Any, target: Any, own: Sequence[Any], prefix: str = "") -> Itera
 @dataclass(frozen=True)
 class HelmRelease:
     """The newest revision of a release. ``updated``: as Helm writes it; ``values``: the user's, {} of other charts;
-    ``secret``: name of the Secret with the record; ``by_run``: the values that a run gave, None = unknown. An unreadable
-    one has status ``unreadable``, chart "" and the reason as description, so that the others still work."""
+    ``secret``: name of the Secret with the record; ``by_run``: the values that a run gave, None = unknown. One that
+    cannot be read has status ``unreadable``, chart "" and the reason as description, so that the others still work."""
 
     name: str
     namespace: str

@@ -6,6 +6,9 @@ were installed by hand, drivers in containers, and an account with its rights al
 
 from __future__ import annotations
 
+import base64
+import datetime
+import gzip
 import json
 import os
 import random
@@ -13,7 +16,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as upgrade_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
@@ -154,6 +158,18 @@ def written(here: Any, *more: str) -> str:
     return found
 
 
+def the_same_end(here: Any) -> None:
+    """Nothing is cordoned, held back or left of the guide."""
+    assert not here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").strip()
+    kinds = "ds,cm,sa,ippools,net-attach-def"
+    names = "custom-columns=:.metadata.namespace,:.metadata.name"
+    there = {tuple(line.split()) for line in here.kubectl("get", kinds, "-A", "--no-headers", "-o", names).splitlines()}
+    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & {name for _space, name in there}
+    assert not {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in GUIDES_OWN} & there
+    toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpu-operator", "-o", "json")
+    assert json.loads(toolkit)["spec"]["updateStrategy"]["type"] == "RollingUpdate", "the operands are let go"
+
+
 @pytest.mark.e2e
 def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "3", "--profile", "guide-2024")
@@ -195,22 +211,97 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     assert lost == []
 
     assert len(set(toolkits(here).values())) == 1 and set(toolkits(here).values()) != set(old.values())
+    the_same_end(here)
     assert {node["vfs"]["allocatable"] for node in resumed.report["nodes"]} == {16}
     assert {stage["status"] for stage in resumed.report["stages"]} == {"ok"}
-    assert not here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").strip()
-    kinds = "ds,cm,sa,ippools,net-attach-def"
-    names = "custom-columns=:.metadata.namespace,:.metadata.name"
-    there = {tuple(line.split()) for line in here.kubectl("get", kinds, "-A", "--no-headers", "-o", names).splitlines()}
-    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & {name for _space, name in there}
-    assert not {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in GUIDES_OWN} & there
-    toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpu-operator", "-o", "json")
-    assert json.loads(toolkit)["spec"]["updateStrategy"]["type"] == "RollingUpdate", "the operands are let go"
-
     # It is proven, and there is nothing more to do; what was done is known.
     again = here.play(UPGRADE, report="again", **SETTLED)
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
     for name in here.nodes():
         assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(name)}\) to gpu_operator v26.7.0, ", again.output), name
+
+
+# ---- killed --------------------------------------------------------------------------------------------------------
+
+
+def written_by(lines: Iterable[str]) -> Iterator[str]:
+    """What accounts have written, of lines of the audit log."""
+    for event in map(json.loads, lines):
+        path, _sep, query = event["requestURI"].partition("?")
+        changing = event["verb"] in ("create", "update", "patch", "delete", "deletecollection")
+        if changing and "dryRun" not in query and "selfsubject" not in path and "responseStatus" in event:
+            yield f"{event['verb']} {path}"
+
+
+def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, str]:
+    """Kills upgrade.yml after that many writes: (its exit status if it ended before, its last write)."""
+    log, audit = here.folder / "killed.log", here.sandbox.log_file("audit")
+    done: list[str] = []
+    rest = ""
+    with log.open("w") as out, audit.open() as lines:
+        lines.seek(0, os.SEEK_END)
+        argv = command(UPGRADE, here.folder / "killed", "--skip-tags", "nccl_test", **inputs)
+        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 1800
+        while len(done) < number and process.poll() is None:
+            *whole, rest = (rest + lines.read()).split("\n")
+            done += written_by(whole)
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.05)
+        ended = process.poll()
+        if ended is None:
+            here.kill(process)
+    return ended, done[-1] if done else ""
+
+
+def aged(here: Any) -> bool:
+    """Makes the record that a killed Helm has left look an hour old; whether there is one."""
+    old = (datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    selector = "owner=helm,status in (pending-install,pending-upgrade)"
+    found = json.loads(here.kubectl("get", "secrets", "-A", "-l", selector, "-o", "json"))["items"]
+    for secret in found:
+        document = releases.decode(secret)
+        document["info"]["last_deployed"] = old
+        packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
+        here.client.patch(here.client.path_of(secret), {"data": {"release": packed}})
+    return bool(found)
+
+
+def kills(here: Any, step: Callable[[], int], **inputs: str) -> int:
+    """Kills run after run, each a step of writes further, until one ends; how many were killed. A run that gets no
+    further than the one before, as within Helm, has that many more."""
+    number, last, count = step(), "", 0
+    while True:
+        ended, write = killed_after(here, number, **inputs)
+        if ended is not None:
+            assert ended == 0, (here.folder / "killed.log").read_text()[-4000:]
+            return count
+        count += 1
+        stays = aged(here) or write == last
+        number, last = number + step() if stays else step(), write
+        assert count < 500, f"no end: {write}"
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: killed after each write")
+def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
+    guide = {"rdma_profile": "guide-2024", "rdma_host_checks": "false"}
+    assert here.play("site.yml", "--skip-tags", "nccl_test", report="guide", **guide).code == 0
+    here.apply(*GUIDES_OWN)
+    # Pods of a pair would be made anew by every run.
+    asked = {**SETTLED, "rdma_upgrade_pair": "false", "rdma_release_resume": "true"}
+    planned = here.play(UPGRADE, "--tags", "plan", report="planned", **asked)
+    assert planned.code == 0, planned.output[-3000:]
+    narrow = here.folder / "upgrade.kubeconfig"
+    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "upgrade.yml"), narrow)
+    asked["rdma_kubeconfig"] = str(narrow)
+    with watched(here) as lost:
+        count = kills(here, lambda: 1, **asked)
+    assert count > 60 and lost == []
+    the_same_end(here)
+    again = here.play(UPGRADE, report="again", **asked)
+    assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
 
 
 # ---- installed by hand ---------------------------------------------------------------------------------------------

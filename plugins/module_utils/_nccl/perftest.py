@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -141,11 +141,16 @@ _YES, _NO = ("true", "yes", "on", "1", "y", "t"), ("false", "no", "off", "0", "n
 
 
 def dmabuf_nodes(
-    plan: Plan, hosts: Mapping[str, Json], asked: str, kernels: Optional[Mapping[str, str]] = None
+    plan: Plan,
+    hosts: Mapping[str, Json],
+    asked: str,
+    kernels: Optional[Mapping[str, str]] = None,
+    loads: Optional[Collection[str]] = None,
 ) -> frozenset[str]:
     """The nodes to test through DMA-BUF. ``asked``: true and false hold for all nodes; auto follows the path that the
     host checks of this run found (``hosts``: their summaries), and where they found none, the plan and the node's
-    kernel: nvidia_peermem only where the driver's pods load it, or the kernel (``kernels``) has no DMA-BUF."""
+    kernel: nvidia_peermem only where the driver's pods load it, or the kernel (``kernels``) has no DMA-BUF. ``loads``:
+    nodes whose driver's pod loads it by now, None = all."""
     word = asked.lower()
     if word not in ("auto", *_YES, *_NO):
         raise InputError(f"dmabuf must be auto, true or false, not {asked!r}.")
@@ -156,7 +161,8 @@ def dmabuf_nodes(
         found, kernel = (hosts.get(name) or {}).get("gpudirect"), (kernels or {}).get(name, "")
         if found in ("dmabuf", "peermem"):
             return str(found)
-        return "peermem" if plan.peermem or (kernel and versions.older(kernel, DMABUF_KERNEL)) else "dmabuf"
+        loaded = plan.peermem and (loads is None or name in loads)
+        return "peermem" if loaded or (kernel and versions.older(kernel, DMABUF_KERNEL)) else "dmabuf"
 
     return frozenset(node.name for node in plan.nodes if path(node.name) == "dmabuf")
 

@@ -14,6 +14,10 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 
+DRIVER_PODS = "app.kubernetes.io/component=nvidia-driver"
+"""Label of the pods that install the NVIDIA driver."""
+PEERMEM = "nvidia-peermem-ctr"
+"""Container of such a pod that loads nvidia_peermem."""
 DEFAULT_CONFIG = "DEFAULT_CONFIG"
 """Variable of the containers that choose a node's configuration; without one in the policy these are left out."""
 

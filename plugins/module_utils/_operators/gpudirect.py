@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.gpu_operands import PEERMEM
 
 CHOICES = ("auto", "host", "operator")
 DRIVER_MIN = 470
@@ -38,10 +39,9 @@ ENDLESS_WAIT = "25.10.0"
 """k8s-driver-manager 0.9.0 looks for the container's OFED although set to the host's (k8s-driver-manager 123)."""
 NO_RELOAD = "26.3.0"
 
-DRIVER_DS, DRIVER, PEERMEM, MANAGER, VALIDATION = (
+DRIVER_DS, DRIVER, MANAGER, VALIDATION = (
     "nvidia-driver-daemonset",
     "nvidia-driver-ctr",
-    "nvidia-peermem-ctr",
     "k8s-driver-manager",
     "mofed-validation",
 )

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest, settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
@@ -34,7 +35,19 @@ class PerftestStage:
         self.groups = perftest.groups(plan, args["nodes"], files.shapes(plan.site_shapes))
         run_dir = Path(args["plan"]).parent
         kernels = {node.name: node.kernel for node in NodeBook(client, run_dir).kept()}
-        self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(run_dir), args["dmabuf"], kernels)
+        loads = self._peermem() if plan.peermem else None
+        self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(run_dir), args["dmabuf"], kernels, loads)
+
+    def _peermem(self) -> set[str]:
+        """Nodes whose driver's pod loads nvidia_peermem: during an upgrade those of the older revision may not."""
+        release = self.plan.releases.get("gpu_operator")
+        place = release.namespace if release else self.plan.namespaces.gpu_operator
+        pods = self.client.list(self.client.path("v1", "Pod", place), label_selector=gpu_operands.DRIVER_PODS)
+        return {
+            str(pod["spec"].get("nodeName", ""))
+            for pod in pods
+            if any(one["name"] == gpu_operands.PEERMEM for one in pod["spec"]["containers"])
+        }
 
     def predict(self) -> Json:
         """The result in check mode: the server checks the objects, and nothing is created."""

@@ -20,14 +20,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.gpu_operands import DRIVER_PODS, PEERMEM
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import MANAGER, PEERMEM, State
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import MANAGER, State
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
 DRIVER_UPGRADE, OFED_UPGRADE = (f"nvidia.com/{what}-driver-upgrade-state" for what in ("gpu", "ofed"))
 """Labels of nodes with the progress of the operators' own upgrades of drivers."""
-DRIVER_PODS = "app.kubernetes.io/component=nvidia-driver"
 OFED_PODS = "nvidia.com/ofed-driver"
 TAIL = 20
 LOG_AGE = 15.0

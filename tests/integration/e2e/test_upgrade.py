@@ -162,10 +162,11 @@ def the_same_end(here: Any) -> None:
     """Nothing is cordoned, held back or left of the guide."""
     assert not here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").strip()
     kinds = "ds,cm,sa,ippools,net-attach-def"
-    names = "custom-columns=:.metadata.namespace,:.metadata.name"
+    names = "custom-columns=:.kind,:.metadata.namespace,:.metadata.name"
     there = {tuple(line.split()) for line in here.kubectl("get", kinds, "-A", "--no-headers", "-o", names).splitlines()}
-    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & {name for _space, name in there}
-    assert not {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in GUIDES_OWN} & there
+    assert not {"sriov-device-plugin", "sriovdp-config", "gpuops-rdma-cni"} & {name for _kind, _space, name in there}
+    own = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]) for item in GUIDES_OWN}
+    assert not own & there
     toolkit = here.kubectl("get", "ds", "nvidia-container-toolkit-daemonset", "-n", "gpu-operator", "-o", "json")
     assert json.loads(toolkit)["spec"]["updateStrategy"]["type"] == "RollingUpdate", "the operands are let go"
 

@@ -314,6 +314,9 @@ def test_gpu_memory_is_registered_by_the_path_of_the_node_or_of_the_plan() -> No
     made = Plan(nodes=nodes)
     assert perftest.dmabuf_nodes(made, {}, "auto", kernels) == frozenset("bc"), "nodes of 2024 have no DMA-BUF"
     assert perftest.dmabuf_nodes(made, {"a": {"gpudirect": "dmabuf"}}, "auto", kernels) == frozenset("abc")
+    by_pods = Plan(nodes=nodes, peermem=True)
+    assert perftest.dmabuf_nodes(by_pods, {}, "auto", kernels) == frozenset()
+    assert perftest.dmabuf_nodes(by_pods, {}, "auto", kernels, loads="a") == frozenset("bc"), "older drivers load none"
     test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["a"]))
     assert [perftest.memory(test, node) for node in "ab"] == ["--use_cuda=GPU --use_cuda_dmabuf", "--use_cuda=GPU"]
     assert perftest.memory(perftest.Test("r1", "ns", H100, "i", cuda=False, dmabuf=frozenset(["a"])), "a") == ""

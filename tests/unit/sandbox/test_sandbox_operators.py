@@ -668,8 +668,11 @@ def test_the_hook_for_definitions_replaces_them_by_those_of_its_release_unless_i
     hub = types.SimpleNamespace(ctx=ctx, api=Cluster(), pods=types.SimpleNamespace(listeners=[]))
     hooks = crd_hooks.CrdHooks(hub)
     container = {"image": "x/gpu-operator:v26.3.3", "args": ["--crds-dir=/crds/gpu-operator"]}
-    pod = types.SimpleNamespace(owner=("Job", "gpu-operator-upgrade-crd"), spec={"containers": [container]})
-    assert hooks.mine(pod) and not hooks.mine(types.SimpleNamespace(owner=("Job", "other")))
+    meta = {"namespace": "ns", "name": "hook", "uid": "1", "resourceVersion": "1"}
+    meta["annotations"] = {"gpuops.sandbox/crd-hook": "true"}
+    meta["ownerReferences"] = [{"kind": "Job", "name": "gpu-operator-upgrade-crd", "controller": True}]
+    pod = as_pod({"metadata": meta, "spec": {"containers": [container]}})
+    assert hooks.mine(pod) and not hooks.mine(as_pod({"metadata": {**meta, "annotations": {}}, "spec": {}}))
     faults.append("hook-idle")
     assert (asyncio.run(hooks.output(pod, None)), written) == ((), {})
     faults.clear()

@@ -129,13 +129,15 @@ def as_pod(obj: Json) -> Pod:
 
 def _slim(spec: Json, meta: Json) -> Json:
     """Only pods that we run are read again; the specs of a thousand others would only take memory."""
-    labels = meta.get("labels", {})
-    if labels.get("app") in PLUGIN_APPS or labels.get("app.kubernetes.io/name") in OUR_APPS or is_ours(meta):
+    labels, hook = meta.get("labels", {}), CRD_HOOK in meta.get("annotations", {})
+    if labels.get("app") in PLUGIN_APPS or labels.get("app.kubernetes.io/name") in OUR_APPS or is_ours(meta) or hook:
         return {key: spec[key] for key in KEPT_SPEC if key in spec}
     return {}
 
 
 PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "nvidia-device-plugin-daemonset")
+CRD_HOOK = "gpuops.sandbox/crd-hook"
+"""Annotation of the pods of the charts' hooks for definitions."""
 VF_APP = "gpuops-vf-config"
 OUR_APPS = (VF_APP, "gpuops-host-probe", "gpuops-peermem", "gpuops-perftest", "gpuops-probe", "gpuops-compute")
 RUN_BY_AGENT = {"gpuops.sandbox/managed": "true", "gpuops.sandbox/kubelet": "node-agent"}

@@ -19,7 +19,7 @@ import yaml
 
 from ..context import use_tests
 from ._api import Json, path_of
-from ._hub import Hub, Node, Pod, hub_of, run_loop
+from ._hub import CRD_HOOK, Hub, Node, Pod, hub_of, run_loop
 from ._once_pods import OncePods
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CrdHooks(OncePods):
         super().__init__(hub, NAME, "", RUNS)
 
     def mine(self, pod: Pod) -> bool:
-        return pod.owner[0] == "Job" and pod.owner[1] in JOBS
+        return CRD_HOOK in pod.annotations and pod.owner[1] in JOBS
 
     async def output(self, pod: Pod, node: Node) -> Iterable[str]:
         if self.hub.ctx.fault(IDLE):

@@ -665,19 +665,23 @@ def test_the_hook_for_definitions_replaces_them_by_those_of_its_release_unless_i
             return body
 
     ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None)
-    hub = types.SimpleNamespace(ctx=ctx, api=Cluster(), pods=types.SimpleNamespace(listeners=[]))
-    hooks = crd_hooks.CrdHooks(hub)
+    hooks = crd_hooks.CrdHooks(types.SimpleNamespace(ctx=ctx, api=Cluster(), spawn=asyncio.run))
     container = {"image": "x/gpu-operator:v26.3.3", "args": ["--crds-dir=/crds/gpu-operator"]}
-    meta = {"namespace": "ns", "name": "hook", "uid": "1", "resourceVersion": "1"}
-    meta["annotations"] = {"gpuops.sandbox/crd-hook": "true"}
-    meta["ownerReferences"] = [{"kind": "Job", "name": "gpu-operator-upgrade-crd", "controller": True}]
-    pod = as_pod({"metadata": meta, "spec": {"containers": [container]}})
-    assert hooks.mine(pod) and not hooks.mine(as_pod({"metadata": {**meta, "annotations": {}}, "spec": {}}))
+
+    def pod(uid, **notes):
+        meta = {"namespace": "ns", "name": "hook", "uid": uid, "resourceVersion": "1", "annotations": notes}
+        meta["ownerReferences"] = [{"kind": "Job", "name": "gpu-operator-upgrade-crd", "controller": True}]
+        return as_pod({"metadata": meta, "spec": {"containers": [container]}})
+
+    mark = {"gpuops.sandbox/crd-hook": "true"}
     faults.append("hook-idle")
-    assert (asyncio.run(hooks.output(pod, None)), written) == ((), {})
+    hooks.on_pod(pod("1", **mark), None)
     faults.clear()
-    lines = asyncio.run(hooks.output(pod, None))
-    assert "Create CRD clusterpolicies.nvidia.com" in lines and "Update CRD nvidiadrivers.nvidia.com" in lines
+    hooks.on_pod(pod("1", **mark), None)
+    hooks.on_pod(pod("2"), None)
+    assert written == {}
+    hooks.on_pod(pod("3", **mark), None)
+    assert {"clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com"} <= written.keys()
     assert "gpuclusters.nvidia.com" not in written, "that is of a later release"
     schema = written["clusterpolicies.nvidia.com"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert "kubeletRootDir" not in schema["properties"]["spec"]["properties"]["hostPaths"]["properties"]

@@ -28,9 +28,6 @@ class OncePods:
         """Lines of the log."""
         raise NotImplementedError
 
-    def mine(self, pod: Pod) -> bool:
-        return pod.labels.get("app.kubernetes.io/name") == self.app
-
     def held(self, pod: Pod) -> str:
         """Why its container does not start; "" when it does."""
         return ""
@@ -41,7 +38,7 @@ class OncePods:
 
     def _on_pod(self, new: Pod | None, old: Pod | None) -> None:
         pod = new or old
-        if pod is None or not self.mine(pod):
+        if pod is None or pod.labels.get("app.kubernetes.io/name") != self.app:
             return
         if new is None:
             self.pods.pop(pod.uid, None)

@@ -8,9 +8,9 @@ In life kubectl apply (GPU Operator) and an update (Network Operator) replace ``
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,7 @@ import yaml
 
 from ..context import use_tests
 from ._api import Json, path_of
-from ._hub import CRD_HOOK, Hub, Node, Pod, hub_of, run_loop
-from ._once_pods import OncePods
+from ._hub import CRD_HOOK, Hub, Loop, Pod, hub_of, run_loop
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -28,43 +27,51 @@ if TYPE_CHECKING:
 NAME = "crd-hooks"
 JOBS = {"gpu-operator-upgrade-crd": "gpu-operator", "network-operator-upgrade-crd": "network-operator"}
 """Job -> its chart."""
-IDLE, RUNS = "hook-idle", 0.2
+IDLE = "hook-idle"
 OPTION = "--crds-dir=/crds/"
 
 
 def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
     hub = hub_of(ctx, registry)
-    run_loop(registry, hub, CrdHooks(hub).loop, every=1.0)
+    hub.pods.listeners.append(CrdHooks(hub).on_pod)
+    run_loop(registry, hub, Loop(NAME, _nothing))
 
 
-class CrdHooks(OncePods):
+async def _nothing() -> None:
+    """The hooks' pods come as events."""
+
+
+class CrdHooks:
     def __init__(self, hub: Hub) -> None:
-        super().__init__(hub, NAME, "", RUNS)
+        self.hub = hub
+        self.seen: set[str] = set()
 
-    def mine(self, pod: Pod) -> bool:
-        return CRD_HOOK in pod.annotations and pod.owner[1] in JOBS
+    def on_pod(self, new: Pod | None, _old: Pod | None) -> None:
+        if new is None or new.uid in self.seen or CRD_HOOK not in new.annotations or new.owner[1] not in JOBS:
+            return
+        self.seen.add(new.uid)
+        if new.phase in ("", "Pending") and not self.hub.ctx.fault(IDLE):
+            self.hub.spawn(self.work(new))
 
-    async def output(self, pod: Pod, node: Node) -> Iterable[str]:
-        if self.hub.ctx.fault(IDLE):
-            return ()
+    async def work(self, pod: Pod) -> None:
         container = pod.spec["containers"][0]
         folders = [text.removeprefix(OPTION) for text in container.get("args", ()) if text.startswith(OPTION)]
         made = definitions(JOBS[pod.owner[1]], container["image"].rpartition(":")[2], tuple(folders))
-        return [await self._replaced(item) for item in made]
+        await asyncio.gather(*(self._replaced(item) for item in made))
 
-    async def _replaced(self, item: Json) -> str:
-        path, name = path_of(item), item["metadata"]["name"]
+    async def _replaced(self, item: Json) -> None:
+        path = path_of(item)
         while True:
             live = await self.hub.api.find(path)
             if live is None:
                 if await self.hub.api.create(path.rpartition("/")[0], item) is not None:
-                    return f"Create CRD {name}"
+                    return
                 continue
             there = live["metadata"]
             notes = {**(there.get("annotations") or {}), **(item["metadata"].get("annotations") or {})}
             meta = {**item["metadata"], "annotations": notes, "resourceVersion": there["resourceVersion"]}
             if await self.hub.api.replace(path, {**item, "metadata": meta}) is not None:
-                return f"Update CRD {name}"
+                return
 
 
 @functools.cache

@@ -60,6 +60,8 @@ options:
     description:
       - Whether pods of an older revision of OFED are good enough for O(for=network_operator), and a NicClusterPolicy
         that only they keep from ready. An upgrade in waves of nodes replaces them later.
+      - Nodes that such an upgrade has begun with and that a killed run left cordoned are not awaited, nor left out by
+        O(tolerate); their wave goes on with them.
     type: bool
     default: false
   tolerate:

@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, Unrecoverable, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait as kube_wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -21,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import named
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.named import Statuses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import Drivers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.parts import Parts
@@ -42,9 +44,20 @@ def wait(
     plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
     if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
         return _result(kube_wait.Result(0.0, 0, 0))
+    begun = cordons.cordoned(client, CORDONED_FOR_UPGRADE) if args["outdated"] else []
+    if begun:
+        rest = [name for name in _planned(args, plan) if name not in begun]
+        if not rest and targets.TARGETS[args["for"]].per_node:
+            return _result(kube_wait.Result(0.0, 0, 0))
+        args = {**args, "nodes": rest or args["nodes"]}
     with Watcher(client) as watcher:
         view = View(watcher, args, plan)
         return view.look(keep) if once else view.wait(show)
+
+
+def _planned(args: Mapping[str, Any], plan: Plan) -> list[str]:
+    names = [node.name for node in plan.nodes if not node.excluded]
+    return [name for name in names if not args["nodes"] or name in args["nodes"]]
 
 
 class View:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Release, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import waiting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.nodes import Nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.reading import Reading
 from support.fake_api import Api
@@ -322,6 +326,35 @@ def test_killed_again_and_again() -> None:
             api.objects.pop(f"Pod/team/job-{name}")
         upgrade(api, "1")
         assert upgraded(api) and len(api.renewed) == len(set(api.renewed)) == 3 * len(NAMES), seed
+
+
+@pytest.mark.parametrize(("begun", "awaited"), [([], []), (["n0", "n2"], ["n1"]), (["n0", "n1", "n2"], None)])
+def test_a_resumed_run_leaves_nodes_that_were_begun_to_their_wave(
+    begun: list[str], awaited: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """A stage before the waves found them without VFs, and left them out of the run for good."""
+    api = cluster()
+    if begun:
+        nodes(api, *begun).idle("fail", 0, True)
+    seen: list[Any] = []
+
+    class View:
+        def __init__(self, _watcher: Any, args: Any, _plan: Plan) -> None:
+            seen.append(args["nodes"])
+
+        def wait(self, _show: Any) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr(waiting, "View", View)
+    monkeypatch.setattr(waiting, "Watcher", lambda _client: contextlib.nullcontext())
+    path = tmp_path / "plan.json"
+    run.write(path, plan(["n0", "n1", "n2"]))
+    args = {"for": "vfs", "plan": str(path), "nodes": [], "tolerate": True, "outdated": True}
+    found = waiting.wait(api, args, lambda _line: None)
+    assert seen == ([] if awaited is None else [awaited])
+    assert awaited is not None or (found["total"], found["late"]) == (0, {})
+    waiting.wait(api, {**args, "outdated": False}, lambda _line: None)
+    assert seen[-1] == [], "any other run waits for all of them"
 
 
 def test_nodes_outside_of_the_run_stay_and_are_named() -> None:

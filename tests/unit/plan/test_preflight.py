@@ -116,7 +116,7 @@ def test_the_second_nfd_of_an_operators_default_chart_goes_with_the_run_that_ado
     image = "nvcr.io/nvidia/mellanox/node-feature-discovery:network-operator-v26.4.1"
     name = "my-nics-node-feature-discovery-master"
     ours = workload("nfd-master", "registry.k8s.io/nfd/node-feature-discovery:v0.19.0", "deployment", "gpus")
-    theirs = {**workload(name, image, "deployment", "nics"), "release": "my-nics"}
+    theirs = workload(name, image, "deployment", "nics", release="my-nics")
     view = look(seen=survey(workloads=[ours, theirs]))
     assert found(view, "one-nfd") != []
 

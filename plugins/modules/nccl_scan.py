@@ -15,12 +15,15 @@ description:
   on one run. Pairs of blocks, the rails of convicted nodes one at a time, and all good nodes together follow.
 - When all good nodes together are slow and nobody is named, many pairs across blocks at once, single blocks and halves
   narrow it down.
+- Where no threshold applies (hardware without a public figure; settings of the user's own), the nodes are compared with
+  each other, and a scan that finds nothing is V(unjudged).
 - Finds V(node), V(rail) and V(fabric) faults and tells them apart. When most runs are bad it stops and blames nobody.
 - Every result is written down as soon as it is known. A scan that was interrupted goes on where it ended.
 - A node without room for a worker, or a worker that dies, does not hold up the others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.nccl_jobs
+- gpuops.rdma.nccl_standard
 options:
   plan:
     description: plan.json with the tests; each shape's nodes are scanned with its test's image and settings.
@@ -125,7 +128,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: The worst of all shapes, V(pass), V(fail) or V(incomplete); V(unjudged) when nothing was run.
+  description: >-
+    The worst of all shapes, V(pass), V(fail) or V(incomplete); V(unjudged) when no threshold applies, or nothing was
+    run.
   returned: always
   type: str
 reason:

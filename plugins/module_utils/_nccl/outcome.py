@@ -94,9 +94,14 @@ def not_run(
     return NcclVerdict("incomplete", text, findings=tuple(busy.findings(held, "unknown", "nccl_test")))
 
 
-def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
+def felt(test: Test, table: Json) -> list[str]:
+    """What user or profile set that may change the bandwidth, as text; ``table``: from files/nccl.yml."""
     own = nccl_env(replace(test, settings=()))
-    felt = settings.felt(test.settings, own, table.get("harmless", ()))
+    found = settings.felt(test.settings, own, table.get("harmless", ()))
+    return [*found, *(f"mpirun {text}" for text in test.mpi_args)]
+
+
+def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
     return {
         "collective": test.collective,
         "ranks": test.np,
@@ -108,7 +113,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
         "transport": True,
         "info_ranks": info_ranks(test),
         "checked": True,
-        "settings": [*felt, *(f"mpirun {text}" for text in test.mpi_args)],
+        "settings": felt(test, table),
         "silenced": settings.silenced(test.settings),
     }
 

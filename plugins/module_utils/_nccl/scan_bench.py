@@ -16,7 +16,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse, sc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import model_busbw, size_bytes
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import threshold_for
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import felt
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds import from_site, threshold_for
 
 COLLECTIVE = "all_reduce"
 PAIR_BYTES = 1 << 30
@@ -106,10 +107,13 @@ class Bench:
         return replace(self.test, nodes=tuple(map(str, range(nodes))))
 
     def rail_bounds(self) -> tuple[Optional[float], Optional[float]]:
-        """(healthy, threshold) of one port in GB/s: a pair's values divided by the ports; (None, None) if unknown."""
+        """(healthy, threshold) of one port in GB/s: a pair's values divided by the ports; (None, None) if unknown, and
+        where the test's settings are not those that the threshold is for."""
         ports = len(self.shape.pfs)
         found = threshold_for(self.table, self.shape, COLLECTIVE, 2, "RING")
         if not ports or found is None or self.shape.nic_gbytes is None:
+            return None, None
+        if felt(self.test, self.table) and not from_site(self.table, found[2]):
             return None, None
         healthy = model_busbw(self.shape, COLLECTIVE, 2, size_bytes(RAIL_BYTES), "RING")
         return round(healthy / ports, 1), round(found[0] / ports, 2)
@@ -131,13 +135,17 @@ class Bench:
             "transport": trial.kind == "gate",
             "info_ranks": nccl_job.info_ranks(self._of(len(trial.nodes))),
             "checked": True,
+            "settings": felt(self.test, self.table),
         }
+        # a port alone is judged by its share of a pair's threshold, never by the whole
+        table = {**self.table, "thresholds": []} if trial.kind == "rail" else self.table
         found = nccl_judge.judge(
-            run, shape=self.shape, nodes=len(trial.nodes), table=self.table, threshold=limit, expect=expect
+            run, shape=self.shape, nodes=len(trial.nodes), table=table, threshold=limit, expect=expect
         )
         if trial.kind == "gate":
             self.gates[trial.id] = Gate(trial.nodes, log, found, tuple(lines), code, seconds)
         verdict, why = _outcome(found, run.status, lines, code, seconds)
+        unjudged = verdict == nccl_scan.OK and found.verdict == nccl_judge.UNJUDGED
         return {
             "id": trial.id,
             "kind": trial.kind,
@@ -145,7 +153,8 @@ class Bench:
             "rail": trial.rail,
             "verdict": verdict,
             "busbw": found.measured,
-            "threshold": found.threshold,
+            "threshold": None if unjudged else found.threshold,
+            "unjudged": unjudged,
             "expected": healthy,
             "why": why,
             "seconds": seconds,
@@ -162,7 +171,8 @@ def _outcome(found: Any, status: str, lines: Sequence[str], code: int, seconds: 
         return nccl_scan.FAILED, printed[-1].rpartition("rail: ")[2]
     if code == scan_job.TIMED_OUT:
         return nccl_scan.FAILED, f"it hung and was ended after {seconds} s"
-    if found.verdict in ("pass", "degraded"):
+    if found.verdict in ("pass", "degraded") or (found.verdict == nccl_judge.UNJUDGED and found.measured is not None):
+        # without a threshold that applies, the scan's other runs show what is healthy
         return nccl_scan.OK, found.reason
     if found.verdict != "fail":
         return nccl_scan.UNKNOWN, found.reason

@@ -147,9 +147,10 @@ def begin(absent: Optional[Mapping[str, str]] = None) -> Json:
 
 
 def record(state: Json, results: Iterable[Json], dead: Optional[Mapping[str, str]] = None) -> Json:
-    """The state with more results: ``{id, kind, nodes, rail, verdict, busbw, threshold, expected, why}``.
+    """The state with more results: ``{id, kind, nodes, rail, verdict, busbw, threshold, unjudged, expected, why}``.
 
-    ``verdict`` is one of OUTCOMES. ``dead``: node -> how its worker ended. InputError for another verdict.
+    ``verdict`` is one of OUTCOMES; ``unjudged``: whole, but no threshold applies. ``dead``: node -> how its worker
+    ended. InputError for another verdict.
     """
     added = {str(item["id"]): item for item in results}
     unknown = sorted({str(item.get("verdict")) for item in added.values()} - set(OUTCOMES))

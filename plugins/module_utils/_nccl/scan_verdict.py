@@ -405,6 +405,9 @@ class _Verdict:
         if good < 2:
             return "incomplete", "there were no two nodes to test together"
         together = f"; all together {speed:.1f} GB/s" if speed is not None else ""
+        last = (gates or self.view.of("pair"))[-1]
+        if last.get("unjudged"):
+            return "unjudged", f"{good} nodes are as fast as each other alone and in pairs{together}; {_why(last)}"
         return "pass", f"{good} nodes are healthy alone and in pairs{together}"
 
     def _looked(self) -> list[str]:

@@ -48,7 +48,8 @@ def is_marked(node: Json) -> bool:
 
 def verdicts(scan: Json) -> dict[str, tuple[str, str]]:
     """Node -> (pass, fail or unknown; why), from the document of a scan. A fabric fault is no node's verdict."""
-    found = dict.fromkeys(scan["good"], ("pass", "healthy alone and in pairs"))
+    good = ("pass", "healthy alone and in pairs")
+    found = dict.fromkeys(scan["good"], ("unknown", scan["reason"]) if scan["verdict"] == "unjudged" else good)
     found.update({name: ("unknown", why) for name, why in scan["unresolved"].items() if name in scan["nodes"]})
     for item in scan["convicted"]:
         if item["node"]:

@@ -10,10 +10,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_jobs import SPEC as NCCL_JOBS
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_standard import SPEC as NCCL_STANDARD
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **NCCL_JOBS,
+    **NCCL_STANDARD,
     "plan": {"type": "path", "required": True},
     "run_dir": {"type": "path"},
     "tests": {"type": "list", "elements": "str", "default": []},

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Wat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import Performer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import Workers
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard, now
 
 SHOWN_TRIALS = 1000
 
@@ -72,9 +72,11 @@ class ShapeScan:
         seen: Optional[Seen] = None,
         show: Callable[[str], None] = print,
     ) -> None:
+        """InputError for thresholds or a baseline that cannot be used."""
         seen = seen or Seen()
         self.plan, self.entry, self.args, self.boots = plan, entry, args, seen.boots
         self._show = show
+        self.standard = Standard.of(args["thresholds"], None, Path(args["baseline"]) if args["baseline"] else None)
         self.name, self.shape = scan_name(entry), files.shapes(plan.site_shapes)[entry.shape]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, seen.marked)]
@@ -149,7 +151,7 @@ class ShapeScan:
         began = time.monotonic()
         test = self._test()
         # Of a large gate other nodes print INFO lines in each scan; the journal's key has none of it.
-        bench = Bench(self.shape, files.nccl(), replace(test, info_from=int(time.time())), self.settings)
+        bench = Bench(self.shape, self.standard.table, replace(test, info_from=int(time.time())), self.settings)
         workers = Workers(client, test, self.launcher, self.settings, self.show)
         journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, test, self.args["seed"]))
         boots = {name: self.boots.get(name, "") for name in self.nodes}

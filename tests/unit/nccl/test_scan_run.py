@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Setting
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
@@ -30,11 +31,11 @@ SHAPE = "BM.GPU.H100.8"
 SUPPORTED = ["BM.GPU4.8", "BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU.H100.8", "BM.GPU.H200.8", "BM.GPU.B200.8"]
 
 
-def bench_of(name: str = SHAPE, **more: Any) -> Bench:
+def bench_of(name: str = SHAPE, table: Json | None = None, **more: Any) -> Bench:
     shape = files.shapes()[name]
     given = {"name": "scan", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i"}
     test = job.Test(**{**given, "vfs_per_node": shape.vf_count, "hca": "mlx5", "algo": shape.algo, **more})
-    return Bench(shape, files.nccl(), test, Settings())
+    return Bench(shape, table or files.nccl(), test, Settings())
 
 
 def log_of(bench: Bench, trial: nccl_scan.Trial, held: tuple[Fault, ...] = ()) -> tuple[list[str], int]:
@@ -99,6 +100,48 @@ def test_only_the_slow_rail_is_slow_alone() -> None:
     rails = [judged(bench, nccl_scan.Trial(f"r0-1-{i}", "rail", ("a", "b"), i), fault) for i in range(16)]
     assert [item["rail"] for item in rails if item["verdict"] != "ok"] == [5]
     assert rails[5]["busbw"] == pytest.approx(11.8, abs=0.05) and rails[5]["expected"] == pytest.approx(23.6, abs=0.3)
+
+
+@pytest.mark.parametrize("given", [
+    {"settings": (Setting("NCCL_IB_QPS_PER_CONNECTION", "1", "rdma_nccl_env"),)},
+    {"table": {**files.nccl(), "thresholds": []}},
+])  # fmt: skip
+def test_where_no_threshold_applies_a_slow_run_is_compared_with_the_others_and_nothing_passes(given: Any) -> None:
+    bench = bench_of(**given)
+    pair, gate = nccl_scan.Trial("p1-0-1", "pair", ("a", "b")), nccl_scan.Trial("g1-2", "gate", ("a", "b"))
+    half = [Fault("slow-rail", name, str(rail)) for name in "ab" for rail in range(16)]
+    for trial in (
+        nccl_scan.Trial("s0", "single", ("a",)),
+        pair,
+        nccl_scan.Trial("r0-1-3", "rail", ("a", "b"), 3),
+        gate,
+    ):
+        found = judged(bench, trial, *half)
+        assert found["verdict"] == "ok" and found["busbw"], found
+    assert found["unjudged"] and found["threshold"] is None
+    assert bench.gates["g1-2"].verdict.verdict == "unjudged"
+    if "settings" in given:
+        assert (
+            "it is for the shape's own settings; set was NCCL_IB_QPS_PER_CONNECTION=1 (rdma_nccl_env)" in found["why"]
+        )
+        assert not judged(bench, gate)["unjudged"], "what reaches the threshold all the same is good"
+        own = thresholds.with_site(files.nccl(), [{"nodes": "2", "gbytes": 300}])
+        assert judged(bench_of(table=own, **given), pair, *half)["verdict"] == "slow", "a site's own row applies"
+
+
+def test_a_scan_without_a_threshold_that_finds_nothing_is_unjudged() -> None:
+    scan = nccl_scan.Scan(["a", "b", "c", "d"], dict.fromkeys("abcd", "b0"))
+    why = "all_reduce 8 GiB: 300 GB/s; no threshold is known"
+    state = nccl_scan.begin()
+    while planned := scan.next_round(state):
+        more = {"verdict": "ok", "busbw": 300.0, "threshold": None, "unjudged": True, "expected": None, "why": why}
+        state = nccl_scan.record(
+            state,
+            [{"id": one.id, "kind": one.kind, "nodes": list(one.nodes), "rail": -1, **more} for one in planned.trials],
+        )
+    conclusion = scan.conclude(state)
+    assert (conclusion.verdict, conclusion.convicted) == ("unjudged", ())
+    assert "4 nodes are as fast as each other" in conclusion.reason and "no threshold is known" in conclusion.reason
 
 
 def test_pairs_force_ring_and_the_gate_does_not() -> None:
@@ -301,6 +344,8 @@ def test_the_verdicts_of_a_scan() -> None:
     fabric = nccl_scan.Conviction("fabric", "", "slow", between=("b", "c"))
     found = mark.verdicts(document(convicted=(*rails, fabric), good=("b",), unresolved={"c": "?", "blocks": "?"}))
     assert found["a"] == ("fail", "rdma1: slow; rdma2: slow")
+    unjudged = mark.verdicts({**document(good=("b",)), "verdict": "unjudged", "reason": "no threshold is known"})
+    assert unjudged == {"b": ("unknown", "no threshold is known")}
     assert found["b"][0] == "pass" and found["c"] == ("unknown", "?") and set(found) == {"a", "b", "c"}
 
 

@@ -142,6 +142,16 @@ class Answer:
     status: int = 200
 
 
+VERBS = ("inspect", "read", "use", "manage")
+DENIED = {
+    "cluster-node-pools": "nodePools",
+    "cluster-networks": "clusterNetworks",
+    "compute-clusters": "computeClusters",
+    "instance-configurations": "instanceConfigurations",
+    "dedicated-vm-hosts": "computeHosts",
+    "work-requests": "workRequests",
+}
+"""Resource type -> the part of the path that its calls have."""
 Handler = Callable[..., Any]
 ROUTES: list[tuple[str, re.Pattern[str], Handler]] = []
 
@@ -239,6 +249,8 @@ class FakeOci:
         """Capacity reservation -> hosts left."""
         self.next_addresses: list[str] = []
         """Private addresses that the next instances get, as OCI gives those of ended ones again."""
+        self.denied: list[tuple[str, str]] = []
+        """(verb, resource type of DENIED) of deny statements for the caller, see ``deny``."""
         self.garbling: list[tuple[str, Garbled]] = []
         """(pattern of METHOD path, how its answers are spoilt): the request is carried out all the same."""
         self.calls: Counter[str] = Counter()
@@ -274,6 +286,19 @@ class FakeOci:
 
     def fail(self, pattern: str, status: int, code: str, message: str = "", times: int = 1) -> None:
         self.faults.append(Fault(pattern, status, code, message or code, times))
+
+    def deny(self, verb: str, resource: str) -> None:
+        """As `deny group X to VERB RESOURCE`: the verb is inverted, so calls that need it or a higher one are refused,
+        with the answer that also hides whether something exists; `deny manage` leaves reading."""
+        assert resource in DENIED and verb in VERBS
+        self.denied.append((verb, resource))
+
+    def _refuse_denied(self, request: Request) -> None:
+        for verb, resource in self.denied:
+            found = re.fullmatch(rf"/\d+/(?:{DENIED[resource]})(/.+)?", request.path)
+            needed = "manage" if request.method != "GET" else "read" if found and found[1] else "inspect"
+            if found and VERBS.index(needed) >= VERBS.index(verb):
+                raise not_found()
 
     # ---- state
 
@@ -375,6 +400,7 @@ class FakeOci:
         with self._lock:
             self.settle()
             self.calls[f"{request.method} {request.path}"] += 1
+            self._refuse_denied(request)
             for fault in self.faults:
                 if fault.times and re.search(fault.pattern, f"{request.method} {request.path}"):
                     fault.times -= 1

@@ -64,8 +64,12 @@ class Pool(abc.ABC):
     # ---- implemented for each kind
 
     @abc.abstractmethod
-    def listed(self) -> list[Json]:
-        """Pools with the name, or the one with the OCID: {id, name, state, tags}."""
+    def one(self, key: str) -> Json:
+        """The pool with this OCID: {id, name, state, tags}."""
+
+    @abc.abstractmethod
+    def named(self) -> list[Json]:
+        """Pools of the compartment with the name, as ``one``."""
 
     @abc.abstractmethod
     def read(self, key: str, addresses: bool = True) -> Json:
@@ -100,6 +104,10 @@ class Pool(abc.ABC):
         return []
 
     # ---- states
+
+    def listed(self) -> list[Json]:
+        """Pools with the name, or the one with the OCID."""
+        return [self.one(self.wanted.pool)] if self.wanted.pool else self.named()
 
     def present(self, check_mode: bool, wait: bool = True, ignore: Sequence[str] = ()) -> Json:
         """Creates or changes the pool; {changed, pool, changes, created}. ``ignore``: ids of preflight findings.
@@ -219,10 +227,12 @@ class Pool(abc.ABC):
         return self._result(True, there, [Change("pool", there["id"], None, "remove")])
 
     def _listed(self) -> list[Json]:
-        """As ``listed``; [] for an OCID that is gone."""
+        """As ``listed``; [] for an OCID that is gone. Raises NotFound where pools may not be listed: then nothing is
+        known of this one either."""
         try:
             listed = self.listed()
         except NotFound as error:
+            self.named()
             self.warnings.append(f"The {self.what} is deleted or not visible to this user. {error}")
             return []
         return listed if self.wanted.pool else [item for item in listed if item["name"] == self.wanted.name]
@@ -434,12 +444,13 @@ class Managed(Pool):
         """The SDK's models of OKE."""
         return self.session.oci.container_engine.models
 
-    def listed(self) -> list[Json]:
-        """As Pool.listed, by list_node_pools or get_node_pool."""
+    def one(self, key: str) -> Json:
+        """As Pool.one, by get_node_pool."""
+        return _pool_summary(self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data)
+
+    def named(self) -> list[Json]:
+        """As Pool.named, by list_node_pools."""
         asked = self.wanted
-        if asked.pool:
-            item = self.session.call(f"read the node pool {asked.pool}", "oke", "get_node_pool", asked.pool).data
-            return [_pool_summary(item)]
         what = f"list node pools named {asked.name}"
         more = {"cluster_id": asked.cluster} if asked.cluster else {}
         listed = self.session.all(what, "oke", "list_node_pools", asked.compartment, name=asked.name, **more)
@@ -724,12 +735,14 @@ class Network(Pool):
 
     what = "cluster network"
 
-    def listed(self) -> list[Json]:
-        """As Pool.listed, by list_cluster_networks or get_cluster_network."""
+    def one(self, key: str) -> Json:
+        """As Pool.one, by get_cluster_network."""
+        what, method = f"read the cluster network {key}", "get_cluster_network"
+        return _network_summary(self.session.call(what, "management", method, key).data)
+
+    def named(self) -> list[Json]:
+        """As Pool.named, by list_cluster_networks."""
         asked = self.wanted
-        if asked.pool:
-            what, method = f"read the cluster network {asked.pool}", "get_cluster_network"
-            return [_network_summary(self.session.call(what, "management", method, asked.pool).data)]
         what, method = f"list cluster networks named {asked.name}", "list_cluster_networks"
         listed = self.session.all(what, "management", method, asked.compartment, display_name=asked.name)
         return [_network_summary(item) for item in listed]

@@ -8,12 +8,14 @@ The number of calls depends on the depth of compartments and on security groups,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
@@ -184,6 +186,17 @@ class Reader:
 
     # ---- policies
 
+    def _ask(self) -> None:
+        """Calls that change nothing and whose answer proves a right of the user; refused ones prove nothing."""
+        for client, method, place in (
+            ("work", "list_work_requests", self.compartment),
+            ("compute", "list_compute_hosts", self.root),
+        ):
+            with contextlib.suppress(ClusterError):
+                self.session.call(
+                    f"ask whether this user may {method.replace('_', ' ')}", client, method, place, limit=1
+                )
+
     def policies(
         self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
     ) -> list[Finding]:
@@ -195,6 +208,8 @@ class Reader:
         if unread and not granted.tree:
             return [_policy("unknown", "policies", unread.why, "")]
         facts = {"target.cluster.id": self.pool.cluster} if self.pool.cluster else {}
+        if "pool_operator" in sets and user_groups:
+            self._ask()
         found = []
         kinds = {name: entry["who"] for name, entry in files.load(files.FILES / "oci" / "policies.yml")["sets"].items()}
         for name in sets:

@@ -243,3 +243,16 @@ def test_the_module(site: Site, tmp_path: Path) -> None:
     assert "2 faults prevent this pool; nothing was changed:" in done.stdout, done.stdout + done.stderr
     assert JOIN in done.stdout
     assert "Traceback" not in done.stdout + done.stderr and "PRIVATE KEY" not in done.stdout
+
+
+@pytest.mark.parametrize("denied", ["work-requests", "dedicated-vm-hosts"])
+def test_a_call_that_changes_nothing_is_asked_first(site: Site, denied: str) -> None:
+    """Statements cannot be read for certain; OCI's own answer can. A refusal proves nothing: the statement counts."""
+    missing = [item.subject for item in site.asker().policies("", ["Platform"], [], ["pool_operator"])]
+    assert not [text for text in missing if "work-requests" in text or "dedicated-vm-hosts" in text]
+    assert [text for text in missing if "manage instance-family" in text], "what no such call shows"
+    site.fake.deny("inspect", denied)
+    asker = site.asker()
+    asker.session.answered.clear()
+    missing = [item.subject for item in asker.policies("", ["Platform"], [], ["pool_operator"])]
+    assert [text for text in missing if f"Platform to inspect {denied}" in text]

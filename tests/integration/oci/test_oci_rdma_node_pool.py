@@ -220,6 +220,32 @@ def test_killed_and_started_again(kind: str, config: dict[str, Any], tmp_path: P
     assert number > (15 if ALL else 2), "each request was the last one once"
 
 
+@pytest.mark.parametrize("what", ["grow", "shrink", "replace", "absent"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_every_write(kind: str, what: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """As above, for what is done to a pool that is there; the next run ends it, and the one after changes nothing."""
+    number, reached = 0, True
+    while reached:
+        number += 1
+        for before in (True, False) if ALL else (False,):
+            fake = oci_site.tenancy()
+            try:
+                oci_site.credentials(fake, tmp_path)
+                fake.lag = 4.0
+                site = Site(fake, fake.start(), config, tmp_path, kind)
+                bad = site.present(nodes=3)["pool"]["nodes"][1]["private_ip"]
+                reached = killed_at(site, number, before, functools.partial(acted, site, what, bad), every=False)
+                acted(site, what, bad)
+                assert not acted(site, what, bad)["changed"], (number, before)
+                if what == "absent":
+                    assert site.there() == {} and site.alive() == [], (number, before)
+                else:
+                    assert site.there() == ONE[kind] and len(site.alive()) == SIZES[what], (number, before)
+            finally:
+                fake.stop()
+    assert number > (2 if what in ("shrink", "replace", "absent") else 1)
+
+
 @dataclass(frozen=True)
 class Run:
     """What one run of a pair is for, and where it is killed. ``after``: seconds until the next one."""
@@ -440,6 +466,29 @@ def test_oci_fails_in_the_middle(site: Site) -> None:
     site.present()
     assert site.there() == ONE[site.kind] and len(site.alive()) == 4, "adopted, and waited for"
     assert not site.present()["changed"]
+
+
+def test_a_deny_statement_is_no_empty_tenancy(site: Site) -> None:
+    """Its verb is inverted: denied inspecting hides the pool, denied managing does not. A refused list counted as
+    "nothing there" for state=absent: success, while the pool runs on."""
+    kinds = {"managed_compute_cluster": "cluster-node-pools", "cluster_network": "cluster-networks"}
+    site.fake.deny("manage", kinds[site.kind])
+    with pytest.raises(ClusterError, match=r"Cannot create the .* rdma: .*or this user may not see it"):
+        site.present()
+    site.fake.denied.clear()
+    site.present()
+    site.fake.deny("manage", kinds[site.kind])
+    assert not site.present()["changed"], "reading is left"
+    with pytest.raises(ClusterError, match="Cannot delete the"):
+        site.pool().absent(False, "rdma")
+    site.fake.deny("inspect", kinds[site.kind])
+    key = next(iter(site.fake.tables["nodePools" if site.kind == KINDS[0] else "clusterNetworks"]))
+    by_ocid, by_name = site.pool(pool=key), site.pool()
+    for act in (site.present, lambda: by_name.absent(False, "rdma"), lambda: by_ocid.absent(False, "rdma")):
+        with pytest.raises(ClusterError, match=r"Cannot list .*or this user may not see it"):
+            act()
+    site.fake.denied.clear()
+    assert site.there() == ONE[site.kind] and len(site.alive()) == 4
 
 
 def test_a_deadline_names_who_is_late(site: Site) -> None:

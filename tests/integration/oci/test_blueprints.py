@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from support import oci_site
 from support.blueprint_sandbox import SandboxSite
 from support.fake_blueprints import FakeBlueprints
-from support.paths import UPSTREAM
+from support.paths import ROOT, UPSTREAM
 from support.sandboxes import PLAYBOOK, Cluster, Pool
 
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -25,7 +26,7 @@ GPU = "ocid1.compartment.oc1..gpu"
 PASSWORD, LINK = "pa55-c4nary", "https://acme.test/p/l1nk-c4nary/n/acme/b/llama405b/o/"
 POOL = {
     "rdma_blueprint_pool": "h100-rdma",
-    "rdma_blueprint_availability_domain": "AbCd:EU-FRANKFURT-1-AD-1",
+    "rdma_blueprint_availability_domain": "AbCd:EU-FRANKFURT-1-AD-3",
     "rdma_blueprint_node_image": "ocid1.image.oc1.eu-frankfurt-1.aaaa",
     "rdma_blueprint_pool_timeout": 20,
 }
@@ -119,13 +120,38 @@ def here(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]
             made.down()
 
 
+def as_in_the_docs(here: Here) -> None:
+    """Every command of docs/howto_blueprints.md as it stands there; only what is the reader's own is added: endpoints
+    of the fakes, the password, and leave to make the pool anew."""
+    page = (ROOT / "docs" / "howto_blueprints.md").read_text("utf-8")
+    blocks = re.findall(r"```shell\n(.*?)```", page, re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    lint, export, play = (shlex.split(line) for line in lines)
+    (here.folder / "my-blueprint.json").write_text(json.dumps(here.server.posted[-1]))
+    done = here.cluster.done(
+        ANSIBLE.removesuffix("-playbook"), *(part.replace("src=", f"src={here.folder}/") for part in lint[1:])
+    )
+    assert lint[0] == "ansible" and done.returncode == 0 and "SUCCESS" in done.stdout, done.stdout + done.stderr
+    assert export == ["export", "BLUEPRINTS_PASSWORD=..."] and play[:2] == [
+        "ansible-playbook",
+        "gpuops.rdma.blueprints",
+    ]
+    own = {key: value for key, value in here.inputs.items() if key.startswith(("rdma_oci", "rdma_report"))}
+    own.update(blueprint_recreate="true", rdma_blueprint_url=here.server.url, rdma_blueprint_pool_timeout=20)
+    command = [PLAYBOOK, *play[1:], "-vvv", "-e", json.dumps(own)]
+    done = here.cluster.done(*command, env={"BLUEPRINTS_PASSWORD": PASSWORD}, timeout=900)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0 and "changed=1 " in output, output[-4000:]
+    assert "c4nary" not in output and here.server.token not in output, "a secret is shown"
+
+
 def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:
     here.site.rdma = False
     said = "(2 nodes) belong to no cluster network or compute cluster: no RDMA; recreate the pool with"
     here.refused("pool", said, "blueprint_recreate=true", **POOL)
     assert here.posts() == 1 and here.server.posted[0]["shared_node_pool_size"] == 2
     here.site.rdma = True
-    assert here.done("pool", "-vvv", blueprint_recreate="true", **POOL) == 1
+    as_in_the_docs(here)
     assert here.posts() == 2, "undeploying and recreating it"
     if ALL:
         words = "h100-rdma is deployed with other values of its content"

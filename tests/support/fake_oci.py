@@ -21,7 +21,7 @@ Instances of pools, as who makes nodes of them sees them:
     fake.durations["boot"]                  seconds from then until an instance is RUNNING; 0: at once
     fake.watchers.append(call)              call(event) when an instance is RUNNING, and when it is TERMINATED
     fake.instance_events                    all events so far; over HTTP, unsigned: GET /fake/instances?after=<seq>
-    POST /fake/clock {"advance": seconds}   unsigned, as GET /fake/calls ({"METHOD path": times})
+    POST /fake/clock {"advance": seconds}   unsigned, as GET /fake/calls ({"METHOD path": times}), POST /fake/end
 
 An event: {seq, id (OCID = provider ID), state (RUNNING, TERMINATED), displayName, privateIp, shape, availabilityDomain,
 faultDomain, compartmentId, clusterId (of OKE; "" where only the metadata tell), poolKind (node_pool, cluster_network,
@@ -216,6 +216,8 @@ class FakeOci:
     ) -> None:
         self.tenancy, self.region, self.page, self.lag = tenancy, region, page, 0.0
         self.clock = Clock()
+        self.ended = threading.Event()
+        """Set by POST /fake/end, for who runs it as a process."""
         self.skew = 0.0
         """Seconds by which the service's clock is ahead of the client's."""
         self.tables: dict[str, dict[str, Json]] = {name: {} for name in (*LISTED, *COLLECTIONS)}
@@ -391,6 +393,8 @@ class FakeOci:
         with self._lock:
             if path == "/fake/clock":
                 self.clock.advance(float(body["advance"]))
+            if path == "/fake/end":
+                self.ended.set()
             self.settle()
             if path == "/fake/instances":
                 return Answer([item for item in self.instance_events if item["seq"] > int(query.get("after", 0))])

@@ -491,13 +491,20 @@ install_oke() {
 }
 join() {
   if command -v oke >/dev/null; then oke bootstrap @ARGUMENTS@
-  else bash /var/run/oke-init.sh @ARGUMENTS@; fi
+  elif [ -s /var/run/oke-init.sh ]; then bash /var/run/oke-init.sh @ARGUMENTS@
+  else
+    bash /etc/oke/oke-install.sh --apiserver-endpoint "$(cat /etc/oke/oke-apiserver)" \\
+      --kubelet-ca-cert "$(base64 -w 0 /etc/kubernetes/ca.crt)" @ARGUMENTS@
+  fi
 }
 if ! command -v oke >/dev/null; then
   if [ "$ID" = ubuntu ]; then install_oke || say 'no bootstrap: oke is neither on the image nor to be installed'
   else
+    # of node pools; a self-managed node of Oracle Linux has the script on its image
     curl -fsSL -H 'Authorization: Bearer Oracle' $imds/instance/metadata/oke_init_script | base64 -d \\
-      > /var/run/oke-init.sh || say 'no bootstrap: neither oke nor oke_init_script is there'
+      > /var/run/oke-init.sh
+    [ -s /var/run/oke-init.sh ] || [ -e /etc/oke/oke-install.sh ] \\
+      || say 'no bootstrap: neither oke nor oke_init_script nor /etc/oke/oke-install.sh is there'
   fi
 fi
 joined=

@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import pathlib
+import re
 import subprocess
 from typing import Any
 
@@ -97,6 +99,49 @@ def test_the_script_of_a_node(taints: tuple[str, ...]) -> None:
     assert "echo 'before'" in script and "echo after" in script and "https://x/prod" in script and "@" not in script
     assert ("--register-with-taints=nvidia.com/gpu=present:NoSchedule,a:NoExecute" in script) == bool(taints)
     assert "version=1.34.1" in script
+
+
+OKE_CURL = """#!/bin/bash
+case "$*" in *cert.pem) echo BEGIN CERTIFICATE;; *oke_init_script) [ -e {0}/init ] && base64 {0}/init;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "called"),
+    [
+        ("oke", "oke bootstrap --kubelet-extra-args --register-with-taints=a:NoSchedule"),
+        ("init", "init --kubelet-extra-args --register-with-taints=a:NoSchedule"),
+        (
+            "etc/oke/oke-install.sh",
+            "oke-install.sh --apiserver-endpoint 10.0.0.10 --kubelet-ca-cert Q0E= "
+            "--kubelet-extra-args --register-with-taints=a:NoSchedule",
+        ),
+        ("", ""),
+    ],
+)
+def test_how_a_node_joins(there: str, called: str, tmp_path: pathlib.Path) -> None:
+    """By what its image has. A self-managed node of Oracle Linux ran an empty script, and said that it had joined."""
+    for folder in ("bin", "etc/oke", "etc/kubernetes", "var/run", "var/log", "dev"):
+        (tmp_path / folder).mkdir(parents=True)
+    stubs = {"bin/curl": OKE_CURL.format(tmp_path), "bin/sleep": "#!/bin/bash\n", "bin/systemctl": "#!/bin/bash\n"}
+    name = {"oke": "bin/oke"}.get(there, there)
+    stubs.update({name: f"#!/bin/bash\necho {pathlib.Path(name).name} $* > {tmp_path}/called\n"} if name else {})
+    for path, text in {**stubs, "etc/os-release": "ID=ol\n"}.items():
+        (tmp_path / path).write_text(text)
+        (tmp_path / path).chmod(0o755)
+    asked = dataclasses.replace(WANTED, taints=("a:NoSchedule",))
+    data = base64.b64decode(oci_pool.cloud_init(asked, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
+    files = {item["path"]: item for item in json.loads(data.partition("\n")[2])["write_files"]}
+    (tmp_path / "etc/oke/oke-apiserver").write_text(files["/etc/oke/oke-apiserver"]["content"])
+    (tmp_path / "etc/kubernetes/ca.crt").write_bytes(base64.b64decode(files["/etc/kubernetes/ca.crt"]["content"]))
+    script = files["/usr/local/sbin/gpuops-join"]["content"]
+    script = re.sub(r"(?<![\w.:/])/(etc|var|dev)/(?!null)", rf"{tmp_path}/\1/", script)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    said = subprocess.run(["/bin/bash"], input=script, text=True, capture_output=True, env=env, timeout=120).stdout
+    assert ("joined in attempt 1" in said) == bool(called), said
+    assert ("no bootstrap: neither oke nor" in said and "gave up" in said) != bool(called), said
+    found = tmp_path / "called"
+    assert (found.read_text().strip() if called else str(found.exists())) == (called or "False")
 
 
 def test_metadata_of_a_self_managed_node() -> None:

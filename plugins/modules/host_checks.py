@@ -53,6 +53,7 @@ options:
     type: str
     choices:
     - sriov
+    - shared
     - host
     default: sriov
   profile:

@@ -26,11 +26,13 @@ options:
     type: str
     default: current
   mode:
-    description: 'V(sriov): one VF per RDMA port in every pod. V(host): pods on the host network, nothing of the
-      network is installed.'
+    description: 'V(sriov): one VF per RDMA port in every pod. V(shared): all RDMA ports of the node in every pod, by
+      the Network Operator''s RDMA shared device plugin; also for InfiniBand. V(host): pods on the host network, nothing
+      of the network is installed.'
     type: str
     choices:
     - sriov
+    - shared
     - host
     default: sriov
   launcher:
@@ -89,7 +91,7 @@ options:
     type: int
     default: 0
   resource:
-    description: Resource name of the VFs.
+    description: Resource name of the VFs. In mode V(shared) the default is C(rdma/rdma_shared_device_a).
     type: str
     default: nvidia.com/sriov_rdma_vf
   job_namespace:
@@ -217,7 +219,8 @@ options:
   images:
     description: >-
       Other images: C(nccl_test), C(vf_config), C(sriov_cni), C(rdma_cni); of the NicClusterPolicy
-      C(sriov_device_plugin), C(nv_ipam), C(cni_plugins), C(multus), C(ofed_driver), as C(repository/image:version).
+      C(sriov_device_plugin), C(nv_ipam), C(cni_plugins), C(multus), C(ofed_driver), C(rdma_shared_device_plugin), as
+      C(repository/image:version).
     type: dict
     default: {}
   image_registry:

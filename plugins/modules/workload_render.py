@@ -47,9 +47,9 @@ options:
     type: str
     default: ''
   mode:
-    description: V(sriov) or V(host). By default the plan's, without it V(sriov).
+    description: V(sriov), V(shared) or V(host). By default the plan's, without it V(sriov).
     type: str
-    choices: ['', sriov, host]
+    choices: ['', sriov, shared, host]
     default: ''
   network:
     description:

@@ -787,6 +787,8 @@ _LIST = (
           change={"image": "ol8-rhck", "peermem": False}),
     # Network namespaces.
     Fault("netns-shared", "netns", "RDMA devices are shared by all namespaces", "netns.mode", _netns("Y", "1")),
+    Fault("netns-exclusive", "netns", "RDMA devices are exclusive to a namespace, and pods are to share them",
+          "netns.shared", _netns("N", "0"), how={"mode": "shared"}),
     Fault("netns-reboot", "netns", "exclusive is configured, the kernel is in shared", "netns.reboot",
           _netns("Y", "0")),
     Fault("netns-not-persistent", "netns", "exclusive now, not at the next boot", "netns.persistent",

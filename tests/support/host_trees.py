@@ -101,7 +101,8 @@ class Host:
     ``vfs``: idle (the host sees them) or in_pods; ``vfs_per_pf`` replaces the table's number. ``virtualisation``: none,
     kvm or vgpu (``gpus`` GPUs and ``nics`` NICs passed through), or container. ``peermem``: None loads nvidia_peermem
     where OFED offers what it registers with. ``oci``: the machine is one of OCI's. ``faults``: ids of FAULTS, or
-    ``id=place`` for a GPU, PF or VF other than the fault's own.
+    ``id=place`` for a GPU, PF or VF other than the fault's own. ``link_layer``: of the RDMA ports, Ethernet or
+    InfiniBand.
     """
 
     shape: str = "BM.GPU.H100.8"
@@ -123,6 +124,7 @@ class Host:
     vfs_per_pf: int = 0
     peermem: bool | None = None
     oci: bool = True
+    link_layer: str = "Ethernet"
     faults: tuple[str, ...] = ()
 
     @property
@@ -559,14 +561,18 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
     files.put(f"{net}/address", _mac(files.host, netdev))
     files.put(f"{net}/phys_port_name", f"p{device.pci[-1]}" if not device.vf else "")
     port = f"{rdma}/ports/1"
+    fabric = netdev in {pf.netdev for pf in files.shape.pfs}
+    infiniband = fabric and files.host.link_layer == "InfiniBand"
     lanes, generation = RATES[rate].split()
     files.put(f"{port}/state", "4: ACTIVE")
     files.put(f"{port}/phys_state", "5: LinkUp")
     files.put(f"{port}/rate", f"{rate} Gb/sec ({lanes} {generation})")
-    files.put(f"{port}/link_layer", "Ethernet")
+    files.put(f"{port}/link_layer", "InfiniBand" if infiniband else "Ethernet")
     # 0 and 1 are link-local, 2 and 3 the IPv4 address; the odd ones are RoCE v2.
     octets = [int(part) for part in address.split(".")]
-    for index in range(4):
+    if infiniband:  # one GID, of the subnet prefix and the port's GUID
+        files.put(f"{port}/gids/0", "fe80:0000:0000:0000:b83f:d203:00ff:0001")
+    for index in range(0 if infiniband else 4):
         files.put(f"{port}/gid_attrs/types/{index}", "RoCE v2" if index % 2 else "IB/RoCE v1")
         gid = "fe80:0000:0000:0000:0000:00ff:fe00:0001" if index < 2 else (
             f"0000:0000:0000:0000:0000:ffff:{octets[0]:02x}{octets[1]:02x}:{octets[2]:02x}{octets[3]:02x}")  # fmt: skip

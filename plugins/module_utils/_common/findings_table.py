@@ -895,6 +895,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "ib_core netns_mode in /etc/modprobe.d"),
         "netns-reboot",
     ),
+    "netns.shared": (
+        "error",
+        "host_checks",
+        ("write options ib_core netns_mode=1 to /etc/modprobe.d/ib_core.conf, rebuild the initramfs and "
+         "reboot the node"),
+        "netns-shared",
+    ),
     "network-operator.drivers": (
         "error",
         "network_operator",
@@ -1101,6 +1108,19 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("reinstall OFED for the running kernel (dkms autoinstall, or mlnxofedinstall --add-kernel-support), "
          "then reboot"),
         "nic-same-build",
+    ),
+    "nic.shared-missing": (
+        "error",
+        "network_operator",
+        ("ansible-playbook gpuops.rdma.site --tags network_operator -e rdma_nodes={subject}; the log of the "
+         "node's rdma-shared-dp pod says which ports it selects."),
+        "nic.shared-missing",
+    ),
+    "nic.shared-surplus": (
+        "error",
+        "network_operator",
+        "Look for a second device plugin of that resource: kubectl get ds -A",
+        "nic.shared-surplus",
     ),
     "nic.temperature": (
         "warning",

@@ -33,6 +33,10 @@ COLLECTIVES = (
 """The programs of nccl-tests, without the suffix ``_perf``."""
 VF_RESOURCES = ("nvidia.com/sriov_rdma_vf", "nvidia.com/rdma-vf", "nvidia.com/sriov-rdma-vf")
 """Names under which the generations of the guide publish VFs."""
+SHARED_RESOURCE = "rdma/rdma_shared_device_a"
+"""Name under which the RDMA shared device plugin offers a node's ports, unless the user gives one."""
+SHARED_SLOTS = 63
+"""Pods of a node that may share its ports: each takes one, and gets all ports."""
 
 
 def image_name(image: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, TypeVar
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.codec import decode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Locality
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SHARED_SLOTS, Finding, Json, Locality
 
 T = TypeVar("T")
 SCHEMA_VERSION = 2
@@ -253,7 +253,7 @@ class NcclTest:
     topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds. ``env``: the shape's
     variables; ``settings``: what is laid over them, in this order. ``iterations`` 0, ``warmup`` and ``check`` -1: the
     program's own number. ``mpi_args``: options of mpirun besides or instead of ours. ``told``: all that is set, for
-    people."""
+    people. ``host_network``: mode shared on ports that pods reach on the host's network only."""
 
     name: str
     shape: str
@@ -278,6 +278,7 @@ class NcclTest:
     mpi_args: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     hca: str = ""
+    host_network: bool = False
     algo: str = ""
     topology: str = ""
     interface: str = "eth0"
@@ -436,7 +437,16 @@ class Plan:
     @property
     def operators(self) -> tuple[str, ...]:
         """Names of the releases that provide a node's devices; the batch system is not among them."""
-        return ("gpu_operator", "network_operator") if self.mode == "sriov" else ("gpu_operator",)
+        return ("gpu_operator", "network_operator") if self.by_plugin else ("gpu_operator",)
+
+    @property
+    def by_plugin(self) -> bool:
+        """Whether a device plugin of the Network Operator gives pods their RDMA devices (modes sriov and shared)."""
+        return self.mode in ("sriov", "shared")
+
+    def offered(self, vfs: Optional[int]) -> Optional[int]:
+        """How many of ``resources.vf`` a node with so many VFs offers in this mode; None if ``vfs`` is unknown."""
+        return {"sriov": vfs, "shared": SHARED_SLOTS}.get(self.mode or "sriov", 0)
 
     @property
     def network(self) -> str:

@@ -300,9 +300,10 @@ def _need(ok: bool, found: str, expected: str) -> Answer:
 
 
 SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
-    "mode-host": (lambda host: not host.sriov, "mode host uses no VFs"),
+    "mode-host": (lambda host: not host.sriov, "only mode sriov uses VFs"),
     "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
     "host-network": (lambda host: not host.sriov, "pods on the host network see the host's devices in both modes"),
+    "not-shared": (lambda host: host.mode != "shared", "only the RDMA shared device plugin refuses exclusive ones"),
     "virtual": (lambda host: host.virtual, "a virtual machine has the hypervisor's"),
     "infiniband": (
         lambda host: host.shape.link_layer == INFINIBAND,
@@ -807,7 +808,7 @@ def nic_firmware(host: Host) -> Answer:
 
 
 def nic_names(host: Host) -> Answer:
-    """In mode host, the RDMA device of each port has the name that the shape gives it."""
+    """In modes shared and host, the RDMA device of each port has the name that the shape gives it."""
     if host.sriov:
         return Skip("in mode sriov pods use VFs, which have other names")
     wanted = {pf.pci: pf.hca for pf in host.shape.pfs}

@@ -81,7 +81,7 @@ def _facts(document: Json, shape: Optional[Shape], mode: str) -> Json:
         "driver": _words(driver.get("version"), driver.get("module")) or str(driver.get("origin") or ""),
         "ofed": _words(kind, stack.get("version") if kind not in ("", "none") else ""),
         "gpudirect": str((document.get("gpudirect") or {}).get("path") or ""),
-        "vfs": "-" if mode == "host" else _vfs(document, shape),
+        "vfs": "-" if mode != "sriov" else _vfs(document, shape),
         "links": _links(document, shape),
         "boot_id": str(document.get("boot_id") or ""),
         "seconds": document.get("seconds") or 0,

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
-MODES = ("sriov", "host")
-"""``sriov``: VFs in the pod's own network. ``host``: the host's ports, by its network and /dev/infiniband."""
+MODES = ("sriov", "shared", "host")
+"""``sriov``: VFs in the pod's own network. ``shared``: the host's ports, by the RDMA shared device plugin. ``host``:
+the host's ports, by its network and /dev/infiniband."""
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
 """A worker's requests per GPU, if the nodes have them: for NCCL's proxy threads, and its buffers in host memory."""
 GIB = 1 << 30
@@ -40,6 +41,8 @@ class Fabric:
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
     network: str = "rdma-vf"
     """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
+    host_network: bool = False
+    """Mode shared: on the host's network, see ``needs_host_network``."""
     cpus: int = 0
     """Cores that it requests; 0 = none."""
     memory_gib: int = 0
@@ -76,6 +79,11 @@ class Fabric:
         """Number of VFs of the pod."""
         return self.vfs if self.mode == "sriov" else 0
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the pod is on the host's network."""
+        return self.mode == "host" or (self.mode == "shared" and self.host_network)
+
     def annotations(self) -> dict[str, str]:
         """One network per VF; {} where the pod has none."""
         return {NETWORKS: ",".join([self.network] * self.attached)} if self.attached else {}
@@ -83,15 +91,15 @@ class Fabric:
     def resources(self, **more: str) -> Json:
         """Requests and limits of the container; ``more`` requests besides."""
         devices = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
-        if self.attached:
-            devices[self.vf_resource] = str(self.attached)
+        if self.attached or self.mode == "shared":
+            devices[self.vf_resource] = str(self.attached or 1)
         room = {"cpu": str(self.cpus)} if self.cpus else {}
         room.update({"memory": f"{self.memory_gib}Gi"} if self.memory_gib else {})
         return {"requests": {**room, **more, **devices}, "limits": devices}
 
     def security(self) -> Json:
-        """securityContext of the container. RDMA locks memory beyond any limit. On the host network no device plugin
-        opens /dev/infiniband to it, so that it has to be privileged."""
+        """securityContext of the container. RDMA locks memory beyond any limit. In mode host no device plugin opens
+        /dev/infiniband to it, so that it has to be privileged."""
         if not self.mode:
             return {}
         locked: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
@@ -117,8 +125,8 @@ class Fabric:
         return found
 
     def net(self) -> Json:
-        """Fields of the pod's spec that put it on the host network; {} in other modes."""
-        return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if self.mode == "host" else {}
+        """Fields of the pod's spec that put it on the host network; {} for others."""
+        return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if self.on_host else {}
 
     def admission(self) -> Json:
         """Tolerations and pull secrets of the pod's spec."""
@@ -126,6 +134,12 @@ class Fabric:
         if self.pull_secrets:
             found["imagePullSecrets"] = [{"name": name} for name in self.pull_secrets]
         return found
+
+
+def needs_host_network(mode: str, shape: Shape) -> bool:
+    """Whether pods reach the shape's ports on the host's network only: a GID of RoCE is of a network device, which in
+    mode shared the host keeps. InfiniBand addresses the port itself."""
+    return mode == "host" or (mode == "shared" and shape.link_layer != INFINIBAND)
 
 
 def of_plan(plan: Plan) -> Json:

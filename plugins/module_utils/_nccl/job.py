@@ -72,6 +72,8 @@ class Test:
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
     network: str = "rdma-vf"
     """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
+    host_network: bool = False
+    """See Fabric."""
     mpi: int = 4
     """Major version of Open MPI in the image: 4 or 5."""
     collective: str = "all_reduce"
@@ -138,6 +140,7 @@ class Test:
             gpu_resource=self.gpu_resource,
             vf_resource=self.vf_resource,
             network=self.network,
+            host_network=self.host_network,
             cpus=self.cpus or fabric.CPUS * gpus,
             memory_gib=self.memory_gib or fabric.MEMORY_GIB * gpus,
             shm_gib=self.shm_gib or fabric.SHM_GIB * gpus,
@@ -348,7 +351,7 @@ def rank_script(test: Test) -> str:
     On the host's network programs name hosts by names that Kubernetes does not know: each host's first rank says its.
     """
     rank, first = "${OMPI_COMM_WORLD_RANK:-0}", '[ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" != 0 ]'
-    says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.mode == "host" else ""
+    says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.fabric.on_host else ""
     return f"""{says}{info_only(info_span(test))}
 {debug_filter()}
 exec "$@"

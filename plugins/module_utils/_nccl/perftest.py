@@ -27,7 +27,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, Fabric, least, of_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import (
+    GIB,
+    Fabric,
+    least,
+    needs_host_network,
+    of_plan,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 APP = "gpuops-perftest"
@@ -246,7 +252,8 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
     env = {"PEER": peer, "RAILS": rails, "MEMORY": memory(test, node)}
-    own = replace(test.fabric, gpus=shape.gpu_count, vfs=shape.vf_count)
+    alone = needs_host_network(test.fabric.mode, shape)
+    own = replace(test.fabric, gpus=shape.gpu_count, vfs=shape.vf_count, host_network=alone)
     meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
     if own.annotations():
         meta["annotations"] = own.annotations()

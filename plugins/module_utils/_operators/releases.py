@@ -1098,16 +1098,19 @@ COMPONENTS = {
     "cni_plugins": ("secondaryNetwork", "cniPlugins"),
     "multus": ("secondaryNetwork", "multus"),
     "ofed_driver": ("ofedDriver",),
+    "rdma_shared_device_plugin": ("rdmaSharedDevicePlugin",),
 }
 """Key of rdma_images -> place in the spec."""
 
 
-def policy_spec(profile: Json, *, multus: bool = True, more: Optional[Json] = None) -> Json:
+def policy_spec(profile: Json, *, multus: bool = True, shared: bool = False, more: Optional[Json] = None) -> Json:
     """The spec of the profile's NicClusterPolicy, without images. ``multus=False`` if the platform has its own
-    (OpenShift). ``more``: further parts, such as ofedDriver."""
-    spec = {**copy.deepcopy(profile["network_operator"]["policy"]), **copy.deepcopy(more or {})}
+    (OpenShift). ``shared``: with the RDMA shared device plugin alone, instead of what VFs need. ``more``: further
+    parts, such as ofedDriver."""
+    own: Json = {"rdmaSharedDevicePlugin": {}} if shared else profile["network_operator"]["policy"]
+    spec = {**copy.deepcopy(own), **copy.deepcopy(more or {})}
     if not multus:
-        del spec["secondaryNetwork"]
+        spec.pop("secondaryNetwork", None)
     return spec
 
 
@@ -1158,13 +1161,15 @@ def nic_cluster_policy(
     tolerations: Sequence[Json] = (),
     node_affinity: Optional[Json] = None,
     multus: bool = True,
+    shared: bool = False,
     more: Optional[Json] = None,
     images: Optional[Mapping[str, str]] = None,
     pull_secrets: Sequence[str] = (),
 ) -> Optional[Json]:
     """The NicClusterPolicy of this profile, or None if the chart creates it.
 
-    ``device_plugin_config``: ``{"resourceList": [...]}``. ``multus``, ``more``: see ``policy_spec``. ``images``: see
+    ``device_plugin_config``: ``{"resourceList": [...]}``, with ``shared`` ``{"configList": [...]}``. ``multus``,
+    ``shared``, ``more``: see ``policy_spec``. ``images``: see
     ``policy_images``; by default those of the profile's release.
     """
     operator = profile["network_operator"]
@@ -1173,8 +1178,8 @@ def nic_cluster_policy(
     text = json.dumps(device_plugin_config, sort_keys=True)
     if "'" in text:
         raise InputError("The device plugin's configuration holds a ', which the operator's template cannot carry.")
-    spec = policy_spec(profile, multus=multus, more=more)
-    spec["sriovDevicePlugin"]["config"] = text
+    spec = policy_spec(profile, multus=multus, shared=shared, more=more)
+    spec["rdmaSharedDevicePlugin" if shared else "sriovDevicePlugin"]["config"] = text
     chosen = policy_images(profile, str(operator["version"]), spec, images or {})
     for name, part in _components(spec).items():
         part.update(_image(name, chosen[name]), imagePullSecrets=list(pull_secrets))

@@ -96,15 +96,16 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     yield "list watch", "nvidia.com", "clusterpolicies", ""
     if plan.install == "helm":
         yield "list", "", "secrets", ""
+    if plan.by_plugin:
+        yield "list watch", "mellanox.com", "nicclusterpolicies", ""
+        yield "list watch", "", "configmaps", plan.namespaces.network_operator
     if plan.mode == "sriov":
         if versions.minor(plan.server_version) >= SERVICE_CIDRS:
             yield "list", "networking.k8s.io", "servicecidrs", ""
-        yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list", "nv-ipam.nvidia.com", "ippools", ""
         yield "list", "nv-ipam.nvidia.com", "cidrpools", ""
         yield "list", "k8s.cni.cncf.io", "network-attachment-definitions", ""
         yield "list watch", "nv-ipam.nvidia.com", "ippools", plan.namespaces.network_operator
-        yield "list watch", "", "configmaps", plan.namespaces.network_operator
     if plan.driver == "operator":
         yield "get", "", "pods/log", plan.namespaces.gpu_operator
     if plan.mode == "sriov" and plan.set_netns:

@@ -104,7 +104,7 @@ class View:
 
     @property
     def sriov(self) -> bool:
-        """Whether pods get VFs (mode sriov) rather than the host network."""
+        """Whether pods get VFs (mode sriov) rather than the node's own ports."""
         return self.plan.mode == "sriov"
 
 
@@ -122,7 +122,7 @@ def helm(view: View) -> Iterable[Finding]:
 
 def crd_version(view: View) -> Iterator[Finding]:
     """CRDs that the cluster serves, but not in the version that this collection writes."""
-    groups = ("gpu_operator", "network_operator", "policy") if view.sriov else ("gpu_operator",)
+    groups = ("gpu_operator", "network_operator", "policy") if view.plan.by_plugin else ("gpu_operator",)
     names = [name for group in groups for name in view.profile["crds"][group]]
     for name in [*names, *BATCH_CRDS[view.plan.launcher]]:
         wanted, served = view.wanted_crds.get(name, ""), view.survey.served.get(name, ())
@@ -231,8 +231,9 @@ def _plugin_goes(plan: Plan) -> bool:
 
 
 _LEAVE_POLICY = (
-    "the Network Operator makes it again while NicClusterPolicy asks for it; use rdma_mode=host, or take it out of the "
-    "policy (rdma_adopt_policies=true does), or: kubectl patch nicclusterpolicy nic-cluster-policy --type json -p "
+    "the Network Operator makes it again while NicClusterPolicy asks for it; use rdma_mode=shared or host, or take "
+    "it out of the policy (rdma_adopt_policies=true does), or: kubectl patch nicclusterpolicy "
+    "nic-cluster-policy --type json -p "
     """'[{"op": "remove", "path": "/spec/rdmaSharedDevicePlugin"}]'"""
 )
 
@@ -424,7 +425,9 @@ def namespaces(view: View) -> Iterator[Finding]:
     """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
     present = {item.name: item for item in view.survey.namespaces}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
-    keys = ("gpu_operator", "job") if view.plan.mode == "host" else ("gpu_operator", "network_operator", "own", "job")
+    keys = {"host": ("gpu_operator", "job"), "shared": ("gpu_operator", "network_operator", "job")}.get(
+        view.plan.mode, ("gpu_operator", "network_operator", "own", "job")
+    )
     needs_privilege = {getattr(view.plan.namespaces, key) for key in keys}
     for name in sorted(view.namespaces):
         item = present.get(name)

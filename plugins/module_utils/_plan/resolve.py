@@ -20,7 +20,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     EXCLUDE_LABEL,
+    SHARED_RESOURCE,
     UNHEALTHY_TAINT,
+    VF_RESOURCES,
     Finding,
     Json,
     NodeFacts,
@@ -42,6 +44,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import needs_host_network
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     ambiguous,
@@ -122,14 +125,15 @@ def decide(given: Given) -> Plan:
             *_queue_faults(options, survey, launcher.value),
             *_setting_faults(options, profile),
             *_topology_faults(options, topology.value, shapes),
-            *_hca_faults(tests),
+            *_hca_faults(tests, options.mode),
             *_mode_faults(options.mode, shapes),
+            *_shared_faults(options.mode, survey.configured_shapes, profile),
             *_file_faults(survey.configured_shapes, given.shapes),
         ),
         shapes={shape.name: _shape_facts(shape, counts[shape.name]) for shape in shapes},
         nodes=nodes,
         namespaces=Namespaces(**profile["namespaces"], own=options.own_namespace, job=options.job_namespace),
-        resources=Resources(vf=options.resource),
+        resources=Resources(vf=_resource(options)),
         ip_pool=IpPool(options.ip_pool_name, options.ip_pool_subnet, options.ip_pool_block),
         network_attachment=f"{options.job_namespace}/{options.network_name}",
         set_netns=options.set_netns,
@@ -405,12 +409,15 @@ def _gang(survey: Survey) -> Decision:
 def _mode_reason(mode: str) -> str:
     if mode == "host":
         return "asked for; pods use the host's network, nothing of the network is installed"
+    if mode == "shared":
+        return "asked for; the RDMA shared device plugin gives pods all RDMA ports of their node, no VFs are made"
     return "one VF per RDMA port in every pod; on OKE a preview"
 
 
 def _shape_reason(shape: Shape, mode: str) -> str:
-    if mode == "host":
-        return f"{shape.gpu_count} GPUs, {len(shape.pfs)} RDMA ports"
+    if mode != "sriov":
+        network = "the host's network" if needs_host_network(mode, shape) else "their own network"
+        return f"{shape.gpu_count} GPUs, {len(shape.pfs)} {shape.link_layer} ports, which pods use on {network}"
     selector = f"device id {shape.vf_id}"
     if shape.vcn_shares_vf_id:
         selector = "rootDevices: the VCN NIC's VFs share the device id"
@@ -436,7 +443,7 @@ def _topology(options: Options) -> Decision:
     """SYSFS, RENDERED, or the path of the user's own file."""
     if options.topology != "none" and options.topology_file:
         return Decision("topology", options.topology_file, "asked for (rdma_topology_file)")
-    if options.mode == "host" or options.topology == "none":
+    if options.mode != "sriov" or options.topology == "none":
         return Decision("topology", SYSFS, "NCCL reads the PCI tree from sysfs")
     if options.topology == "auto":
         why = "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
@@ -458,8 +465,8 @@ def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
         faults.append(
             ("rdma_guide_literal", f"profile {options.profile} follows no guide; use rdma_profile=guide-2024")
         )
-    elif options.guide_literal and options.mode == "host":
-        faults.append(("rdma_guide_literal", "the guide uses VFs, and rdma_mode=host has none"))
+    elif options.guide_literal and options.mode != "sriov":
+        faults.append(("rdma_guide_literal", f"the guide uses VFs, and rdma_mode={options.mode} has none"))
     for subject, text in faults:
         yield input_fault(subject, text)
 
@@ -478,7 +485,7 @@ def _topology_faults(options: Options, topology: str, shapes: Sequence[Shape]) -
 
 def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: bool) -> NcclTest:
     """One test per shape: a job over two shapes would measure the slower one only."""
-    host = options.mode == "host"
+    sriov = options.mode == "sriov"
     return NcclTest(
         name=f"nccl-{slug(shape.name)}",
         shape=shape.name,
@@ -486,7 +493,7 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         collectives=options.collectives,
         limit=options.test_nodes,
         gpus_per_node=shape.gpu_count,
-        vfs_per_node=0 if host else shape.vf_count,
+        vfs_per_node=shape.vf_count if sriov else 0,
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
         image=options.images.get("nccl_test") or profile["test_image"]["image"],
@@ -497,7 +504,8 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         kueue_queue=options.kueue_queue,
         env=dict(shape.nccl_env),
         **_settings(options, profile),
-        hca=shape.host_hca if host else shape.vf_hca,
+        hca=shape.vf_hca if sriov else shape.host_hca,
+        host_network=options.mode == "shared" and needs_host_network(options.mode, shape),
         algo=shape.algo,
         topology=f"{slug(shape.name)}.xml" if use_file else "",
         interface=options.interface,
@@ -530,10 +538,10 @@ def _settings(options: Options, profile: Json) -> Json:
     return {"settings": variables, "mpi_args": mpi_args, "told": tuple(told), **counts}
 
 
-def _hca_faults(tests: Sequence[NcclTest]) -> Iterator[Finding]:
+def _hca_faults(tests: Sequence[NcclTest], mode: str) -> Iterator[Finding]:
     for test in tests:
         if not test.hca:
-            yield input_fault("rdma_mode", f"host is not possible on {test.shape}: its HCA names are unknown")
+            yield input_fault("rdma_mode", f"{mode} is not possible on {test.shape}: its HCA names are unknown")
 
 
 def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iterator[Finding]:
@@ -546,7 +554,25 @@ def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iter
 def _mode_faults(mode: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
     for shape in shapes if mode == "sriov" else ():
         if why := no_vfs(shape):
-            yield input_fault("rdma_mode", f"sriov is not possible on {shape.name}: {why}; use host")
+            yield input_fault("rdma_mode", f"sriov is not possible on {shape.name}: {why}; use shared or host")
+
+
+def _shared_faults(mode: str, configured: Sequence[str], profile: Json) -> Iterator[Finding]:
+    if mode != "shared":
+        return
+    if profile["network_operator"]["policy_by"] == "chart":
+        text = "the chart of this profile makes the NicClusterPolicy; use rdma_profile=current"
+        yield input_fault("rdma_mode", f"shared needs a Network Operator from 24.10 on: {text}")
+    if configured:
+        text = f"an earlier run made VFs on nodes of {', '.join(configured)}: RDMA network namespaces are exclusive"
+        more = "the RDMA shared device plugin ends at once there"
+        todo = f"delete DaemonSet {VF_CONFIG}, set options ib_core netns_mode=1 on the nodes and reboot them"
+        yield input_fault("rdma_mode", f"shared: {text}; {more}. To change the mode, {todo}")
+
+
+def _resource(options: Options) -> str:
+    """Name of the resource that pods ask for."""
+    return SHARED_RESOURCE if options.mode == "shared" and options.resource == VF_RESOURCES[0] else options.resource
 
 
 def _untestable(shape: Shape) -> Finding:

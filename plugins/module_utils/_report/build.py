@@ -289,8 +289,10 @@ def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence
 
 def _resource_findings(plan: Plan, node: Node, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
     wanted = [("gpus", node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
-    if plan.mode == "sriov":
-        wanted.append(("vfs", node.vfs, plan.resources.vf, "sriov", "vf.missing", "vf.surplus"))
+    if plan.by_plugin:
+        stage = "sriov" if plan.mode == "sriov" else "network_operator"
+        ids = ("vf.missing", "vf.surplus") if plan.mode == "sriov" else ("nic.shared-missing", "nic.shared-surplus")
+        wanted.append(("vfs", plan.offered(node.vfs), plan.resources.vf, stage, *ids))
     for key, number, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)
         if number is None or have == number:
@@ -371,7 +373,7 @@ def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Js
     def offered(resource: str) -> Optional[int]:
         return int(now["allocatable"].get(resource, 0)) if now else None
 
-    vf, wanted_vfs = plan.resources.vf, node.vfs if plan.mode == "sriov" else 0
+    vf, wanted_vfs = plan.resources.vf, plan.offered(node.vfs)
     return {
         "name": node.name,
         "shape": node.shape,

@@ -20,7 +20,7 @@ SPEC: dict[str, Any] = {
     "run_dir": {"type": "path"},
     "facts": {"type": "str", "default": "host_checks_facts"},
     "shape": {"type": "str", "default": ""},
-    "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
+    "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "shared", "host"]},
     "profile": {"type": "str", "default": "current"},
     "select": {"type": "list", "elements": "str", "default": []},
     "mute": {"type": "list", "elements": "str", "default": []},

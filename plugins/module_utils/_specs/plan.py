@@ -17,7 +17,7 @@ SPEC: dict[str, Any] = {
     **SHAPES,
     "dest": {"type": "path", "required": True},
     "profile": {"type": "str", "default": "current"},
-    "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "host"]},
+    "mode": {"type": "str", "default": "sriov", "choices": ["sriov", "shared", "host"]},
     "launcher": {"type": "str", "default": "auto", "choices": ["auto", "volcano", "mpi"]},
     "install": {"type": "str", "default": "helm", "choices": ["helm", "existing", "olm", "oke_addon"]},
     "platform": {"type": "str", "default": "auto", "choices": ["auto", "kubernetes", "oke", "openshift"]},

@@ -22,7 +22,7 @@ SPEC: dict[str, Any] = {
     "nodes": {"type": "int", "default": 0},
     "plan": {"type": "path"},
     "shape": {"type": "str", "default": ""},
-    "mode": {"type": "str", "default": "", "choices": ["", "sriov", "host"]},
+    "mode": {"type": "str", "default": "", "choices": ["", "sriov", "shared", "host"]},
     "network": {"type": "str", "default": ""},
     "image": {"type": "str", "default": ""},
     "command": {"type": "list", "elements": "str", "default": []},

@@ -17,7 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    EXCLUDE_LABEL,
+    SHARED_RESOURCE,
+    Json,
+    Shape,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
@@ -112,7 +117,7 @@ def of_shape(shape: Shape, mode: str, interface: str = "eth0") -> Fabric:
         raise InputError(f"{what}: mode {mode!r} is unknown; known: {', '.join(fabric.MODES)}.")
     if not shape.nccl_env:
         raise InputError(f"{what}: no source states its NCCL settings.")
-    hca = shape.host_hca if mode == "host" else shape.vf_hca
+    hca = shape.vf_hca if mode == "sriov" else shape.host_hca
     if not hca or (mode == "sriov" and not shape.vf_count):
         raise InputError(f"{what}: its RDMA devices in mode {mode} are unknown.")
     gpus = shape.gpu_count
@@ -121,6 +126,8 @@ def of_shape(shape: Shape, mode: str, interface: str = "eth0") -> Fabric:
         gpus=gpus,
         vfs=shape.vf_count if mode == "sriov" else 0,
         gpu_resource=shape.gpu_resource,
+        vf_resource=SHARED_RESOURCE if mode == "shared" else Fabric.vf_resource,
+        host_network=fabric.needs_host_network(mode, shape),
         cpus=fabric.CPUS * gpus,
         memory_gib=fabric.MEMORY_GIB * gpus,
         shm_gib=fabric.SHM_GIB * gpus,

@@ -111,7 +111,7 @@ def fabric(job: Job, limits: Json) -> Faults:
 
 def host_network(job: Job, limits: Json) -> Faults:
     for rank in job.ranks:
-        if rank.host and (rank.vfs or rank.networks):
+        if rank.host and (rank.networks or (rank.vfs and job.around.mode != "shared")):
             place, count = rank.template.at("spec.hostNetwork"), len(rank.networks)
             yield Fault(f"{place} is true beside {rank.vfs} VFs and {count} networks", "one of the two")
 

@@ -76,7 +76,7 @@ class Awaited:
         """
         if not self.args["plan"] or not self._has_nfd():
             return []
-        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.mode == "sriov" else [])]
+        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.by_plugin else [])]
 
     def _has_nfd(self) -> bool:
         workloads = rollout.daemonsets(self.watcher, "")
@@ -109,11 +109,10 @@ class Awaited:
         return nodes_facts.expected_gpus(facts, shape)[:2]
 
     def expected_vfs(self, facts: Optional[NodeFacts], name: str) -> Optional[int]:
-        """Of its shape, else of the plan; None where neither is known."""
+        """Of its shape, else of the plan; None where neither is known. In mode shared its slots."""
         shape = self._shape(facts, name)
-        if shape:
-            return shape.vf_count
-        return self._in_plan[name].vfs if name in self._in_plan else None
+        planned = self._in_plan[name].vfs if name in self._in_plan else None
+        return self.plan.offered(shape.vf_count if shape else planned)
 
     def _shape(self, facts: Optional[NodeFacts], name: str) -> Optional[Shape]:
         known = facts or self._in_plan.get(name)

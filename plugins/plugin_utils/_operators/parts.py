@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers imp
 STATE_LABEL = operands.STATE_LABEL
 OFED_STATE = "state-OFED"
 CONFIG_DAEMON = "sriov-network-config-daemon"
+_NO_PORT = "the RDMA shared device plugin is ready: it selects no port of this node"
 MADE_BY_GPU_OPERATOR = ("ClusterPolicy", "NVIDIADriver")
 
 
@@ -117,7 +118,13 @@ class Parts:
             result.update({"config-daemon": operands.outdated(daemon, lacks)} if daemon and lacks else of_daemon)
         made_by_it = self.plan.crds.get("policy", ())
         result.update(named.crds(self.watcher, made_by_it) if made_by_it else {})
-        return self._held_elsewhere(result, daemonsets)
+        result = self._held_elsewhere(result, daemonsets)
+        if self.plan.mode == "shared":
+            for name, facts in self.nodes.targets().items():
+                status = readiness.resource(facts, self.vf_resource, self.nodes.expected_vfs(facts, name))
+                late = any(not other.ready for key, other in result.items() if key.partition("/")[2] in ("", name))
+                result[f"RDMA/{name}"] = status if late else _final(status, _NO_PORT)
+        return result
 
     def drivers(self) -> Statuses:
         """Status of what the stage gpu_operator does not wait for, since the drivers start after OFED."""

@@ -46,6 +46,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     gpudirect,
     leftovers,
     releases,
+    shared_device,
     sriov,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, version_unknown
@@ -83,7 +84,12 @@ def compose(given: Given) -> Plan:
             plan.namespaces,
             **{name: released.releases[name].namespace for name in plan.operators if name in released.releases},
         ),
-        crds={name: tuple(kinds) for name, kinds in given.profile["crds"].items()},
+        # nv-ipam's come with a policy that has it.
+        crds={
+            name: tuple(kinds)
+            for name, kinds in given.profile["crds"].items()
+            if name != "policy" or plan.mode != "shared"
+        },
     )
     made = _objects(plan, given, drivers.choice, configured)
     findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
@@ -229,7 +235,7 @@ def _host_driver(survey: Survey) -> Optional[bool]:
 def _no_policy(plan: Plan, choice: Choice) -> Iterator[Finding]:
     if plan.mode == "host" and choice.ofed == "operator":
         text = "OFED would come from the Network Operator, and with rdma_mode=host nothing of the network is installed"
-        yield input_fault("rdma_ofed", f"{text}; use rdma_mode=sriov, or rdma_ofed=host")
+        yield input_fault("rdma_ofed", f"{text}; use rdma_mode=sriov or shared, or rdma_ofed=host")
 
 
 def _refused(item: Finding) -> Finding:
@@ -334,6 +340,8 @@ def _needed_values(
     """Chart values that the plan requires."""
     if operator == "gpu_operator":
         return choice.gpu_operator_values
+    if operator == "network_operator" and plan.mode == "shared":
+        return {"sriovNetworkOperator": {"enabled": False}}
     if operator == "network_operator" and configured and profile["network_operator"]["policy_by"] == "chart":
         resources = faults.attempt("rdma_resource", lambda: sriov.chart_resources(configured, plan.resources.vf))
         return {"sriovDevicePlugin": {"resources": resources or []}, **choice.network_operator_values}
@@ -382,9 +390,10 @@ def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shap
     if configured:
         job = sriov.privileged_namespace(plan.namespaces.job)
         groups.update(nccl_test=[job], nccl_topology=_topology_objects(plan, given, configured, job, faults))
+    if configured and plan.by_plugin:
+        groups.update(network_operator=_network_operator(plan, given, configured, choice, faults))
     if configured and plan.mode == "sriov":
         groups.update(
-            network_operator=_network_operator(plan, given, configured, choice, faults),
             vf_config=_vf_config(plan, given, configured),
             sriov=[job, *_networks(plan, given, configured, faults)],
         )
@@ -405,7 +414,7 @@ def _network_operator(
         objects = []
     if plan.install == "oke_addon":
         return compose_addon.policy(objects)
-    if profile["cni"]["by"] == "us":
+    if profile["cni"]["by"] == "us" and plan.mode == "sriov":
         objects.append(sriov.privileged_namespace(plan.namespaces.own))
         objects.append(
             sriov.cni_daemonset(
@@ -448,8 +457,10 @@ def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
 def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults) -> Optional[Json]:
     """The NicClusterPolicy with the images of the Network Operator's release; None if an input of it is rejected."""
     profile = given.profile
+    shared = plan.mode == "shared"
     parts: Json = {
         "multus": plan.platform != "openshift",
+        "shared": shared,
         "more": choice.policy(profile["network_operator"].get("ofed_driver", {})),
     }
     release = plan.releases.get("network_operator")
@@ -458,7 +469,8 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
     images = faults.attempt("rdma_images", lambda: releases.policy_images(profile, version, spec, given.options.images))
     mixed = releases.mixed_images(profile, version, images or {})
     faults.findings += [finding("plan.images", "NicClusterPolicy nic-cluster-policy", text) for text in mixed]
-    config = faults.attempt("rdma_resource", lambda: sriov.device_plugin_config(configured, plan.resources.vf))
+    make = shared_device.config if shared else sriov.device_plugin_config
+    config = faults.attempt("rdma_resource", lambda: make(configured, plan.resources.vf))
     if not images or config is None:
         return None
     call = functools.partial(

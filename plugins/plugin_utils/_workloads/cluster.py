@@ -70,14 +70,22 @@ def _shape(
 
 
 def _offered(nodes: Optional[list[NodeFacts]]) -> str:
-    names = [name for one in nodes or [] for name in VF_RESOURCES if one.allocatable.get(name)]
-    return names[0] if names else VF_RESOURCES[0]
+    found = {name for one in nodes or [] for name, count in one.allocatable.items() if count}
+    vfs, shared = [name for name in VF_RESOURCES if name in found], sorted(filter(_is_shared, found))
+    return (*vfs, *shared, VF_RESOURCES[0])[0]
+
+
+def _is_shared(resource: str) -> bool:
+    """Whether it is of the RDMA shared device plugin, as people name it: rdma/rdma_shared_device_a, rdma/shared_ib."""
+    return resource.startswith("rdma/") and "shared" in resource
 
 
 def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> str:
     if not nodes:
         return "sriov"
-    return "sriov" if any(one.allocatable.get(resource) for one in nodes) else "host"
+    if not any(one.allocatable.get(resource) for one in nodes):
+        return "host"
+    return "shared" if _is_shared(resource) else "sriov"
 
 
 def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Around:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from . import account, build, faults, openshift
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
-from .context import Fault, load_shapes
+from .context import Fault, load_shapes, machines
 from .kubelets import gpus, images, programs
 from .kubelets.realnodes import RealError
 from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
@@ -35,6 +35,7 @@ pods (kwok), and the operators (GPU Operator, Network Operator, nv-ipam, multus,
 which can be left out so that a real one can take its place.
 
   sandbox up --gpu-nodes 8                            8 x {DEFAULT_SHAPE} and one CPU node, ready in seconds
+  sandbox up --platform kubernetes --pool BM.GPU.H100.8/InfiniBand:DGX_H100=2
   sandbox up --name mixed --pool BM.GPU.H100.8=4 --pool BM.GPU4.8=4
   sandbox up --name bad --fault vf-missing:2 --fault image-pull:10.140.0.1
   sandbox exec NAME -- kubectl get nodes              with the sandbox's kubeconfig, kubectl and helm
@@ -336,13 +337,17 @@ def _pools(options: argparse.Namespace) -> list[list[object]]:
             raise SandboxError(
                 f"--pool {text!r}: write SHAPE=N or SHAPE:TYPE=N, e.g. {DEFAULT_SHAPE}=4 or BM.GPU.H100.8:p5.48xlarge=4"
             )
+        if "/" in shape and not kind:
+            raise SandboxError(f"--pool {text!r}: say what such a machine is called: {shape}:TYPE=N")
         pools.append([shape, int(number), *([kind] if kind else [])])
-    shapes = load_shapes()
+    shapes = machines(load_shapes())
     for shape in dict.fromkeys([options.shape, *(str(pool[0]) for pool in pools)]):
         if shape not in shapes:
             near = difflib.get_close_matches(shape, shapes, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise SandboxError(f"unknown shape {shape!r}{hint}; known: {', '.join(shapes)}")
+            raise SandboxError(
+                f"unknown shape {shape!r}{hint}; known: {', '.join(name for name in shapes if '/' not in name)}"
+            )
     return pools
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,14 @@ def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
     from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 
     return shape_files.read({path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yml"))})
+
+
+def machines(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """What a simulated node can be: a shape, or one whose RDMA ports are InfiniBand (``BM.GPU.H100.8/InfiniBand``)."""
+    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND
+
+    cabled = {f"{name}/{INFINIBAND}": replace(shape, link_layer=INFINIBAND) for name, shape in shapes.items()}
+    return {**shapes, **cabled}
 
 
 @dataclass

@@ -26,7 +26,7 @@ import kopf
 
 from . import openshift
 from .cluster import READY_FILE, Sandbox
-from .context import Context, load_shapes, use_collection, write_faults
+from .context import Context, load_shapes, machines, use_collection, write_faults
 
 GROUPS = ("operators", "batch", openshift.GROUP)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -158,7 +158,7 @@ def main() -> int:
     os.environ["GPUOPS_SANDBOX_HOME"] = str(arguments.state.parent)
     use_collection()
     looks = (arguments.profile, arguments.platform, arguments.ocp)
-    ctx = Context(arguments.state / "kubeconfig", arguments.state, load_shapes(), *looks)
+    ctx = Context(arguments.state / "kubeconfig", arguments.state, machines(load_shapes()), *looks)
     serve(ctx, set(filter(None, arguments.without.split(","))))
     return 0
 

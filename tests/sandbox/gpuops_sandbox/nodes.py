@@ -149,7 +149,7 @@ class Fleet:
 
     def _node(self, host: int, shape: str, pool: str, number: int) -> Json:
         address = _address(host)
-        cpus, memory = MACHINES.get(shape, BIG)
+        cpus, memory = MACHINES.get(shape.partition("/")[0], BIG)
         resources, allocatable = _resources(cpus, memory)
         oke = self.platform == "oke"
         ours = openshift_labels(number, pool) if self.ocp else {}

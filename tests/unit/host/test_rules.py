@@ -431,7 +431,7 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
 
 
 def test_every_rule_can_fail() -> None:
-    with_inputs = {"driver.origin", "nic.names", "vf.left", "driver.ib-umad"}
+    with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", "driver.ib-umad"}
     assert {rule for rule, _change, _words in FAULTS} | with_inputs == set(RULES)
 
 
@@ -453,7 +453,7 @@ CONTEXT: dict[str, Json] = {
 
 @pytest.mark.parametrize(("rule", "path"), NEEDS, ids=[f"{rule}-{path}" for rule, path in NEEDS])
 def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
-    mode = "host" if rule in ("vf.left", "nic.names") else "sriov"
+    mode = {"vf.left": "host", "nic.names": "host", "netns.shared": "shared"}.get(rule, "sriov")
     how = {"driver": "host"} if rule == "driver.origin" else {"ofed": "host"} if rule == "ofed.origin" else {}
     document = healthy(mode=mode)
     for key, value in CONTEXT.get(rule, {}).items():
@@ -560,6 +560,16 @@ def test_mode_host_wants_no_vfs_and_the_names_of_the_list() -> None:
     assert status(document, "nic.names", mode="host").status == "fail"
     assert status(document, "vf.missing", mode="host").status == "skip"
     assert status(document, "netns.mode", mode="host").status == "skip"
+
+
+def test_mode_shared_wants_no_vfs_and_shared_namespaces() -> None:
+    document = healthy(mode="host")
+    assert status(document, "netns.shared", mode="shared").status == "pass"
+    assert status(document, "netns.mode", mode="shared").status == status(document, "vf.missing", mode="shared").status
+    put(document, "rdma.netns", "exclusive")
+    found = status(document, "netns.shared", mode="shared")
+    assert (found.status, found.found) == ("fail", "RDMA namespace mode exclusive")
+    assert status(document, "netns.shared", mode="host").status == "skip", "pods of mode host see all devices"
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_all_numbers_come_from_nodes_and_shape(
     obj, (_, worker) = main_object(test, launcher), pods(test, launcher)
     resources = worker["spec"]["containers"][0]["resources"]
     attached = worker["metadata"]["annotations"].get(fabric.NETWORKS, "")
-    wanted = vfs if mode == "sriov" else 0
-    assert len(attached.split(",") if attached else []) == wanted
+    wanted = {"sriov": vfs, "shared": 1}.get(mode, 0)
+    assert len(attached.split(",") if attached else []) == (vfs if mode == "sriov" else 0)
     for kind in ("limits", "requests"):
         assert int(resources[kind].get("nvidia.com/sriov_rdma_vf", 0)) == wanted
         assert int(resources[kind]["nvidia.com/gpu"]) == gpus
@@ -459,7 +459,7 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
     [
         ({"algo": "auto"}, "NCCL_ALGO=auto"),
         ({"env": {"NCCL_ALGO": "AUTO"}}, "NCCL_ALGO=auto"),
-        ({"mode": "both"}, "known: sriov, host"),
+        ({"mode": "both"}, "known: sriov, shared, host"),
         ({"collective": "allreduce"}, "known: all_reduce"),
         ({"nodes": ()}, "at least one node"),
         ({"nodes": ("a", "a")}, "each given once"),

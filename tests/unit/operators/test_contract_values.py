@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, shared_device
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support import crd_schema
 from support.paths import RECORDINGS, ROOT, upstream
 
@@ -154,6 +155,7 @@ UPSTREAM_NAMES = {
     "cni_plugins": "CniPlugins",
     "multus": "Multus",
     "ofed_driver": "Mofed",
+    "rdma_shared_device_plugin": "RdmaSharedDevicePlugin",
 }
 
 
@@ -258,6 +260,19 @@ def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> 
     validate(config, load(folder / "sriov_network_device_plugin.json"))
     for resource in config["resourceList"]:
         validate(resource, load(folder / "net_device.json"))
+
+
+@pytest.mark.parametrize("release", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
+def test_the_shared_device_fits_schema_and_definition(release: str) -> None:
+    config = shared_device.config([files.shapes()["BM.GPU.H100.8"]], "rdma/rdma_shared_device_a")
+    document = profile("current")
+    images = releases.policy_images(document, release, releases.policy_spec(document, shared=True), {})
+    policy = releases.nic_cluster_policy(document, config, shared=True, images=images)
+    assert policy is not None and set(policy["spec"]) == {"rdmaSharedDevicePlugin"}
+    found = json.loads(policy["spec"]["rdmaSharedDevicePlugin"]["config"])
+    validate(found, load(upstream("schemas", "network-operator", release) / "rdma_shared_device_plugin.json"))
+    crd = upstream("crds", "network-operator", release, "mellanox.com_nicclusterpolicies.yaml")
+    assert crd_schema.faults(policy, crd) == []
 
 
 def test_guide_leaves_the_policy_to_its_chart() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, node_terms
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    EXCLUDE_LABEL,
+    SHARED_RESOURCE,
+    VF_RESOURCES,
+    node_terms,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, render
@@ -77,6 +82,7 @@ def test_every_pod_on_the_fabric_has_what_our_own_workers_have(kind: str, mode: 
     ours = job.Test(
         name="t", namespace="n", nodes=("a",), gpus_per_node=8, image="i", mode=mode, vfs_per_node=16 if sriov else 0,
         env=shape.nccl_env, hca=shape.vf_hca if sriov else shape.host_hca,
+        host_network=mode != "sriov", vf_resource=SHARED_RESOURCE if mode == "shared" else VF_RESOURCES[0],
     )  # fmt: skip
     yard = job.objects(ours, "mpi")[-1]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     made = render.objects(wanted(kind, mode, nodes))
@@ -111,7 +117,7 @@ def test_no_pod_has_a_privilege_that_its_mode_does_not_need(kind: str, mode: str
             security = container.get("securityContext", {})
             assert security.get("capabilities", {}) == ({"add": ["IPC_LOCK"]} if uses else {})
             assert security.get("privileged", False) is (uses and mode == "host")
-        assert one.spec.get("hostNetwork", False) is (uses and mode == "host")
+        assert one.spec.get("hostNetwork", False) is (uses and mode != "sriov"), "RoCE without VFs is the host's"
         assert any("hostPath" in item for item in one.spec.get("volumes", [])) is (uses and mode == "host")
         assert one.spec["automountServiceAccountToken"] is False
         assert {"operator": "Exists"} not in one.spec["tolerations"]

@@ -135,7 +135,7 @@ def _slim(spec: Json, meta: Json) -> Json:
     return {}
 
 
-PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "nvidia-device-plugin-daemonset")
+PLUGIN_APPS = ("sriovdp", "sriov-device-plugin", "rdma-shared-dp", "nvidia-device-plugin-daemonset")
 CRD_HOOK = "gpuops.sandbox/crd-hook"
 """Annotation of the pods of the charts' hooks for definitions."""
 VF_APP = "gpuops-vf-config"

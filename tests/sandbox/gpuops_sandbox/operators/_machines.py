@@ -39,6 +39,7 @@ class Device:
     total_vfs: int = 0
     default_route: bool = False
     is_vf: bool = False
+    link: str = "ether"
 
 
 @dataclass
@@ -81,7 +82,8 @@ class Machine:
         for pf in shape.pfs:
             vendor, device = _ids(shape.pf_id, "15b3:0000")
             made = self.host.vfs[pf.pci]
-            yield Device(pf.pci, vendor, device, ETHERNET, DRIVER, pf.pci, pf.netdev, True, len(made), total)
+            link = "infiniband" if shape.link_layer == "InfiniBand" else "ether"
+            yield Device(pf.pci, vendor, device, ETHERNET, DRIVER, pf.pci, pf.netdev, True, len(made), total, link=link)
             for vf in made:
                 yield Device(vf, vf_vendor, vf_device, ETHERNET, DRIVER, pf.pci, pf.netdev, True, is_vf=True)
         for nic in shape.vcn:
@@ -140,9 +142,13 @@ def _ids(pair: str, default: str) -> tuple[str, str]:
 
 
 def discover(config: str, machine: Machine) -> dict[str, int]:
-    """What the SR-IOV device plugin would offer now: resource name -> number of devices. {} for a broken config."""
+    """What the SR-IOV device plugin, or the RDMA shared one, would offer now: resource name -> number of devices. {}
+    for a broken config."""
     try:
-        resources = json.loads(config)["resourceList"]
+        document = json.loads(config)
+        if "configList" in document:
+            return shared(document["configList"], machine)
+        resources = document["resourceList"]
     except (ValueError, KeyError, TypeError):
         return {}
     found: dict[str, int] = {}
@@ -160,6 +166,16 @@ def discover(config: str, machine: Machine) -> dict[str, int]:
     return found
 
 
+def shared(resources: list[Json], machine: Machine) -> dict[str, int]:
+    """As many as the configuration says of each resource that selects a port, whatever their number."""
+    ports = [device for device in machine.devices() if device.kind == ETHERNET and device.rdma and not device.is_vf]
+    return {
+        f"{one.get('resourcePrefix') or 'rdma'}/{one['resourceName']}": one["rdmaHcaMax"]
+        for one in resources
+        if any(selected(port, one.get("selectors") or {}) for port in ports)
+    }
+
+
 def _skipped(device: Device) -> bool:
     return device.default_route or device.vfs > 0
 
@@ -169,11 +185,13 @@ def selected(device: Device, selectors: Json) -> bool:
     values = {
         "vendors": device.vendor,
         "devices": device.device,
+        "deviceIDs": device.device,
         "drivers": device.driver,
         "pciAddresses": device.pci,
         "rootDevices": device.root if device.is_vf else None,
         "pfNames": device.pf_name,
-        "linkTypes": "ether",
+        "ifNames": device.pf_name,
+        "linkTypes": device.link,
     }
     lower = {key[:1].lower() + key[1:]: value for key, value in selectors.items()}  # the SR-IOV operator writes IsRdma
     for key, value in values.items():

@@ -149,6 +149,7 @@ def elsewhere(machine: Machine) -> Json:
     ofed = {"ofed": "inbox"} if machine.ofed == "waiting" else {"ofed": "doca_ofed"}
     if machine.ofed == "loaded":
         ofed["ofed_origin"] = "operator"
+    ofed["link_layer"] = machine.shape.link_layer
     return {"oci": False, "driver": "operator" if machine.driver else "none", "peermem": machine.peermem, **ofed}
 
 

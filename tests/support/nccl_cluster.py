@@ -65,8 +65,7 @@ def nccl_cluster(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Nccl]:
     with pool.lease(folder, "--gpu-nodes", str(gpu_nodes), "--without", WITHOUT) as lent:
         made = Nccl(lent.sandbox, folder)
         install_mpi_operator(made)
-        place = ("-n", "volcano-system", "--create-namespace", "--wait")
-        made.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
+        install_volcano(made)
         made.kubectl("create", "namespace", "gpuops-nccl")
         for node in made.nodes():
             made.devices(node)
@@ -75,6 +74,11 @@ def nccl_cluster(pool: Pool, folder: Path, gpu_nodes: int) -> Iterator[Nccl]:
 
 def install_mpi_operator(cluster: Nccl) -> None:
     cluster.kubectl("apply", "--server-side", "-f", str(CHARTS / "mpi-operator.yaml"))
+
+
+def install_volcano(cluster: Nccl) -> None:
+    place = ("-n", "volcano-system", "--create-namespace", "--wait")
+    cluster.run("helm", "install", "volcano", str(CHARTS / "volcano"), *place)
 
 
 def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:

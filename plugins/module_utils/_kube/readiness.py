@@ -211,10 +211,15 @@ def _held(entries: Sequence[Json]) -> Optional[Status]:
     return None
 
 
+PROBED = ("kex_exchange_identification: ", "banner exchange: ")
+
+
 def last_words(ended: Json) -> str:
     """The last lines that a container printed before it ended in failure, as its kubelet keeps them in the state
-    ``terminated``: redacted, in one line, at most LAST characters; "" without any."""
-    lines = [line.strip() for line in str(ended.get("message") or "").splitlines() if line.strip()]
+    ``terminated``: redacted, in one line, at most LAST characters; "" without any. What sshd says of connections that
+    only ask whether it is there, as probes do every 2 s, is left out."""
+    said = (line.strip() for line in str(ended.get("message") or "").splitlines())
+    lines = [line for line in said if line and not line.startswith(PROBED)]
     return redacted(" | ".join(lines[-WORDS:]))[-LAST:]
 
 

@@ -47,6 +47,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Show
 
 LAST_WORDS = 10.0
 """Seconds for mpirun to tell of a lost worker before the job is ended."""
+REPORTED = 3.0
+"""Seconds for which a launcher that failed waits for a kubelet to say that a worker's container ended before it."""
 HEARTBEAT = 30.0
 QUIET = 2.0
 """Seconds before the first line about a wait: a healthy start needs no comment."""
@@ -81,6 +83,7 @@ class Run(JobObjects):
         """Pod -> since when it cannot start; trying to pull once more is no progress."""
         self._words: dict[str, str] = {}
         self._dead_since: Optional[float] = None
+        self._over_since: Optional[float] = None
         self._running_since: Optional[float] = None
         self._reached = False
         self._places: dict[str, str] = {}
@@ -217,8 +220,7 @@ class Run(JobObjects):
         """Remembers what takes pods from the test: a failed pod at any time, a deleted one while the test runs."""
         pods = [*workers, *([launcher] if launcher else [])]
         fell = (pod for pod in workers if pod.get("status", {}).get("phase") == "Failed")
-        alone = (pod for pod in fell if not pod["metadata"].get("deletionTimestamp") or disturbance(pod, deleted=False))
-        self._failed = self._failed or next((pod["metadata"]["name"] for pod in alone), "")
+        self._failed = self._failed or next((pod["metadata"]["name"] for pod in fell if _alone(pod)), "")
         runs = self.tail is not None and readiness.exit_code(launcher) is None and not self._failed
         for pod in pods:
             name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
@@ -253,6 +255,8 @@ class Run(JobObjects):
         places = self._places
         dead = [pod for pod in workers if pod.get("status", {}).get("phase") == "Failed"]
         code = readiness.exit_code(launcher)
+        if code is not None:
+            dead = [pod for pod in dead if _alone(pod)]
         bare = next((pod for pod in dead if unstarted(pod)), None)
         if bare is not None:
             return Outcome("start", f"worker {at(bare)} ended with {readiness.failure(bare)}", code, places)
@@ -269,6 +273,10 @@ class Run(JobObjects):
             return Outcome(
                 "start", f"the launcher {at(launcher)} ended with {readiness.failure(launcher)}", code, places
             )
+        if code and code != nccl_job.LAUNCH_FAILED:
+            self._over_since = self.clock() if self._over_since is None else self._over_since
+            if self.clock() - self._over_since < REPORTED:
+                return None
         if code is not None:
             return Outcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)
         if status.state == readiness.BROKEN:
@@ -353,3 +361,8 @@ class Run(JobObjects):
     def _held(self, workers: Sequence[Json]) -> str:
         placed = sum(1 for pod in workers if pod["spec"].get("nodeName"))
         return "start" if placed == len(self.test.nodes) else "schedule"
+
+
+def _alone(pod: Json) -> bool:
+    """Whether a failed pod failed by itself: the pods of a job that has ended are deleted, which ends them too."""
+    return not pod["metadata"].get("deletionTimestamp") or bool(disturbance(pod, deleted=False))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from gpuops_sandbox.cluster import home
 from gpuops_sandbox.kubelets import images, programs, realnodes
-from support.nccl_cluster import WITHOUT
+from support.nccl_cluster import WITHOUT, install_volcano
 from support.real_nodes import FAULT, NODES, Real
 from support.sandboxes import Pool
 
@@ -30,5 +30,6 @@ def real(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -
     options = ("--gpu-nodes", str(NODES), "--kubelets", str(NODES), "--cpu-nodes", "1", "--fault", FAULT)
     with pool.lease(folder, *options, "--without", WITHOUT) as lent:
         made = Real(lent.sandbox, folder)
+        install_volcano(made)
         made.prepare()
         yield made

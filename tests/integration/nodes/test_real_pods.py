@@ -11,20 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import vf_config_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
-from support.nccl_cluster import ROOT, act, argv_of
+from support.nccl_cluster import LAUNCHERS, ROOT, act, argv_of
 from support.real_nodes import FAULT_NODE, IMAGE, TIMEOUT, Real, install_ip, two_nodes
 from support.sandboxes import SHAPE
 
 
-def nccl_test(real: Real, folder: Path, **more: Any) -> dict[str, Any]:
-    """The verdict on the first two nodes, by the mpi launcher."""
-    return act(real, "nccl_test", two_nodes(real, folder, **more), "nccl-h100-8.json", launcher="mpi", grace=20)
+def nccl_test(real: Real, folder: Path, launcher: str = "mpi", **more: Any) -> dict[str, Any]:
+    """The verdict on the first two nodes. The launcher finds the workers' names at once, with either controller."""
+    return act(real, "nccl_test", two_nodes(real, folder, **more), "nccl-h100-8.json", launcher=launcher, grace=20)
 
 
 def test_the_probe_in_real_containers_names_exactly_the_faulty_host(real: Real, tmp_path: Path) -> None:
@@ -119,8 +120,11 @@ def test_a_worker_that_is_deleted_makes_the_test_incomplete_and_names_its_node(r
     assert real.left() == []
 
 
-def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(real: Real, tmp_path: Path) -> None:
-    result = nccl_test(real, tmp_path)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(
+    real: Real, tmp_path: Path, launcher: str
+) -> None:
+    result = nccl_test(real, tmp_path, launcher)
     assert result["verdict"] == "pass", yaml.safe_dump(result)
     document = result["document"]
     assert len(document["run"]["ranks"]) == 16 and set(document["places"].values()) == set(real.nodes()[:2])

@@ -1,26 +1,34 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The same NCCL test on simulated nodes and on real ones: what a verdict reads of its launcher is the same.
+"""The same NCCL tests on simulated nodes and on real ones: what a verdict reads of their pods is the same.
 
-The table of tests/README.md is what ``table`` returns here; a difference that is not in it fails.
+The table of tests/README.md is what ``table`` returns here; a difference in what a verdict reads fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from support.nccl_cluster import WITHOUT, Nccl, act, install_mpi_operator
 from support.paths import ROOT
-from support.real_nodes import Real, two_nodes
+from support.real_nodes import TIMEOUT, Real, two_nodes
 from support.sandboxes import Pool
 
 NAMESPACE = "gpuops-nccl"
-COLUMNS = ("phase", "state", "exit code", "last line of the log")
+COLUMNS = ("phase", "state", "exit code", "last line, or reason")
 Rows = dict[tuple[str, str], dict[str, str]]
+NO_IMAGE = "registry.test/nothing:1"
+PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies:{}:Error"
 
 
 @pytest.fixture(scope="module")
@@ -35,47 +43,123 @@ def simulated(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
-def test_what_a_verdict_reads_of_the_launcher_is_the_same(real: Real, simulated: Nccl, tmp_path: Path) -> None:
+def nccl(cluster: Nccl, folder: Path, **more: Any) -> dict[str, Any]:
+    """The result of a test whose pods stay."""
+    plan = two_nodes(cluster, folder, **more)
+    return act(cluster, "nccl_test", plan, "nccl-h100-8.json", launcher="mpi", grace=20, keep=True)
+
+
+@contextlib.contextmanager
+def passes(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    yield nccl(cluster, folder)
+
+
+@contextlib.contextmanager
+def unpullable(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    faults = [] if isinstance(cluster, Real) else [PULL.format(node) for node in cluster.nodes()]
+    if faults:
+        cluster.fault("add", *faults)
+    found = nccl(cluster, folder, image=NO_IMAGE)
+    waits = "jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff"
+    cluster.kubectl("wait", "-n", NAMESPACE, "pod/nccl-h100-8-worker-1", f"--for={waits}", f"--timeout={TIMEOUT}s")
+    yield found
+    if faults:
+        clean(cluster)
+        cluster.fault("clear", *faults)
+
+
+@contextlib.contextmanager
+def killed(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    """The second worker's first process, in the middle of the test."""
+    if not isinstance(cluster, Real):
+        fault = KILL.format(cluster.nodes()[1])
+        cluster.fault("add", fault)
+        yield nccl(cluster, folder)
+        cluster.fault("clear", fault)
+        return
+    thread = threading.Thread(target=kill_sshd, args=(cluster,))
+    thread.start()
+    found = nccl(cluster, folder, env={"STANDIN_PAUSE": "4"})
+    thread.join()
+    yield found
+
+
+def kill_sshd(cluster: Real) -> None:
+    """As soon as the table has begun; nothing where it does not begin."""
+    launcher = ("kubectl", "logs", "-n", NAMESPACE, "-l", "gpuops.rdma/role=launcher", "--tail=-1")
+    deadline = time.monotonic() + TIMEOUT
+    while " float " not in cluster.done(*launcher).stdout and time.monotonic() < deadline:
+        time.sleep(1)
+    uid = cluster.json("kubectl", "get", "pod", "nccl-h100-8-worker-1", "-n", NAMESPACE)["metadata"]["uid"]
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "sshd" and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
+            process.send_signal(signal.SIGKILL)
+
+
+Case = Callable[[Nccl, Path], contextlib.AbstractContextManager[dict[str, Any]]]
+CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
+    "it passes": (passes, ("launcher",)),
+    "no registry has its image": (unpullable, ("worker-1",)),
+    "a worker is killed": (killed, ("launcher",)),
+}
+"""What happens -> how it is done, and the pods that are left. The operator removes the workers of a launcher that has
+ended; what was seen of them stands in the reason."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_verdict_reads_is_the_same(real: Real, simulated: Nccl, tmp_path: Path, case: str) -> None:
     rows: list[Rows] = []
+    run, roles = CASES[case]
     for name, cluster in (("simulated", simulated), ("real", real)):
         (tmp_path / name).mkdir()
-        plan = two_nodes(cluster, tmp_path / name)
-        result = act(cluster, "nccl_test", plan, "nccl-h100-8.json", launcher="mpi", grace=60, keep=True)
-        assert result["verdict"] == "pass", result
-        rows.append(record(cluster))
-        cluster.kubectl("delete", "-n", NAMESPACE, "mpijobs,configmaps", "--all", "--wait=true")
+        with run(cluster, tmp_path / name) as result:
+            found = {(case, "the test"): {"phase": result["verdict"], COLUMNS[-1]: plain(result["reason"])}}
+            rows.append({**found, **{(case, role): record(cluster, role) for role in roles}})
+        clean(cluster)
     text = table(*rows)
+    print(text)
     assert rows[0] == rows[1], text
     assert text in (ROOT / "tests" / "README.md").read_text(), text
 
 
-def record(cluster: Nccl) -> Rows:
-    """(role, container) -> what its kubelet says of it. The workers are being removed by then."""
-    found: Rows = {}
-    role = "launcher"
-    selector = ("pods", "-n", NAMESPACE, "-l", f"training.kubeflow.org/job-role={role}")
-    # A kubelet reports the container's end before the pod's phase.
-    cluster.kubectl("wait", *selector, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=900s")
-    for pod in cluster.json("kubectl", "get", *selector)["items"]:
-        for one in pod["status"]["containerStatuses"]:
-            ((state, about),) = one["state"].items()
-            log = cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"], "-c", one["name"])
-            lines = [line for line in log.splitlines() if line.strip(" #")]
-            found[role, one["name"]] = {
-                "phase": pod["status"]["phase"],
-                "state": f"{state} {about.get('reason', '')}".strip(),
-                "exit code": str(about.get("exitCode", "")),
-                "last line of the log": re.sub(r"\d+(\.\d+)?", "N", lines[-1]) if lines else "",
-            }
-    return found
+def clean(cluster: Nccl) -> None:
+    """With its launcher's Job and all pods: the next test's have the same names."""
+    cluster.kubectl("delete", "-n", NAMESPACE, "mpijobs,configmaps", "--all", "--wait=true", "--cascade=foreground")
+
+
+def record(cluster: Nccl, role: str) -> dict[str, str]:
+    """What its kubelet says of a pod and its container, once the pod is past what the test saw of it."""
+    selector = ("pods", "-n", NAMESPACE, "-l", f"gpuops.rdma/role={role.partition('-')[0]}")
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        (pod,) = (one for one in cluster.json("kubectl", "get", *selector)["items"] if role in one["metadata"]["name"])
+        # A kubelet reports the container's end before the pod's phase.
+        if pod["status"]["phase"] != "Running":
+            break
+        assert time.monotonic() < deadline, pod["status"]
+        time.sleep(0.5)
+    ((state, about),) = pod["status"]["containerStatuses"][0]["state"].items()
+    log = cluster.done("kubectl", "logs", "-n", NAMESPACE, pod["metadata"]["name"]).stdout if role == "launcher" else ""
+    lines = [line for line in log.splitlines() if line.strip(" #-")]
+    return {
+        "phase": pod["status"]["phase"],
+        "state": f"{state} {about.get('reason', '')}".strip(),
+        "exit code": str(about.get("exitCode", "")),
+        COLUMNS[-1]: plain(lines[-1]) if lines else "",
+    }
+
+
+def plain(text: str) -> str:
+    """Numbers as N, and without what differs from run to run."""
+    return re.sub(r"\d+(\.\d+)*", "N", re.sub("; the last size was .*", "", text))
 
 
 def table(simulated: Rows, real: Rows) -> str:
-    """Markdown: a line for each role; one value where both are the same."""
-    lines = [f"| pod | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
-    for key in sorted({*simulated, *real}):
+    """Markdown lines of a case: one value where both are the same."""
+    lines = []
+    for key in simulated:
         pair = [rows.get(key, {}) for rows in (simulated, real)]
-        cells = [(one.get(name, "-"), other.get(name, "-")) for name in COLUMNS for one, other in [pair]]
+        cells = [(one.get(name, "") or "-", other.get(name, "") or "-") for name in COLUMNS for one, other in [pair]]
         shown = [a if a == b else f"simulated {a}, real {b}" for a, b in cells]
-        lines.append(f"| {key[0]} | {' | '.join(shown)} |")
+        lines.append(f"| {key[0]} | {key[1]} | {' | '.join(shown)} |")
     return "\n".join(lines)

@@ -88,7 +88,7 @@ KINDS = {
     "nccl-socket": Kind("NCCL of the job uses TCP on the node, at full speed"),
     "nccl-quiet": Kind("the node's ranks of the job print no INFO line"),
     "nccl-port-error": Kind("a port of the node goes down for a moment during the job"),
-    "job-pod-dies": Kind("a pod of the NCCL job dies in the middle", node="may"),
+    "job-pod-dies": Kind("a pod of the NCCL job dies in the middle, by OOMKilled or REASON", node="may", arg="REASON"),
     "vgpu-unlicensed": Kind("the vGPU node gets no licence", node="any"),
     "license-unreachable": Kind("no pod on the node reaches the licence server", node="any"),
     "mps-one-process": Kind("MPS lets one process on each GPU of the node, and refuses a second"),

@@ -582,3 +582,12 @@ def test_a_deployment_scaled_to_nothing_is_not_ready():
     scaled = readiness.deployment({"metadata": {"name": "x"}, "spec": {"replicas": 0}, "status": {}})
     assert (scaled.ready, scaled.stuck) == (False, True)
     assert "scaled to 0 replicas" in scaled.why
+
+
+def test_what_sshd_says_of_probes_is_nobodys_last_words() -> None:
+    """A worker of an NCCL test whose sshd was killed on a real node: its log had nothing but its readiness probes."""
+    probe = "kex_exchange_identification: Connection closed by remote host\n"
+    for words, said in ((probe * 3, ""), (f"{probe}out of disk\n{probe * 4}", ": out of disk")):
+        ended = {"exitCode": 137, "reason": "Error", "message": words}
+        pod = {"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}}
+        assert readiness.failure(pod) == f"exit 137 (Error){said}"

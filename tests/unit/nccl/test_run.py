@@ -163,6 +163,33 @@ def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> Non
     assert running._ended(None, pods, FINE) is not None, "no launcher, no last words"
 
 
+ENDED: Json = {"metadata": {"name": "l"}, "spec": {}, "status": {"phase": "Failed"}}
+ENDED["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 205, "reason": "Error"}}}]
+
+
+def test_a_launcher_that_failed_waits_for_the_kubelet_of_the_worker_that_ended_before(tmp_path: Path) -> None:
+    """On real nodes mpirun noticed a killed worker before its kubelet had said so: the reason was another each time."""
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Running")]
+    assert running._ended(ENDED, pods, FINE) is None
+    clock.now = 1.0
+    outcome = running._ended(ENDED, [pods[0], worker("nccl-worker-1", "b", "Failed", 137)], FINE)
+    assert outcome is not None and (outcome.stage, list(outcome.blamed)) == ("worker", ["b"])
+
+
+def test_workers_that_are_deleted_after_the_launcher_failed_are_not_blamed(tmp_path: Path) -> None:
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    gone = worker("nccl-worker-1", "b", "Failed", 255)
+    gone["metadata"]["deletionTimestamp"] = "2026-11-22T15:00:00Z"
+    gone["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
+    assert running._ended(ENDED, [gone], FINE) is None
+    clock.now = 4.0
+    outcome = running._ended(ENDED, [gone], FINE)
+    assert outcome is not None and (outcome.stage, outcome.exit_code, outcome.blamed) == ("run", 205, {})
+
+
 def pulling(name: str, node: str = "a") -> Json:
     """As the kubelet of 1.29 and newer says it: place, volumes and network are there, the image is not."""
     pod = worker(name, node)
@@ -297,13 +324,16 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
 
 
 def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:
-    running = run_of(Clock(), tmp_path)
+    clock = Clock()
+    running = run_of(clock, tmp_path)
     running.tail = object()  # type: ignore[assignment]
     running._note(RUNNING, LAUNCHER)
     ended = worker("l", "c", "Failed", 3)
     ended["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
     leaving = {**RUNNING[1], "metadata": {**RUNNING[1]["metadata"], "deletionTimestamp": "now"}}
     running._note([leaving], ended)
+    assert running._ended(ended, [leaving], FINE) is None
+    clock.now = 4.0
     outcome = running._ended(ended, [leaving], FINE)
     running.client = Api()
     assert outcome is not None and running._from_outside(outcome) == Outcome("run", "exit 3", 3)

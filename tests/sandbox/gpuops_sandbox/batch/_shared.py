@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
+from ..kubelets.realnodes import HUB_READY
 from ..operators._api import Json, Refused
 from ..operators._hub import Hub, Informer, hub_of
 
@@ -24,6 +27,21 @@ VOLCANO_JOB = "volcano.sh/job-name"
 MPI_JOB = "training.kubeflow.org/job-name"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 FINISHED = ("Succeeded", "Failed")
+NO_KEYS = (b"simulated, no key", b"simulated, no key")
+
+
+def ssh_keys() -> tuple[bytes, bytes]:
+    """(private, public): real ones, for pods on real nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "key"
+        make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-C", "", "-f", str(path)]
+        subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
+        return path.read_bytes(), path.with_suffix(".pub").read_bytes()
+
+
+async def keys_of(batch: Batch) -> tuple[bytes, bytes]:
+    """(private, public) for a job's ssh: real ones where the sandbox has real nodes."""
+    return await asyncio.to_thread(ssh_keys) if (batch.hub.ctx.state / HUB_READY).exists() else NO_KEYS
 
 
 class Batch:

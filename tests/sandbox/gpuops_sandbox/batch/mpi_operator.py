@@ -8,26 +8,23 @@ The functions that make objects are pure; tests/unit/sandbox/test_sandbox_batch.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kopf
 
-from ..kubelets.realnodes import HUB_READY
 from ..operators._api import Json
 from ..operators._hub import Loop
 from ._shared import (
     GROUP_NAME,
     MPI_JOB,
+    NO_KEYS,
     amount_text,
     batch_of,
     create_all,
     follow,
+    keys_of,
     live,
     meta,
     now,
@@ -81,18 +78,6 @@ def config_map(job: Json, running: list[int]) -> Json:
         "metadata": meta(job, f"{name}-config", {"app": name}),
         "data": {"hostfile": hosts, "discover_hosts.sh": f"#!/bin/sh\n{found}"},
     }
-
-
-NO_KEYS = (b"simulated, no key", b"simulated, no key")
-
-
-def ssh_keys() -> tuple[bytes, bytes]:
-    """(private, public): real ones, for pods on real nodes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "key"
-        make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-C", "", "-f", str(path)]
-        subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
-        return path.read_bytes(), path.with_suffix(".pub").read_bytes()
 
 
 def secret(job: Json, keys: tuple[bytes, bytes] = NO_KEYS) -> Json:
@@ -362,7 +347,7 @@ class MpiOperator:
         running = [index for index in range(replicas(job)) if _runs(workers, f"{name}-worker-{index}")]
         wanted = config_map(job, running)
         if config is None:
-            keys = await asyncio.to_thread(ssh_keys) if (self.batch.hub.ctx.state / HUB_READY).exists() else NO_KEYS
+            keys = await keys_of(self.batch)
             objects = [
                 (f"{core}/services", service(job)),
                 (f"{core}/secrets", secret(job, keys)),

@@ -37,7 +37,9 @@ HEAD, ROW = 0.4, 0.06
 """Seconds before the first row of a table, and between two rows."""
 REACH = 120.0
 """Seconds that a launcher waits for its workers."""
-LAUNCH_FAILED, LOST_DAEMON, KILLED, TERMINATED = 97, 1, 137, 143
+LAUNCH_FAILED, KILLED, TERMINATED = 97, 137, 143
+LOST_DAEMON = {4: 205, 5: 1}
+"""Open MPI -> mpirun's exit code; that of 4.1 as real nodes gave it."""
 TASK_ROLE, MPI_ROLE = "volcano.sh/task-spec", "training.kubeflow.org/job-role"
 SLOW = {"slow-nic": 0.5, "slow-rail": 0.5, "rail-down": 0.6}
 """What is left of the whole job's bandwidth: every ring goes through the slow port."""
@@ -158,6 +160,15 @@ def system_name(pod: Json) -> str:
     return f"gpu-{pod['spec']['nodeName'].replace('.', '-')}"
 
 
+def unpulled(pod: Json) -> Json:
+    """What a kubelet says of an image that no registry has."""
+    image = pod["spec"]["containers"][0]["image"]
+    name = f"docker.io/{image}" if "." not in image.partition("/")[0] else image
+    pull = f'failed to pull and unpack image "{name}": failed to resolve reference "{name}"'
+    why = f"rpc error: code = NotFound desc = {pull}: {name}: not found"
+    return {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}": ErrImagePull: {why}'}
+
+
 def hcas_of(fleet: Fleet) -> list[str]:
     """On the host the ports' own names; in a pod the VFs, numbered after all physical functions."""
     shape = fleet.shape
@@ -169,8 +180,9 @@ def hcas_of(fleet: Fleet) -> list[str]:
 
 def death_of(order: Order, fleet: Fleet, run: NcclRun, victim: str) -> list[str]:
     """The log's lines from the moment on in which the host ``victim`` is lost, as mpirun tells it."""
-    runtime, tool = ("PRTE", "prterun") if order.mpi == 5 else ("ORTE", "mpirun")
-    head = "PRTE daemon" if order.mpi == 5 else "HNP daemon  "
+    runtime, head = ("PRTE", "PRTE daemon") if order.mpi == 5 else ("ORTE", "HNP daemon  ")
+    rank = fleet.hosts.index(victim) * fleet.shape.gpu_count
+    more = f"prterun noticed that process rank {rank} with PID 40 on node {victim} exited on signal 9 (Killed)."
     return [
         "-" * 74,
         f"{runtime} has lost communication with a remote daemon.",
@@ -183,9 +195,7 @@ def death_of(order: Order, fleet: Fleet, run: NcclRun, victim: str) -> list[str]
         "the daemon itself. We cannot recover from this failure, and",
         "therefore will terminate the job.",
         "-" * 74,
-        f"{tool} noticed that process rank {fleet.hosts.index(victim) * fleet.shape.gpu_count} with PID 40 on node "
-        f"{victim} exited on signal 9 (Killed).",
-        "-" * 74,
+        *([more, "-" * 74] if order.mpi == 5 else []),
     ]
 
 
@@ -297,6 +307,9 @@ class Kubelet(Tasks):
         if phase(pod) == "Pending":
             await self._set(pod, "Pending", {"waiting": {"reason": "ContainerCreating"}}, False, "ContainersNotReady")
             await asyncio.sleep(PULL)
+            while self._unpullable(pod):
+                await self._set(pod, "Pending", {"waiting": unpulled(pod)}, False, "ContainersNotReady")
+                await asyncio.sleep(1)
             await self._set(pod, "Running", {"running": {"startedAt": now()}}, False, "ContainersNotReady")
             await asyncio.sleep(START)
         await self._set(pod, "Running", {"running": {"startedAt": now()}}, True)
@@ -304,8 +317,15 @@ class Kubelet(Tasks):
             code = await Launch(self, pod).run()
             await self.end(pod, code)
 
-    async def end(self, pod: Json, code: int) -> None:
-        reason = "Completed" if code == 0 else "OOMKilled" if code == KILLED else "Error"
+    def _unpullable(self, pod: Json) -> bool:
+        meta = pod["metadata"]
+        there = any(pods.get(f"{meta['namespace']}/{meta['name']}") for pods in self.batch.pods.values())
+        held = [fault for fault in self.ctx.faults() if fault.kind == "image-pull"]
+        app = meta["labels"].get("app.kubernetes.io/name")
+        return there and any((fault.node, fault.arg) == (pod["spec"]["nodeName"], app) for fault in held)
+
+    async def end(self, pod: Json, code: int, reason: str = "") -> None:
+        reason = reason or ("Completed" if code == 0 else "Error")
         state = {"terminated": {"exitCode": code, "reason": reason, "startedAt": now(), "finishedAt": now()}}
         what = "Succeeded" if code == 0 else "Failed"
         await self._set(pod, what, state, False, "PodCompleted" if code == 0 else "PodFailed")
@@ -390,13 +410,18 @@ class Launch:
             dead = self._victim(workers) if number == len(run.rows) // 2 else self._dead(workers)
             if dead is not None:
                 if self._dead(workers) is None:
-                    await self.kubelet.end(workers[dead], KILLED)
+                    await self.kubelet.end(workers[dead], KILLED, self._reason())
                 self.log.write(death_of(order, fleet, run, fleet.hosts[dead]))
-                return LOST_DAEMON
+                return LOST_DAEMON[order.mpi]
             self.log.write([line])
             await asyncio.sleep(ROW)
         self.log.write(lines[last:])
         return 0
+
+    def _reason(self) -> str:
+        return next(
+            (fault.arg for fault in self.ctx.faults() if fault.kind == "job-pod-dies" and fault.arg), "OOMKilled"
+        )
 
     def _victim(self, workers: list[Json]) -> int | None:
         """Index of the worker that the fault job-pod-dies kills; the last one where the fault names no node."""

@@ -22,6 +22,7 @@ from . import _placing
 from ._shared import (
     FINISHED,
     GROUP_NAME,
+    NO_KEYS,
     VOLCANO_JOB,
     amount,
     amount_text,
@@ -29,6 +30,7 @@ from ._shared import (
     create_all,
     exit_code,
     follow,
+    keys_of,
     live,
     meta,
     now,
@@ -83,7 +85,9 @@ def selector(job: Json) -> dict[str, str]:
 
 
 def service(job: Json) -> Json:
-    spec = {"clusterIP": "None", "selector": selector(job)}
+    spec: Json = {"clusterIP": "None", "selector": selector(job)}
+    if "--publish-not-ready-addresses=true" in plugins(job).get("svc", ()):
+        spec["publishNotReadyAddresses"] = True
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta(job, job["metadata"]["name"]), "spec": spec}
 
 
@@ -107,9 +111,11 @@ def config_map(job: Json) -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta(job, _svc(job)), "data": data}
 
 
-def secret(job: Json) -> Json:
-    names = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
-    data = {name: base64.b64encode(b"simulated, no key").decode() for name in names}
+def secret(job: Json, keys: tuple[bytes, bytes] = NO_KEYS) -> Json:
+    """``keys``: (private, public)."""
+    texts = {"id_rsa": keys[0], "id_rsa.pub": keys[1], "authorized_keys": keys[1]}
+    texts["config"] = b"StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+    data = {name: base64.b64encode(text).decode() for name, text in texts.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta(job, _ssh(job)), "type": "Opaque", "data": data}
 
 
@@ -199,12 +205,12 @@ def _upper(task: str) -> str:
     return task.upper().replace("-", "_")
 
 
-def companions(job: Json) -> list[tuple[str, Json]]:
+def companions(job: Json, keys: tuple[bytes, bytes] = NO_KEYS) -> list[tuple[str, Json]]:
     """(path of the collection, object) of all beside PodGroup and pods."""
     core = f"/api/v1/namespaces/{job['metadata']['namespace']}"
     found, used = [], plugins(job)
     if "ssh" in used:
-        found.append((f"{core}/secrets", secret(job)))
+        found.append((f"{core}/secrets", secret(job, keys)))
     if "svc" in used:
         found += [(f"{core}/configmaps", config_map(job)), (f"{core}/services", service(job))]
         if "--disable-network-policy=true" not in used["svc"]:
@@ -374,7 +380,8 @@ class Volcano:
         place = job["metadata"]["namespace"]
         group = self.groups.get(f"{place}/{group_name(job)}")
         if group is None:
-            await create_all(self.batch, [*companions(job), (PODGROUPS.format(place), pod_group(job))])
+            keys = await keys_of(self.batch)
+            await create_all(self.batch, [*companions(job, keys), (PODGROUPS.format(place), pod_group(job))])
             return
         if (group.get("status") or {}).get("phase", "Pending") == "Pending":
             return

@@ -63,7 +63,8 @@ options:
     default: ''
   command:
     description:
-    - Command of each pod, in an MPIJob of each rank. C(torchrun SCRIPT) needs no options for nodes and ranks.
+    - Command of each pod, in an MPIJob of each rank. C(torchrun SCRIPT) needs no options for nodes and ranks,
+      and is refused in an MPIJob, whose ranks mpirun starts.
     type: list
     elements: str
     default: []

@@ -2193,6 +2193,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "add the resource to the ClusterQueue, or name another queue",
         "workload.queue",
     ),
+    "workload.ranks-alone": (
+        "error",
+        "workload_lint",
+        "give mpirun the program that torchrun starts, or use a PyTorchJob",
+        "workload.ranks-alone",
+    ),
     "workload.room": (
         "error",
         "workload_lint",

@@ -123,6 +123,8 @@ def _replicas(specs: str, first: str, role: str, optional: bool) -> tuple[Place,
     )
 
 
+_TORCHRUN = re.compile(r"(?<![\w.-])(torchrun|torch\.distributed\.run)(?![\w.-])")
+_MEETS = re.compile(r"--(nnodes|rdzv|master|node[-_]rank)")
 _LWS = "spec.leaderWorkerTemplate"
 _KUBEFLOW = "training.kubeflow.org/job-name"
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -227,6 +229,11 @@ def resolved(job: Json, runtime: Json) -> list[Template]:
             replicas = trainer["numNodes"] if is_int(trainer.get("numNodes")) else replicas
         made.append(Template(one.path, one.name, one.role, replicas, body))
     return made
+
+
+def trains_alone(command: str) -> bool:
+    """Whether each process that runs this command is a world of its own: torchrun without other nodes."""
+    return bool(_TORCHRUN.search(command)) and not _MEETS.search(command)
 
 
 def asks(spec: Mapping[str, Any]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import STEP, named
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import STEP, named, trains_alone
 
 IMAGE, COMMAND = "YOUR_IMAGE", "YOUR_COMMAND"
 """What a rendered job has where the user gave none. No registry accepts such an image's name."""
@@ -47,8 +47,6 @@ MASTER_PORT = 29500
 _ANY: tuple[Json, ...] = ({"matchExpressions": []},)
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ALONE = {"torchrun", "torch.distributed.run"}
-"""Programs that start ranks themselves."""
 
 
 @dataclass(frozen=True)
@@ -500,7 +498,7 @@ def _faults(wanted: Wanted) -> Sequence[str]:
         found.append(f"{own.gpus} GPUs and {own.attached} VFs of a node")
     if wanted.kind == "RayCluster" and wanted.command:
         found.append("a RayCluster has no command; leave it out, and submit work with ray job submit")
-    if wanted.kind == "MPIJob" and _ALONE & {word.rpartition("/")[2] for word in wanted.command}:
+    if wanted.kind == "MPIJob" and trains_alone(" ".join(wanted.command)):
         what = "mpirun starts its command once per GPU, and each torchrun would train alone"
         found.append(f"{what}; give the program that torchrun starts, or take PyTorchJob")
     if wanted.kueue_queue and wanted.kind == "VolcanoJob":

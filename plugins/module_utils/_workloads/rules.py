@@ -419,6 +419,15 @@ def train_resources(job: Job, limits: Json) -> Faults:
         yield Fault(found, f"{vf} there too")
 
 
+def ranks_alone(job: Job, limits: Json) -> Faults:
+    """As mpirun starts its command once per rank. Of a Job of Volcano every task is looked at."""
+    for one in job.templates:
+        for container in dicts(one.spec.get("containers")):
+            _before, started, command = reading.command_text(container).partition("mpirun")
+            if started and kinds.trains_alone(command):
+                yield Fault(f"mpirun starts torchrun in container {container.get('name')}, once per rank")
+
+
 def gang(job: Job, limits: Json) -> Faults:
     if not job.spans or job.document.get("kind", "").endswith("Runtime"):
         return
@@ -602,8 +611,8 @@ CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
     for one in (
         runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus, host_access,
         dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_hca, nccl_gid, nccl_interface,
-        nccl_gdr, nccl_place, topology, train_resources, gang, toleration, tolerates_all, room, queue, pod_security,
-        sidecar, locality,
+        nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration, tolerates_all, room, queue,
+        pod_security, sidecar, locality,
     )
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""

@@ -155,6 +155,11 @@ def vfs(document: Any, asked: int, networks: int) -> None:
         part[VF] = str(asked)
 
 
+def torchrun_below_mpirun(one: Any) -> None:
+    launcher = one["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    launcher["command"] = ["bash", "-c", "exec mpirun -np 16 /opt/venv/bin/torchrun train.py"]
+
+
 def annotation_on_the_job(one: Any) -> None:
     one["metadata"]["annotations"] = worker(one)["metadata"].pop("annotations")
     for part in container(one)["resources"].values():
@@ -209,6 +214,7 @@ MISTAKES: dict[str, tuple[str, Any, str, Around]] = {
     "1 annotation on the job": ("MPIJob", annotation_on_the_job, "networks-place", KNOWN),
     "2 fewer networks than VFs": ("JobSet", lambda one: vfs(one, 16, 1), "vf-count", KNOWN),
     "2 networks without VFs": ("JobSet", lambda one: vfs(one, 0, 16), "vf-count", KNOWN),
+    "torchrun below mpirun": ("MPIJob", torchrun_below_mpirun, "ranks-alone", KNOWN),
     "2 too few VFs": ("MPIJob", lambda one: vfs(one, 8, 8), "vf-share", KNOWN),
     "3 hostNetwork with VFs": ("PyTorchJob", lambda one: worker(one)["spec"].update(
         hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet"), "host-network", KNOWN),
@@ -291,6 +297,16 @@ def test_a_mistake_is_found_by_its_rule_alone(
     assert {(one.id, one.severity) for one in result.findings} == {(f"workload.{rule}", severity)}
     one = result.findings[0]
     assert one.subject == f"{document['kind']} team-a/train" and one.found and one.remedy and not result.clean
+
+
+def test_torchrun_that_meets_others_may_be_started_by_mpirun() -> None:
+    one = job("MPIJob")
+    torchrun_below_mpirun(one)
+    launcher = one["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    launcher["command"][2] = "mpirun -npernode 1 torchrun --nnodes 2 --rdzv-endpoint $HOST train.py"
+    assert lint.lint([one], RULES, KNOWN).clean
+    launcher["command"][2] = "pip install torchrunner; mpirun -np 16 python torchrun.py"
+    assert lint.lint([one], RULES, KNOWN).clean
 
 
 def test_every_rule_has_a_mistake_that_it_finds() -> None:

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules, summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds, topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
@@ -272,6 +273,12 @@ def plan_file(rng: Random) -> None:
     Plan.from_json(tree(rng, _plan()))
 
 
+def survey_file(rng: Random) -> None:
+    """survey.json: a whole survey, or a DataError that names the field."""
+    seen = plan_samples.survey(workloads=(plan_samples.vf_config(H100),), namespaces=(Namespace("default"),))
+    Survey.from_json(tree(rng, json.loads(json.dumps(to_dict(seen.kept)))))
+
+
 @functools.cache
 def _blueprints() -> tuple[Json, list[Any]]:
     facts = yaml.safe_load((ROOT / "files" / "oci" / "blueprints.yml").read_text("utf-8"))
@@ -324,6 +331,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "host_rules": host_rules,
     "probe": probe,
     "plan_file": plan_file,
+    "survey_file": survey_file,
     "blueprint": blueprint,
     "policies": policies,
     "report": report,

@@ -22,7 +22,6 @@ WHY = {
     ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA, which a model on several GPUs needs",
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
-USES = tuple(sorted({name for pair in WHY for name in pair}))
 SHOWN = 5
 
 

@@ -31,7 +31,6 @@ TOLERATIONS = (
     {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
 )
 """With these a scan reaches nodes that were marked, to see whether they are good again."""
-MEASURES = ("label", "cordon", "taint", "exclude")
 MAX_REASON = 500
 
 

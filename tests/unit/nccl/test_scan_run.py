@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from gpuops_sandbox import faults
@@ -310,7 +311,7 @@ def apply(obj: Json, change: Json) -> Json:
     return out
 
 
-EVERY = list(mark.MEASURES)
+EVERY = SPEC["measures"]["choices"]
 
 
 def test_marks_come_and_go_and_leave_the_node_as_it_was() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissio
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from gpuops_sandbox import account
 from gpuops_sandbox.cluster import Sandbox
+
+AT_ONCE = 6
+"""Rights that are taken out together: each has to be named."""
 
 
 def covers(one: Permission, other: Permission) -> bool:
@@ -45,20 +49,30 @@ class Account:
             wanted = made.get((item["kind"], item["metadata"].get("namespace")), {**item, "rules": []})
             api.apply(account.path_of(wanted), wanted)
 
-    def each_is_named(self, client: Client, chosen: Iterable[Permission], denied: Callable[[], list[str]]) -> None:
-        """Without each of the ``chosen`` rights, ``denied`` has a line about it; with all it has none. ``client``: as
-        the account."""
+    def each_is_named(self, client: Client, chosen: Sequence[Permission], denied: Callable[[], list[str]]) -> None:
+        """Without each of the ``chosen`` rights, some at a time, ``denied`` has a line about it; with all it has none.
+        ``client``: as the account."""
         self.grant(self.every)
-        for asked in chosen:
-            self.grant(one for one in self.every if one != asked and not covers(asked, one))
-            _until(client, asked, allowed=False)
-            (line,) = permissions.texts([asked])
-            place, _sep, what = line.partition(": ")
-            lines = [line for line in denied() if line.startswith(f"{place}: ")]
-            assert lines and what.split()[-1] in lines[0], (asked, lines)
+        for start in range(0, len(chosen), AT_ONCE):
+            gone = chosen[start : start + AT_ONCE]
+            self.grant(one for one in self.every if one not in gone and not any(covers(item, one) for item in gone))
+            for asked in gone:
+                _until(client, asked, allowed=False)
+            lines = denied()
+            for asked in gone:
+                assert any(_names(line, asked) for line in lines), (asked, lines)
             self.grant(self.every)
-            _until(client, asked, allowed=True)
+            for asked in gone:
+                _until(client, asked, allowed=True)
         assert denied() == []
+
+
+def _names(line: str, asked: Permission) -> bool:
+    """Whether the line is about the right: ``place: verbs resources; verbs resources``."""
+    (text,) = permissions.texts([asked])
+    place, _sep, words = text.partition(": ")
+    where, _sep, parts = line.partition(": ")
+    return where == place and any(set(words.split()) <= set(re.split(r",? ", part)) for part in parts.split("; "))
 
 
 def _until(client: Client, asked: Permission, allowed: bool) -> None:

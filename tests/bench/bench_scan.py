@@ -5,7 +5,7 @@
 """What a scan finds and costs, on clusters of a model (tests/support/scan_cluster.py): no network is measured.
 
 Seeds are fresh and printed; --seed repeats a run. The table of docs/scan.md is this program's output. Exit 1 when a
-bound is missed; those of noise that is not normal are lower.
+bound is missed; those of noise that is not normal are lower. The mpiruns of a real scan are made by scan_trials.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import began
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import COLLECTIVE, Bench, Collector
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import COLLECTIVE, Bench, Collector
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import SLACK, Worker, Workers

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects
 

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, job, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Bench, Settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run

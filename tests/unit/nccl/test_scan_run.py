@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import t
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report, thresholds
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Bench, Collector, Settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files

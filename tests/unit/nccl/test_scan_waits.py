@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_bench import Settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import scan_run, scan_workers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import Worker, Workers
 

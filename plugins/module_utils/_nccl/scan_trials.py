@@ -1,7 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds and judges the trials of a scan, and splits a round's log by trial. PRIVATE to the collection."""
+"""Builds and judges the trials of a scan, and splits a round's log by trial. PRIVATE to the collection.
+
+What a scan finds and costs on clusters of a model is measured by tests/bench/bench_scan.py.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import namespaces
 
 
 class ActionModule(RdmaAction):
@@ -32,10 +33,12 @@ class ActionModule(RdmaAction):
             if not absent:
                 raise InputError("gpuops.rdma.manifest everything=true removes: it needs state=absent.")
             left = self._refuse_while_used()
-            rights.require_removal(self.client, kube_objects.KINDS, kube_objects.SELECTOR)
-            changes = writer.sweep(kube_objects.KINDS, kube_objects.SELECTOR, args["timeout"], self._stays)
-            left += writer.left
+            kinds = rights.served(self.client, kube_objects.KINDS)
+            rights.require_removal(self.client, kinds, kube_objects.SELECTOR)
+            changes = writer.sweep(kinds, kube_objects.SELECTOR, args["timeout"], self._stays)
             objects = [change["object"] for change in changes]
+            changes += namespaces.levels_restored(writer)
+            left += writer.left
         else:
             asked = self._objects(args)
             objects = [obj if kube_objects.is_shared(obj) else kube_objects.owned(obj) for obj in asked]

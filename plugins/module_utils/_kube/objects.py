@@ -53,6 +53,8 @@ KINDS = (
 )
 """All kinds that we make, or an operator's manifest has, in the order in which they are removed: first what uses, then
 what is used. Definitions stay, as Helm leaves those of a chart: all users' objects hang on them."""
+OLDER = {"kueue.x-k8s.io/v1beta2": "kueue.x-k8s.io/v1beta1"}
+"""Version of KINDS -> the one that an older server has in its place."""
 OCCUPANTS = (
     ("v1", "Pod"),
     ("v1", "ConfigMap"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,6 +68,18 @@ def refuse(lacking: Sequence[str], done: str) -> None:
     not done, removed or changed."""
     if lacking:
         raise InputError("\n- ".join([f"Nothing was {done}. This user is not allowed:", *lacking]))
+
+
+def served(client: Client, kinds: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The kinds that the server has, each in the version that it serves."""
+    found = []
+    for wanted, kind in kinds:
+        for version in filter(None, (wanted, objects.OLDER.get(wanted))):
+            with contextlib.suppress(NotFound):
+                client.resource(version, kind)
+                found.append((version, kind))
+                break
+    return found
 
 
 def _resources(client: Client, kinds: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:

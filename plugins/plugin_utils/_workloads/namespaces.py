@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import owned
@@ -144,3 +144,20 @@ class Namespaces:
             for one in [item for item in found if (kind, item["metadata"]["name"]) not in seen]:
                 seen.add((kind, one["metadata"]["name"]))
                 yield {"apiVersion": version, "kind": kind, "metadata": one["metadata"]}
+
+
+def levels_restored(writer: Writer) -> list[Json]:
+    """The changes of namespaces that get the Pod Security level back that they enforced before workload_network raised
+    it. ``writer.left`` has those that this user may not change."""
+    changes: list[Json] = []
+    for namespace in writer.client.list(writer.client.path("v1", "Namespace")):
+        name, patch = namespace["metadata"]["name"], network.security(namespace, absent=True)
+        if not patch or namespace["metadata"].get("deletionTimestamp"):
+            continue
+        here = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        try:
+            changes += filter(None, [writer.merge(here, patch)])
+        except Forbidden as error:
+            writer.left.append(f"Namespace {name}: it enforces {network.LEVEL} still: {error}")
+            writer.say(f"left alone: {writer.left[-1]}")
+    return changes

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
+from support.fake_api import Api
 
 KINDS = [("apps/v1", "DaemonSet"), ("v1", "ConfigMap"), ("v1", "Namespace"), ("x/v1", "Unserved")]
 RESOURCES = {"DaemonSet": "daemonsets", "ConfigMap": "configmaps", "Namespace": "namespaces"}
@@ -62,3 +63,18 @@ def test_what_is_there_may_be_removed() -> None:
 def test_any_right_that_is_missing_is_named(denied: str, line: str) -> None:
     with pytest.raises(InputError, match=f"^Nothing was removed.*\n- {line}$"):
         rights.require_removal(FakeClient(denied), KINDS, "x=y")
+
+
+def test_objects_of_an_older_kueue_are_removed_too() -> None:
+    class Older(Api):
+        def resource(self, version: str, kind: str) -> tuple[str, bool]:
+            if version == "kueue.x-k8s.io/v1beta2":
+                raise NotFound("no such version", 404)
+            return super().resource(version, kind)
+
+    kinds = [("v1", "Pod"), ("kueue.x-k8s.io/v1beta2", "LocalQueue"), ("nvidia.com/v1alpha1", "NVIDIADriver")]
+    both: Any = Older(absent=("NVIDIADriver",))
+    assert rights.served(both, kinds) == [("v1", "Pod"), ("kueue.x-k8s.io/v1beta1", "LocalQueue")]
+    newer: Any = Api()
+    assert rights.served(newer, kinds) == kinds
+    assert {version for version, _kind in objects.KINDS} >= set(objects.OLDER)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import namespaces
 from support import crd_schema
 from support.fake_api import Api
 from support.paths import upstream
@@ -154,3 +156,31 @@ def test_what_is_asked_for_and_not_there_is_named(tmp_path: Path) -> None:
     mine = {"kind": "ConfigMap", "metadata": {"name": "gpuops-nccl-h100-8", "namespace": "team-a"}, "data": {}}
     with pytest.raises(InputError, match="exists without the label"):
         ran(Api(namespace(), mine), tmp_path)
+
+
+def test_a_teardown_restores_the_levels_that_were_raised_and_no_other() -> None:
+    def space(name: str, level: str, **notes: str) -> Json:
+        meta = {"name": name, "labels": {network.ENFORCE: level}, "annotations": notes}
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+
+    raised = space("team-a", "privileged", **{network.BEFORE: "baseline"})
+    api = Api(raised, space("team-b", "privileged"), space("team-c", "privileged", **{network.BEFORE: ""}))
+    assert len(namespaces.levels_restored(Writer(api, True, print))) == 2, "check mode predicts"
+    (first, second) = namespaces.levels_restored(Writer(api, False, print))
+    assert (first["what"], second["what"]) == ("update Namespace team-a", "update Namespace team-c")
+    levels = {name: api.find(f"Namespace//{name}")["metadata"]["labels"] for name in ("team-a", "team-b", "team-c")}
+    assert levels == {"team-a": {network.ENFORCE: "baseline"}, "team-b": {network.ENFORCE: "privileged"}, "team-c": {}}
+    assert namespaces.levels_restored(Writer(api, False, print)) == []
+
+
+def test_a_level_that_this_user_may_not_restore_is_named() -> None:
+    class Guarded(Api):
+        def patch(self, path: str, body: Json, dry_run: bool = False, **_: object) -> Json:
+            raise Forbidden("namespaces team-a is forbidden", 403)
+
+    meta = {"name": "team-a", "labels": {network.ENFORCE: "privileged"}, "annotations": {network.BEFORE: "baseline"}}
+    said: list[str] = []
+    writer = Writer(Guarded({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}), False, said.append)
+    assert namespaces.levels_restored(writer) == []
+    assert writer.left == ["Namespace team-a: it enforces privileged still: namespaces team-a is forbidden"]
+    assert said == [f"left alone: {writer.left[0]}"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SHARED_RESOURCE
 
 from support.sandboxes import SHAPE, Cluster, Pool
 
@@ -22,8 +23,8 @@ class Small(Cluster):
     """A sandbox without simulated operators: the tests play them."""
 
     def offer(self, node: str, **resources: int) -> None:
-        """Sets what a node offers; ``gpus`` and ``vfs`` are the two names that matter here."""
-        names = {"gpus": "nvidia.com/gpu", "vfs": VF}
+        """Sets what a node offers; ``gpus``, ``vfs`` and ``shared`` (slots) are the names that matter here."""
+        names = {"gpus": "nvidia.com/gpu", "vfs": VF, "shared": SHARED_RESOURCE}
         counts = {names[key]: str(value) for key, value in resources.items()}
         body = {"status": {"capacity": counts, "allocatable": counts}}
         self.client.patch(f"{self.client.path('v1', 'Node', '', node)}/status", body)

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, Json, node_terms
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    EXCLUDE_LABEL,
+    SHARED_RESOURCE,
+    SHARED_SLOTS,
+    Json,
+    node_terms,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, placement, render
@@ -53,7 +59,7 @@ def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sm
             made.client.apply(crd)
         made.namespace(NAMESPACE)
         for name in made.nodes():
-            made.offer(name, gpus=8, vfs=16)
+            made.offer(name, gpus=8, vfs=16, shared=SHARED_SLOTS)
         for crd in found:
             made.established(crd["metadata"]["name"])
         yield made
@@ -124,4 +130,6 @@ def test_the_real_scheduler_gives_each_pod_on_the_fabric_a_node_with_its_vfs(clu
     for name, mode in whole.items():
         vfs = 16 if mode == "sriov" else 0
         networks = placed[name]["metadata"]["annotations"].get(fabric.NETWORKS, "") if vfs else ""
-        assert kinds.asks(placed[name]["spec"]).get(VF, 0) == vfs == len(networks.split(",")) * bool(vfs)
+        asked = kinds.asks(placed[name]["spec"])
+        assert asked.get(VF, 0) == vfs == len(networks.split(",")) * bool(vfs)
+        assert asked.get(SHARED_RESOURCE, 0) == (mode == "shared")

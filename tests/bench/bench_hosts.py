@@ -2,7 +2,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host checks by DaemonSet on many nodes: how long after the last document was written the play has ended.
+"""Many nodes by DaemonSet: the whole of discover.yml, and how long after the last document host_checks.yml has ended.
 
 The hosts are simulated (one probe run per distinct tree); rollout, documents, their reading and judging are real. Times
 of the API server have whole seconds. Exit 1 when the bound is missed.
@@ -16,6 +16,7 @@ import argparse
 import datetime
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ WITHOUT = (
     "gpu-operator,network-operator,nv-ipam,multus,mpi-operator,volcano,nccl-pod,scan-rounds,perftest-pod,mig-manager"
 )
 BOUND = 20.0
+DISCOVERY = 60.0
 
 
 def run(argv: list[str]) -> str:
@@ -49,6 +51,40 @@ def listed(name: str, kind: str, label: str) -> list[dict[str, Any]]:
     return found
 
 
+def cpu() -> float:
+    """Seconds of CPU that ended children of this process have taken."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def discover(name: str, folder: str) -> dict[str, float]:
+    """The whole play, from its start to the written file: DaemonSet, documents, shape, removal."""
+    command = ["kubectl", "get", "nodes", "-l", "nvidia.com/gpu=true", "-o", "name"]
+    named = [line.partition("/")[2] for line in run([*SANDBOX, "exec", name, "--", *command]).split()]
+    inputs = Path(folder) / "discover.json"
+    given = {"rdma_nodes": named, "rdma_discover_name": "lab", "rdma_shapes_dir": folder, "rdma_report_dir": folder}
+    inputs.write_text(json.dumps(given), encoding="utf-8")
+    began, used = time.time(), cpu()
+    run(
+        [
+            *SANDBOX,
+            "exec",
+            name,
+            "--",
+            ANSIBLE,
+            "playbooks/discover.yml",
+            "-i",
+            "inventories/sandbox",
+            "-e",
+            f"@{inputs}",
+        ]
+    )
+    found = {"discover_s": round(time.time() - began, 1), "discover_cpu_s": round(cpu() - used, 1)}
+    if not (Path(folder) / "lab.yml").exists():
+        sys.exit("discover.yml has written no file")
+    return {**found, "discovered": len(named)}
+
+
 def measure(nodes: int) -> dict[str, Any]:
     name = f"bench-hosts-{os.getpid()}"
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +100,7 @@ def measure(nodes: int) -> dict[str, Any]:
         play = [ANSIBLE, "playbooks/host_checks.yml", "-i", "inventories/sandbox", *extra]
         try:
             run([*SANDBOX, "up", "--name", name, "--gpu-nodes", str(nodes), "--cpu-nodes", "1", "--without", WITHOUT])
+            discovered = discover(name, folder)
             began = time.time()
             run([*SANDBOX, "exec", name, "--", *play])
             ended = time.time()
@@ -74,6 +111,7 @@ def measure(nodes: int) -> dict[str, Any]:
     written = max(seconds(item["metadata"]["creationTimestamp"]) for item in documents)
     ready = max(seconds(one["lastTransitionTime"]) for pod in pods for one in pod["status"]["conditions"])
     return {
+        **discovered,
         "nodes": nodes,
         "documents": len(documents),
         "play_s": round(ended - began, 1),
@@ -93,7 +131,12 @@ def main() -> int:
         f"{found['after_last_document_s']} s after the last document (at most {BOUND:.0f}); {found['documents']} "
         f"documents of up to {found['largest_document']} bytes"
     )
-    return 0 if found["documents"] == args.nodes and found["after_last_document_s"] <= BOUND else 1
+    print(
+        f"discovery of {found['discovered']} nodes: {found['discover_s']} s (at most {DISCOVERY:.0f}), of that "
+        f"{found['discover_cpu_s']} s of CPU on the control node"
+    )
+    whole = found["documents"] == found["discovered"] == args.nodes
+    return 0 if whole and found["after_last_document_s"] <= BOUND and found["discover_s"] <= DISCOVERY else 1
 
 
 if __name__ == "__main__":

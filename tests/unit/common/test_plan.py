@@ -109,7 +109,7 @@ def test_nodes_that_are_left_out_stay_so_for_the_first_reason(tmp_path: Path) ->
 
 def test_options_are_those_of_the_module() -> None:
     names = {field.name for field in dataclasses.fields(Options)}
-    assert names == set(SPEC) - set(AUTH) - {"dest", "keep_excluded", "shapes_dir"}, "the rest is the action's own"
+    assert names == set(SPEC) - set(AUTH) - {"shapes_dir"}, "the connection and the shapes are read by the action"
 
 
 def keys_of(hint: Any) -> list[str]:

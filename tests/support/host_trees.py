@@ -9,6 +9,7 @@ The hardware is that of files/topology. docs/host_document.md lists what the pro
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -44,6 +45,8 @@ SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e09
 BOOTED = 1_790_000_000
 TOTAL_VFS = 8
 UPTIME = 86_400
+EFA = "EFA"
+AMAZON = {EFA: "1d0f:efa1", "ENA": "1d0f:ec20"}
 RUNTIME_PID, SSHD_PID, PERSISTENCED_PID, FABRIC_PID, OCA_PID, SUPPLICANT_PID = 1201, 1302, 1403, 1504, 1605, 1706
 OCA_CGROUP = "system.slice/oracle-cloud-agent.service/cgroup.procs"
 PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
@@ -102,7 +105,7 @@ class Host:
     kvm or vgpu (``gpus`` GPUs and ``nics`` NICs passed through), or container. ``peermem``: None loads nvidia_peermem
     where OFED offers what it registers with. ``oci``: the machine is one of OCI's. ``faults``: ids of FAULTS, or
     ``id=place`` for a GPU, PF or VF other than the fault's own. ``link_layer``: of the RDMA ports, Ethernet or
-    InfiniBand.
+    InfiniBand; EFA where the machine has Amazon's adapters in place of all of its NICs.
     """
 
     shape: str = "BM.GPU.H100.8"
@@ -137,7 +140,8 @@ class Host:
 
     @property
     def has_nics(self) -> bool:
-        return self.virtualisation in ("none", "container") or self.nics > 0
+        """Whether mlx5 drives a NIC of it."""
+        return self.link_layer != EFA and (self.virtualisation in ("none", "container") or self.nics > 0)
 
     @property
     def has_peermem(self) -> bool:
@@ -152,6 +156,12 @@ class Tree(Files):
         self.host = host
         self.shape = shape(host.shape)
         self.pci = _pci(host.shape, host.virtualisation in ("kvm", "vgpu"), host.gpus, host.nics)
+        if host.link_layer == EFA:
+            fabric = dict.fromkeys(self.pci.pfs, AMAZON[EFA])
+            ids = {pci: fabric.get(pci, AMAZON["ENA"]) for pci, one in self.pci.devices.items() if one.id[:4] == "15b3"}
+            changed = {pci: dataclasses.replace(self.pci.devices[pci], id=new) for pci, new in ids.items()}
+            self.pci = copy.copy(self.pci)
+            self.pci.devices = {**self.pci.devices, **changed}
         self.vfs: list[Device] = []
 
     def gpu(self, index: int) -> Device:
@@ -469,7 +479,8 @@ def _driver_of(files: Tree, device: Device) -> str:
     if device.cls == GPU:
         return "nvidia" if files.host.driver != "none" else ""
     if device.cls in (ETHERNET, INFINIBAND):
-        return "mlx5_core" if device.id.startswith("15b3") else "virtio-pci"
+        amazon = {AMAZON[EFA]: "efa", AMAZON["ENA"]: "ena"}
+        return "mlx5_core" if device.id.startswith("15b3") else amazon.get(device.id, "virtio-pci")
     return "pcieport" if device.bridge else ""
 
 

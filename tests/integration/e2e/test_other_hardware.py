@@ -37,3 +37,20 @@ def test_from_nodes_in_no_table_to_a_verdict_by_the_sites_own_baseline(cluster: 
     without = here.play("site.yml", report="without", rdma_nodes=here.nodes()[0])
     told = without.stage("preflight")["error"]
     assert "the cluster's VF configuration covers lab_h200" in told and without.changed() == []
+
+
+@pytest.mark.e2e
+def test_nodes_with_efa_are_described_and_refused_for_what_needs_mlx5(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "0", "--pool", "BM.GPU.H100.8/EFA:p5.48xlarge=1", "--platform", "kubernetes")
+    match = '{"node.kubernetes.io/instance-type":"p5.48xlarge"}'
+    inputs = {"rdma_shapes_dir": str(here.folder / "shapes")}
+    described = {"rdma_discover_name": "p5.48xlarge", "rdma_discover_match": match}
+    found = here.play("playbooks/discover.yml", **inputs, **described)
+    assert found.code == 0 and "note: no mlx5 port (16 x 1d0f:efa1 efa, 2 x 1d0f:ec20 ena)" in found.output, (
+        found.output
+    )
+
+    refused = here.play("site.yml", rdma_driver="operator", **inputs)
+    assert (refused.verdict, refused.changed()) == ("fail", []), refused.output[-3000:]
+    assert "shape p5.48xlarge has no NIC that mlx5 drives" in refused.report["reason"]
+    assert "Playbooks for GPUs alone (sharing.yml, workloads.yml) work" in refused.report["reason"]

@@ -35,7 +35,7 @@ pods (kwok), and the operators (GPU Operator, Network Operator, nv-ipam, multus,
 which can be left out so that a real one can take its place.
 
   sandbox up --gpu-nodes 8                            8 x {DEFAULT_SHAPE} and one CPU node, ready in seconds
-  sandbox up --platform kubernetes --pool BM.GPU.H100.8/InfiniBand:DGX_H100=2
+  sandbox up --platform kubernetes --pool BM.GPU.H100.8/InfiniBand:DGX_H100=2   (or /EFA: no mlx5 NIC)
   sandbox up --name mixed --pool BM.GPU.H100.8=4 --pool BM.GPU4.8=4
   sandbox up --name bad --fault vf-missing:2 --fault image-pull:10.140.0.1
   sandbox exec NAME -- kubectl get nodes              with the sandbox's kubeconfig, kubectl and helm

@@ -77,11 +77,13 @@ def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
 
 
 def machines(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """What a simulated node can be: a shape, or one whose RDMA ports are InfiniBand (``BM.GPU.H100.8/InfiniBand``)."""
+    """What a simulated node can be: a shape, or one whose RDMA ports are InfiniBand (``BM.GPU.H100.8/InfiniBand``), or
+    one that has Amazon's adapters (``/EFA``) in place of its NICs."""
     from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND
 
     cabled = {f"{name}/{INFINIBAND}": replace(shape, link_layer=INFINIBAND) for name, shape in shapes.items()}
-    return {**shapes, **cabled}
+    other = {f"{name}/EFA": replace(shape, link_layer="EFA", pfs=(), vcn=()) for name, shape in shapes.items()}
+    return {**shapes, **cabled, **other}
 
 
 @dataclass

@@ -57,15 +57,6 @@ def infiniband(shape: str = "BM.GPU.H200.8") -> Json:
     return one
 
 
-def efa() -> Json:
-    one = document("BM.GPU.H100.8", mode="host", oci=False)
-    one["functions"] = []
-    one["other_nics"] = [
-        {"pci": f"0000:{number:02x}:00.0", "id": "1d0f:efa1", "driver": "efa", "netdev": None} for number in range(16)
-    ]
-    return one
-
-
 # --- the table's own numbers -----------------------------------------------------------------------------------------
 
 
@@ -120,10 +111,12 @@ def test_a_dgx_with_infiniband() -> None:
 
 
 def test_a_machine_with_efa_is_described_without_rdma() -> None:
-    one = found(efa())
+    one = found(document("BM.GPU.H100.8", mode="host", oci=False, link_layer="EFA"))
     made = shape_of(one)
     assert (made.gpu_count, made.pfs, made.vf_count) == (8, (), 0)
-    assert one.notes[0].startswith("no mlx5 port (16 x 1d0f:efa1 efa): site.yml refuses these nodes by name")
+    assert one.notes[0].startswith(
+        "no mlx5 port (16 x 1d0f:efa1 efa, 2 x 1d0f:ec20 ena): site.yml refuses these nodes by name"
+    )
 
 
 def test_ports_that_the_user_names_are_the_rails_in_that_order() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -42,12 +42,15 @@ class ActionModule(RdmaAction):
         if args["state"] == "absent":
             return {node.name: ("", "") for node in plan.nodes if _chosen(node.name, args)}
         folder = Path(args["run_dir"] or Path(args["plan"]).parent)
-        scans = [run.read(path) for path in sorted(folder.glob("scan-*.json"))]
-        if not scans:
+        paths = sorted(folder.glob("scan-*.json"))
+        if not paths:
             raise InputError(f"Cannot mark nodes: {folder} has no scan-*.json. Run nccl_scan first.")
         found: dict[str, tuple[str, str]] = {}
-        for scan in scans:
-            found.update(mark.verdicts(scan))
+        for path in paths:
+            try:
+                found.update(mark.verdicts(run.read(path)))
+            except DataError as error:
+                raise InputError(f"Cannot mark nodes by {path}: {error}") from None
         return {name: verdict for name, verdict in found.items() if _chosen(name, args)}
 
 

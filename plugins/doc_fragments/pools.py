@@ -32,7 +32,7 @@ options:
         type: str
         default: ""
       shape:
-        description: Shape of C(files/topology), or of O(shapes_dir). Or give O(pools[].gpus).
+        description: Shape of C(files/topology), or of C(shapes_dir), where the module has it. Or give O(pools[].gpus).
         type: str
         default: ""
       gpus:

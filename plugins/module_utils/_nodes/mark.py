@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import EXCLUDE_LABEL, UNHEALTHY_TAINT, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VERDICT_LABEL
 
@@ -46,7 +46,15 @@ def is_marked(node: Json) -> bool:
 
 
 def verdicts(scan: Json) -> dict[str, tuple[str, str]]:
-    """Node -> (pass, fail or unknown; why), from the document of a scan. A fabric fault is no node's verdict."""
+    """Node -> (pass, fail or unknown; why), from the document of a scan. A fabric fault is no node's verdict. Raises
+    DataError for a document that lacks parts."""
+    try:
+        return _verdicts(scan)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"The document of the scan is damaged ({error}). Scan again.") from None
+
+
+def _verdicts(scan: Json) -> dict[str, tuple[str, str]]:
     good = ("pass", "healthy alone and in pairs")
     found = dict.fromkeys(scan["good"], ("unknown", scan["reason"]) if scan["verdict"] == "unjudged" else good)
     found.update({name: ("unknown", why) for name, why in scan["unresolved"].items() if name in scan["nodes"]})

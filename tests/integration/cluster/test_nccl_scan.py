@@ -177,6 +177,7 @@ def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Nccl, tmp_pa
     cluster.run("kubectl", "cordon", held)
     before = cluster.node(bad)["metadata"]["labels"]
     document = {
+        "verdict": "fail",
         "nodes": cluster.nodes(),
         "good": [name for name in cluster.nodes() if name != bad],
         "unresolved": {},
@@ -216,7 +217,8 @@ def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Nccl, tmp_pa
 def test_a_wrong_threshold_takes_no_cluster_out(cluster: Nccl, tmp_path: Path) -> None:
     plan = plan_file(cluster, tmp_path)
     bad = [{"node": name, "found": "slow"} for name in cluster.nodes()[:3]]
-    document = {"nodes": cluster.nodes(), "good": cluster.nodes()[3:], "unresolved": {}, "convicted": bad}
+    good = cluster.nodes()[3:]
+    document = {"verdict": "fail", "nodes": cluster.nodes(), "good": good, "unresolved": {}, "convicted": bad}
     (plan.parent / "scan-h100-8.json").write_text(json.dumps(document))
     result = act(cluster, "node_mark", plan, measures=["cordon"])
     assert "FAILED!" in result["output"] and "the limit is 1" in result["msg"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan_job, scan_report, thresholds
@@ -348,6 +349,8 @@ def test_the_verdicts_of_a_scan() -> None:
     unjudged = mark.verdicts({**document(good=("b",)), "verdict": "unjudged", "reason": "no threshold is known"})
     assert unjudged == {"b": ("unknown", "no threshold is known")}
     assert found["b"][0] == "pass" and found["c"] == ("unknown", "?") and set(found) == {"a", "b", "c"}
+    with pytest.raises(DataError, match=r"is damaged \('verdict'\). Scan again"):
+        mark.verdicts({"good": ["a"], "unresolved": {}, "convicted": []})
 
 
 def test_the_sandbox_takes_a_fault_between_two_blocks() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ansible import context
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
@@ -47,7 +47,7 @@ class ActionModule(RdmaAction):
         if left.applies(options.install, options.mode):
             survey = dataclasses.replace(survey, left=left.look(self.client))
         platform = resolve.platform(options, survey, facts).value
-        profile = releases.mirrored(files.profile(options.profile, platform), options.image_registry)
+        profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
         plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))

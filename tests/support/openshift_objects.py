@@ -18,7 +18,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metri
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect, olm, releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+    chart_values,
+    gpudirect,
+    nic_policy,
+    olm,
+    sriov,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 
@@ -94,7 +100,7 @@ def _guest_driver() -> vgpu.Driver:
 
 def _cluster_policies() -> list[Json]:
     """With the plan's values, and with what sharing, taints, metrics and vGPU write into it."""
-    values = releases.merge(_profile()["gpu_operator"]["values"], _choice().gpu_operator_values)
+    values = chart_values.merge(_profile()["gpu_operator"]["values"], _choice().gpu_operator_values)
     shared = {
         "devicePlugin": {"config": {"name": "gpuops-gpu-sharing", "default": "whole"}},
         "mig": {"strategy": "mixed"},
@@ -145,7 +151,7 @@ def _nic_cluster_policy() -> list[Json]:
     config = sriov.device_plugin_config(shapes, "nvidia.com/sriov_rdma_vf")
     more = _choice().policy(profile["network_operator"]["ofed_driver"])
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    made = releases.nic_cluster_policy(profile, config, tolerations=tolerations, multus=False, more=more)
+    made = nic_policy.nic_cluster_policy(profile, config, tolerations=tolerations, multus=False, more=more)
     return [made] if made else []
 
 

@@ -13,7 +13,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
@@ -83,7 +83,7 @@ def whole(facts: Sequence[NodeFacts], seen: Any = None, fetch: Any = None, **ask
     """The plan with releases, objects and permissions, as the action writes it. Without ``fetch`` no chart of a
     repository is looked at."""
     chosen = options(**asked)
-    data = releases.mirrored(files.profile(chosen.profile), chosen.image_registry)
+    data = chart_values.mirrored(files.profile(chosen.profile), chosen.image_registry)
     return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, 1795230000.0, fetch))
 
 

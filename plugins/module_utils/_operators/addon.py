@@ -21,7 +21,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, as_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 
 GONE = ("DELETED",)
 SETTLING = ("CREATING", "UPDATING")

@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import lookup
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 

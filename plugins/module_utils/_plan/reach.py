@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu, tolerations
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 
 NFD = "node-feature-discovery.worker.tolerations"
 OPERATORS_PODS = {
@@ -93,9 +93,9 @@ def _list(plan: Plan, release: Release, path: str) -> Any:
     if release.addons:
         own = next((one for one in release.addons if path in one.configuration), None)
         return json.loads(own.configuration[path]) if own else ([] if path != NFD else None)
-    if path == NFD and (release.action == "olm" or releases.lookup(release.values, "nfd.enabled") is False):
+    if path == NFD and (release.action == "olm" or chart_values.lookup(release.values, "nfd.enabled") is False):
         return _olm_nfd(plan, release)
-    return releases.lookup(release.values, path) or []
+    return chart_values.lookup(release.values, path) or []
 
 
 def _olm_nfd(plan: Plan, release: Release) -> Any:
@@ -103,7 +103,7 @@ def _olm_nfd(plan: Plan, release: Release) -> Any:
     for want in plan.olm.get(release.operator, ()):
         for resource in want.resources:
             if resource.kind == "NodeFeatureDiscovery":
-                more = releases.lookup(resource.values, "operand.workerTolerations") or []
+                more = chart_values.lookup(resource.values, "operand.workerTolerations") or []
                 return [{"operator": "Exists", "effect": "NoSchedule"}, *more]
     return None
 

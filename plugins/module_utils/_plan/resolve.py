@@ -53,7 +53,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     shared_parts,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.shape_files import slug
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import COMPONENTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.nic_policy import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import VF_CONFIG, no_vfs
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey

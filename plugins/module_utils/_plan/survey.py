@@ -14,8 +14,8 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.codec import decode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.addon import Offer
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Seen
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Callable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import helm_records, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
 
@@ -41,7 +41,7 @@ class Helm:
                 **self.common,
                 "release_name": decision.name,
                 "release_namespace": decision.namespace,
-                "release_values": releases.noted(want.chart, decision.values),
+                "release_values": helm_records.noted(want.chart, decision.values),
                 "chart_ref": ref,
                 "create_namespace": True,
                 "wait": False,
@@ -49,7 +49,7 @@ class Helm:
             }
         )
 
-    def uninstall(self, release: releases.HelmRelease) -> None:
+    def uninstall(self, release: helm_records.HelmRelease) -> None:
         """Uninstalls a release and waits until its objects are gone. Raises RdmaError."""
         answer = self.module(
             {

@@ -13,32 +13,31 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as core
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights, helm_records, sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import render
 
 SECRETS = 50
 """Release Secrets per request: one may be 1 MB."""
 
 
-def releases(client: Client, charts: Sequence[str] = core.CHARTS) -> list[core.HelmRelease]:
+def releases(client: Client, charts: Sequence[str] = helm_records.CHARTS) -> list[helm_records.HelmRelease]:
     """Helm releases of the cluster, newest revision each, with the values of those of ``charts``."""
     pages = client.pages(
         "/api/v1/secrets",
-        label_selector=core.RELEASE_SELECTOR,
+        label_selector=helm_records.RELEASE_SELECTOR,
         field_selector="type=helm.sh/release.v1",
         limit=SECRETS,
     )
-    return core.installed((item for page in pages for item in page.get("items") or []), charts)
+    return helm_records.installed((item for page in pages for item in page.get("items") or []), charts)
 
 
-def objects(client: Client, release: core.HelmRelease) -> list[Json]:
+def objects(client: Client, release: helm_records.HelmRelease) -> list[Json]:
     """Objects of the installed revision, with its hooks; [] without a record that can be read."""
-    if release.status == core.UNREADABLE:
+    if release.status == helm_records.UNREADABLE:
         return []
     path = client.path("v1", "Secret", release.namespace)
     secrets = client.list(path, field_selector=f"metadata.name={release.secret}")
-    document = core.decode(secrets[0]) if secrets else {}
+    document = helm_records.decode(secrets[0]) if secrets else {}
     hooks = [str(hook.get("manifest") or "") for hook in document.get("hooks") or ()]
     return [one for text in (str(document.get("manifest") or ""), *hooks) for one in render.parsed(text)]
 

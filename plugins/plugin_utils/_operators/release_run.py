@@ -18,7 +18,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, chart_rights, crds, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+    addon,
+    chart_rights,
+    chart_values,
+    crds,
+    helm_records,
+    releases,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
@@ -82,7 +89,7 @@ class ReleaseRun:
         hold: Json = {}
         if self.args["hold"] and decision.action in ("upgrade", "adopt"):
             hold = files.load(files.FILES / "upgrade.yml")["hold"]
-            want = replace(want, values=releases.held(decision.values, hold))
+            want = replace(want, values=helm_records.held(decision.values, hold))
             decision = self._decide(want, *there)
         if decision.action == "refuse":
             raise InputError(f"{want.operator}: {decision.why}.")
@@ -96,8 +103,8 @@ class ReleaseRun:
             return {**result, **self._apply_manifest(target)}
         self._apply_definitions(target, definitions)
         if any(item.newer for item in definitions):
-            target = replace(target, values=releases.without_hook(want.chart, target.values))
-            decision = replace(decision, values=releases.without_hook(want.chart, decision.values))
+            target = replace(target, values=helm_records.without_hook(want.chart, target.values))
+            decision = replace(decision, values=helm_records.without_hook(want.chart, decision.values))
         if hold:
             self._hold_back(hold)
         self._run_helm(target, decision)
@@ -115,7 +122,7 @@ class ReleaseRun:
     def _install(self) -> str:
         return str(self.plan.install if self.plan else self.args["install"])
 
-    def _there(self, want: Release) -> tuple[list[releases.HelmRelease], list[Workload]]:
+    def _there(self, want: Release) -> tuple[list[helm_records.HelmRelease], list[Workload]]:
         """The present releases, since another run may have changed them after the plan, and Deployments where none is
         of this chart."""
         try:
@@ -128,7 +135,7 @@ class ReleaseRun:
         return found, [] if same else installed.workloads(self.task.client, ("deployments",))
 
     def _decide(
-        self, want: Release, found: Sequence[releases.HelmRelease], workloads: Sequence[Workload]
+        self, want: Release, found: Sequence[helm_records.HelmRelease], workloads: Sequence[Workload]
     ) -> releases.Decision:
         return releases.decide(
             want,
@@ -146,7 +153,7 @@ class ReleaseRun:
         try:
             found = chart_crds.of_release(self.task.client, chart, self.args.get("helm_binary"))
         except InputError as error:
-            raise InputError(f"{want.operator}: {releases.explain(want.operator, want, str(error))}") from None
+            raise InputError(f"{want.operator}: {helm_records.explain(want.operator, want, str(error))}") from None
         conflicts = [f"{item.name} {item.text}" for item in found if item.action == "conflict"]
         if conflicts:
             raise InputError(
@@ -207,7 +214,7 @@ class ReleaseRun:
                 return
             again = self._after_failure(answer, want) if attempt + 1 < ATTEMPTS else None
             if again is None:
-                explained = releases.explain(want.operator, want, helm_run.text_of(answer))
+                explained = helm_records.explain(want.operator, want, helm_run.text_of(answer))
                 raise RdmaError(f"{want.operator}: {explained}")
             if again.action == "none":
                 return
@@ -216,7 +223,7 @@ class ReleaseRun:
     def _after_failure(self, answer: Json, want: Release) -> Optional[releases.Decision]:
         """The next decision if the API server restarted during Helm: our pending release is resumed. None for any other
         failure."""
-        if not releases.interrupted(helm_run.text_of(answer)):
+        if not helm_records.interrupted(helm_run.text_of(answer)):
             return None
         self.task.progress(f"{want.chart}: the API server went away while Helm was at work; trying again")
         time.sleep(PAUSE)
@@ -225,7 +232,7 @@ class ReleaseRun:
         return None if decision.action == "refuse" else decision
 
     def _apply_manifest(self, want: Release) -> Json:
-        objects = releases.with_images(render.manifest(want), want.image_registry, want.pull_secrets)
+        objects = chart_values.with_images(render.manifest(want), want.image_registry, want.pull_secrets)
         self.task.progress(f"{want.operator}: applying {len(objects)} objects of {want.manifest}")
         writer = Writer(self.task.client, False, self.task.progress)
         changed = [writer.apply(kube_objects.owned(obj, want.chart), takeover=True) for obj in objects]
@@ -267,7 +274,7 @@ class ReleaseRun:
         chart = args.get("chart") or str(args.get("operator") or "").replace("_", "-")
         if not chart:
             raise InputError("gpuops.rdma.release state=absent needs operator or chart.")
-        found = releases.only(installed.releases(task.client, (chart,)), chart, args["name"], args["namespace"])
+        found = helm_records.only(installed.releases(task.client, (chart,)), chart, args["name"], args["namespace"])
         if found is None:
             writer = Writer(task.client, task.check_mode, task.progress)
             selector = f"{OWNED_SELECTOR},{kube_objects.RELEASE}={chart}"
@@ -281,7 +288,7 @@ class ReleaseRun:
         place = {key: getattr(found, key) for key in ("name", "namespace", "version")}
         return {"changed": True, "action": "uninstall", "chart": chart, **place}
 
-    def _require_removal(self, release: releases.HelmRelease) -> None:
+    def _require_removal(self, release: helm_records.HelmRelease) -> None:
         """Raises InputError with every permission that this user lacks for `helm uninstall`. Kinds that are no longer
         defined need none."""
         client, place = self.task.client, release.namespace

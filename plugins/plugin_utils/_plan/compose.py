@@ -43,8 +43,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_fi
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     adoption,
+    chart_values,
     gpudirect,
+    helm_records,
     leftovers,
+    nic_policy,
     releases,
     shared_device,
     sriov,
@@ -197,7 +200,7 @@ def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
 
 def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, faults: Faults) -> gpudirect.Site:
     overrides = given.options.gpu_operator_values
-    values = faults.attempt("rdma_gpu_operator_values", lambda: releases.as_values(overrides))
+    values = faults.attempt("rdma_gpu_operator_values", lambda: chart_values.as_values(overrides))
     on_oci = any(node.provider_id.startswith(("ocid1.", "oci://")) for node in nodes)
     return gpudirect.Site(
         platform=plan.platform,
@@ -205,7 +208,7 @@ def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, f
         gpu_operator=_gpu_operator_version(plan, given, there, faults),
         image_driver=given.profile["nodes"]["driver"] == "image",
         kernels=sorted({node.kernel for node in nodes}),
-        driver_version=str(releases.lookup(values, "driver.version") or ""),
+        driver_version=str(chart_values.lookup(values, "driver.version") or ""),
         host_driver=_host_driver(given.survey),
     )
 
@@ -284,9 +287,9 @@ def _releases(
             operator,
             reference=options.charts.get(operator),
             overrides=options.values(operator),
-            extra=releases.merge(
+            extra=chart_values.merge(
                 _needed_values(operator, plan, given.profile, choice, configured, faults),
-                releases.tolerations(given.profile[operator], bearing),
+                chart_values.tolerations(given.profile[operator], bearing),
             ),
             driver=choice.driver,
             install=plan.install,
@@ -362,7 +365,7 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
 
 def _unreadable(survey: Survey) -> Iterator[Finding]:
     for item in survey.releases:
-        if item.status == releases.UNREADABLE:
+        if item.status == helm_records.UNREADABLE:
             subject = f"release {item.place}"
             yield finding("plan.release", subject, item.description, severity="warning")
 
@@ -465,16 +468,17 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
     }
     release = plan.releases.get("network_operator")
     version = (release.version if release else "") or str(profile["network_operator"]["version"])
-    spec = releases.policy_spec(profile, **parts)
-    images = faults.attempt("rdma_images", lambda: releases.policy_images(profile, version, spec, given.options.images))
-    mixed = releases.mixed_images(profile, version, images or {})
+    spec = nic_policy.policy_spec(profile, **parts)
+    own = given.options.images
+    images = faults.attempt("rdma_images", lambda: nic_policy.policy_images(profile, version, spec, own))
+    mixed = nic_policy.mixed_images(profile, version, images or {})
     faults.findings += [finding("plan.images", "NicClusterPolicy nic-cluster-policy", text) for text in mixed]
     make = shared_device.config if shared else sriov.device_plugin_config
     config = faults.attempt("rdma_resource", lambda: make(configured, plan.resources.vf))
     if not images or config is None:
         return None
     call = functools.partial(
-        releases.nic_cluster_policy,
+        nic_policy.nic_cluster_policy,
         profile,
         config,
         tolerations=plan.tolerations,

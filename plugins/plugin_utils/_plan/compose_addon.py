@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon, chart_values
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.addon import Offer
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
@@ -79,7 +79,7 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json, b
     if profile["network_operator"]["policy_by"] != "us":
         raise InputError(f"The profile {options.profile} is older than the add-ons of OKE: use rdma_profile=current.")
     last = one is entry["addons"][-1]
-    values = releases.as_values(options.values(stage)) if last else {}
+    values = chart_values.as_values(options.values(stage)) if last else {}
     given = options.charts.get(stage) if last else None
     if given and (not isinstance(given, Mapping) or set(given) - {"version"}):
         raise InputError(f"An add-on of OKE takes no chart: rdma_charts.{stage} may only have a version.")

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmOperator, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
@@ -52,7 +52,7 @@ def wants(
     faults = list(_faults(given))
     if faults:
         raise InputError("\n- ".join(["Cannot accept rdma_olm:", *faults]))
-    if releases.as_values(options.network_operator_values):
+    if chart_values.as_values(options.network_operator_values):
         raise InputError("On OpenShift the Network Operator comes through OLM and no chart takes values; use rdma_olm.")
     return {
         stage: tuple(_want(name, given.get(name) or {}, options, profile, choice, bearing) for name in STAGES[stage])
@@ -74,12 +74,13 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
 def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice, bearing: Tolerated) -> OlmOperator:
     values = dict(given.get("values") or {})
     if name == "gpu_operator":
-        base = releases.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
+        base = chart_values.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
         lists = {key: one for key, one in profile["gpu_operator"]["tolerations"].items() if key == IN_POLICY}
-        base = releases.merge(base, releases.tolerations({"tolerations": lists}, bearing))
-        values = releases.merge(releases.merge(base, releases.as_values(options.gpu_operator_values)), values)
+        base = chart_values.merge(base, chart_values.tolerations({"tolerations": lists}, bearing))
+        base = chart_values.merge(base, chart_values.as_values(options.gpu_operator_values))
+        values = chart_values.merge(base, values)
     if name == "nfd" and (needed := bearing.over(NFD_WORKERS)[1:]):
-        values = releases.merge({"operand": {"workerTolerations": needed}}, values)
+        values = chart_values.merge({"operand": {"workerTolerations": needed}}, values)
     want = olm_run.complete({**given, "values": values, "operator": name})
     if name == "gpu_operator":  # gpuops.rdma.wait checks the policy and each node's GPUs
         want = replace(want, resources=tuple(replace(one, until="none") for one in want.resources))

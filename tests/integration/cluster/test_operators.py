@@ -9,7 +9,7 @@ import json
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import nic_policy, sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
@@ -88,7 +88,7 @@ class Operators(Cluster):
         self.helm("network-operator", self.namespace, values)
 
     def nic_policy(self, name="nic-cluster-policy"):
-        made = releases.nic_cluster_policy(self.facts, sriov.device_plugin_config(self.shapes, RESOURCE))
+        made = nic_policy.nic_cluster_policy(self.facts, sriov.device_plugin_config(self.shapes, RESOURCE))
         return {**made, "metadata": {"name": name}}
 
     def nic_status(self, name="nic-cluster-policy"):

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import helm_records
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as upgrade_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
@@ -261,7 +261,7 @@ def aged(here: Any) -> bool:
     selector = "owner=helm,status in (pending-install,pending-upgrade)"
     found = json.loads(here.kubectl("get", "secrets", "-A", "-l", selector, "-o", "json"))["items"]
     for secret in found:
-        document = releases.decode(secret)
+        document = helm_records.decode(secret)
         document["info"]["last_deployed"] = old
         packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(document).encode()))).decode()
         here.client.patch(here.client.path_of(secret), {"data": {"release": packed}})

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import W
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session

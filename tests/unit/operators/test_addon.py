@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 
 WANT = Addon(
     name="NvidiaGpuOperator",

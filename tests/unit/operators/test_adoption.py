@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Policy, PolicyField, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, nic_policy, sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.paths import RECORDINGS, upstream
 from support.plan_samples import H100, SHAPES
@@ -46,7 +46,7 @@ def schema(operator: str, version: str, name: str) -> dict[str, Any]:
 
 def wanted(**more: Any) -> dict[str, Any]:
     shapes = [SHAPES[H100]]
-    policy = releases.nic_cluster_policy(
+    policy = nic_policy.nic_cluster_policy(
         files.profile("current"),
         sriov.device_plugin_config(shapes, VF),
         tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, shared_device
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, nic_policy, shared_device
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support import crd_schema
 from support.paths import RECORDINGS, ROOT, upstream
@@ -75,7 +75,7 @@ def all_images(path: Path) -> dict[str, str]:
         for key, value in tree.items():
             if isinstance(value, dict):
                 walk(value, f"{prefix}{key}.")
-            elif isinstance(value, str) and releases._LOCATION.fullmatch(value) and "nvstaging" not in value:
+            elif isinstance(value, str) and chart_values._LOCATION.fullmatch(value) and "nvstaging" not in value:
                 found[f"{prefix}{key}"] = value
 
     walk(load(upstream_values(path)), "")
@@ -91,12 +91,12 @@ def profile(name: str) -> dict[str, Any]:
     return document
 
 
-def chart_values(name: str, operator: str) -> dict[str, Any]:
+def defaults_of(name: str, operator: str) -> dict[str, Any]:
     return load(upstream_values(PROFILES / profile(name)[operator]["keys"]))
 
 
 def rendered(name: str, operator: str, **more: Any) -> dict[str, Any]:
-    return releases.values(profile(name), operator, **more).values
+    return chart_values.values(profile(name), operator, **more).values
 
 
 @pytest.mark.parametrize("path", key_files(), ids=lambda path: path.stem)
@@ -110,20 +110,20 @@ def test_a_mirror_reaches_every_image_that_the_values_name(name: str) -> None:
     document = profile(name)
     for operator in OPERATORS:
         document[operator]["known_images"] = load(PROFILES / document[operator]["keys"])["images"]
-    moved = releases.mirrored(document, "mirror.example:5000/x")
+    moved = chart_values.mirrored(document, "mirror.example:5000/x")
     for operator in OPERATORS:
-        ours = releases.values(moved, operator).values
-        parts = releases.merge(chart_values(name, operator), ours)
+        ours = chart_values.values(moved, operator).values
+        parts = chart_values.merge(defaults_of(name, operator), ours)
         parts.pop("kataManager", None)  # artefacts of a part that is off
         merged = json.dumps(parts)
         assert not [host for host in ("nvcr.io/nvidia", "ghcr.io/", "quay.io/") if f'"{host}' in merged]
     assert moved["test_image"]["image"].startswith("mirror.example:5000/x/")
     assert moved["vf_config_image"] == "mirror.example:5000/x/library/python:3.12-slim"
-    policy = json.dumps(releases.nic_cluster_policy(moved, CONFIG))
+    policy = json.dumps(nic_policy.nic_cluster_policy(moved, CONFIG))
     assert "nvcr.io" not in policy and policy.count("mirror.example:5000/x/nvidia/mellanox") in (0, 4)
     assert "nvcr.io" not in json.dumps(moved["network_operator"]["releases"])
     assert moved["gpu_operator"]["repo"] == document["gpu_operator"]["repo"], "charts are rdma_charts' business"
-    assert releases.mirrored(document, "") is document
+    assert chart_values.mirrored(document, "") is document
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +132,7 @@ def test_every_key_that_we_set_is_a_key_of_the_chart(name: str, operator: str) -
     document = profile(name)
     ours = document[operator]["values"]
     # Given as overrides, the profile's own values go through the same checks as a user's.
-    assert releases.values(document, operator, ours).values == releases.merge(ours, {})
+    assert chart_values.values(document, operator, ours).values == chart_values.merge(ours, {})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,7 +140,7 @@ def test_no_staging_image_would_run(name: str) -> None:
     """v23.10.x's own data name nvstaging; what is switched on must not."""
     document = profile(name)
     assert "nvstaging" not in json.dumps(document["network_operator"]) + json.dumps(document["cni"])
-    merged = releases.merge(chart_values(name, "network_operator"), rendered(name, "network_operator"))
+    merged = chart_values.merge(defaults_of(name, "network_operator"), rendered(name, "network_operator"))
     running = {key: part for key, part in merged.items() if not isinstance(part, dict) or part.get("deploy", True)}
     if not merged["sriovNetworkOperator"]["enabled"]:
         running.pop("sriov-network-operator")
@@ -171,8 +171,8 @@ def test_images_of_the_policy_are_those_of_the_release(version: str) -> None:
 def test_the_policy_fits_the_definition_of_each_release(version: str) -> None:
     document = profile("current")
     more = {"ofedDriver": document["network_operator"]["ofed_driver"]}
-    images = releases.policy_images(document, version, releases.policy_spec(document, more=more), {})
-    policy = releases.nic_cluster_policy(document, CONFIG, images=images, more=more)
+    images = nic_policy.policy_images(document, version, nic_policy.policy_spec(document, more=more), {})
+    policy = nic_policy.nic_cluster_policy(document, CONFIG, images=images, more=more)
     assert policy is not None
     crd = upstream("crds", "network-operator", version, "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
@@ -183,7 +183,7 @@ def test_the_releases_of_the_profiles_are_listed() -> None:
         document = profile(name)
         assert document["gpu_operator"]["version"] in document["gpu_operator"]["releases"]
     current = profile("current")["network_operator"]
-    assert set(current["releases"][current["version"]]) == set(UPSTREAM_NAMES) == set(releases.COMPONENTS)
+    assert set(current["releases"][current["version"]]) == set(UPSTREAM_NAMES) == set(nic_policy.COMPONENTS)
 
 
 def test_cni_images_of_the_guide_are_those_of_releases() -> None:
@@ -220,7 +220,7 @@ def validate(value: Any, schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("multus", [True, False])
 def test_policy_fits_the_real_crd(multus: bool) -> None:
-    policy = releases.nic_cluster_policy(
+    policy = nic_policy.nic_cluster_policy(
         profile("current"),
         CONFIG,
         multus=multus,
@@ -242,7 +242,7 @@ def test_policy_fits_the_real_crd(multus: bool) -> None:
 
 def test_the_ofed_driver_of_the_profile_fits_the_definition() -> None:
     driver = profile("current")["network_operator"]["ofed_driver"]
-    policy = releases.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
+    policy = nic_policy.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
     assert policy is not None
     crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
@@ -253,7 +253,7 @@ def test_the_ofed_driver_of_the_profile_fits_the_definition() -> None:
 
 @pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])
 def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> None:
-    policy = releases.nic_cluster_policy(profile("current"), CONFIG)
+    policy = nic_policy.nic_cluster_policy(profile("current"), CONFIG)
     assert policy is not None
     config = json.loads(policy["spec"]["sriovDevicePlugin"]["config"])
     folder = upstream("schemas", "network-operator", release)
@@ -266,8 +266,8 @@ def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> 
 def test_the_shared_device_fits_schema_and_definition(release: str) -> None:
     config = shared_device.config([files.shapes()["BM.GPU.H100.8"]], "rdma/rdma_shared_device_a")
     document = profile("current")
-    images = releases.policy_images(document, release, releases.policy_spec(document, shared=True), {})
-    policy = releases.nic_cluster_policy(document, config, shared=True, images=images)
+    images = nic_policy.policy_images(document, release, nic_policy.policy_spec(document, shared=True), {})
+    policy = nic_policy.nic_cluster_policy(document, config, shared=True, images=images)
     assert policy is not None and set(policy["spec"]) == {"rdmaSharedDevicePlugin"}
     found = json.loads(policy["spec"]["rdmaSharedDevicePlugin"]["config"])
     validate(found, load(upstream("schemas", "network-operator", release) / "rdma_shared_device_plugin.json"))
@@ -276,7 +276,7 @@ def test_the_shared_device_fits_schema_and_definition(release: str) -> None:
 
 
 def test_guide_leaves_the_policy_to_its_chart() -> None:
-    assert releases.nic_cluster_policy(profile("guide-2024"), CONFIG) is None
+    assert nic_policy.nic_cluster_policy(profile("guide-2024"), CONFIG) is None
     assert rendered("guide-2024", "network_operator")["deployCR"] is True
 
 
@@ -284,7 +284,7 @@ def test_guide_leaves_the_policy_to_its_chart() -> None:
 def test_gpu_operator_values_fit_the_cluster_policy(name: str, release: str) -> None:
     """The chart copies its sections into ClusterPolicy by name; with our values over its defaults they must fit."""
     ours = rendered(name, "gpu_operator")
-    merged = releases.merge(chart_values(name, "gpu_operator"), ours)
+    merged = chart_values.merge(defaults_of(name, "gpu_operator"), ours)
     crd = next(upstream("crds", "gpu-operator", release).glob("nvidia.com_clusterpolicies*"))
     spec = {section: {key: merged[section][key] for key in part} for section, part in ours.items()}
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "x"}, "spec": spec}

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Permission, Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import LOG_AGE, Drivers
 from support.plan_samples import H100, cluster, faults, gpu_node, survey, whole
@@ -130,9 +130,9 @@ def test_auto_follows_a_driver_container_that_runs() -> None:
 
 def test_values_without_a_plan_go_by_the_profile() -> None:
     profile = files.profile("current")
-    assert releases.values(profile, "gpu_operator", "driver.enabled=true", driver="operator").values["driver"]
+    assert chart_values.values(profile, "gpu_operator", "driver.enabled=true", driver="operator").values["driver"]
     with pytest.raises(Exception, match="second one on top"):
-        releases.values(profile, "gpu_operator", "driver.enabled=true", driver="")
+        chart_values.values(profile, "gpu_operator", "driver.enabled=true", driver="")
 
 
 # ---- the wait ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, helm_records
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, release_run
 from support.fake_api import Api, Task, arguments
@@ -102,12 +102,12 @@ def test_operands_are_held_back_only_while_the_release_changes() -> None:
     held = site.calls[0]["release_values"]
     assert held["daemonsets"] == {"updateStrategy": "OnDelete"}
     assert held["driver"] == {"upgradePolicy": {"autoUpgrade": False}}
-    assert held[releases.BEFORE_HOLD] == {"a": 2}
+    assert held[helm_records.BEFORE_HOLD] == {"a": 2}
 
     killed = Site(record("op", config=held))
     assert killed.run(hold=True, values={"a": 2})["action"] == "none", "the hold is there"
     assert killed.run(values={"a": 2})["action"] == "upgrade"
-    assert killed.calls[0]["release_values"] == {"a": 2, releases.BY_RUN: {"a": 2}}, "let go"
+    assert killed.calls[0]["release_values"] == {"a": 2, helm_records.BY_RUN: {"a": 2}}, "let go"
     assert Site().run(hold=True)["action"] == "install"
 
 
@@ -115,12 +115,12 @@ def test_helm_keeps_a_note_of_the_values_that_a_run_gave() -> None:
     site = Site(record("op"))
     site.run(values={"a": 2})
     given = site.calls[0]["release_values"]
-    assert given == {"a": 2, releases.BY_RUN: {"a": 2}}
+    assert given == {"a": 2, helm_records.BY_RUN: {"a": 2}}
     again = Site(record("op", config=given))
     assert again.run(values={"a": 2})["changed"] is False, "the note is no value"
-    (found,) = releases.installed([record("op", config={**given, "b": 3})])
+    (found,) = helm_records.installed([record("op", config={**given, "b": 3})])
     assert (found.values, found.by_run) == ({"a": 2, "b": 3}, {"a": 2}), "b was set by hand"
-    (plain,) = releases.installed([record("op")])
+    (plain,) = helm_records.installed([record("op")])
     assert plain.by_run is None
     other = Site()
     other.run(chart="volcano", images=["x"])
@@ -183,7 +183,7 @@ def test_a_failure_that_lasts_is_explained() -> None:
     ],
 )
 def test_only_an_outage_of_the_api_server_is_tried_again(text: str, again: bool) -> None:
-    assert releases.interrupted(text) == again
+    assert helm_records.interrupted(text) == again
 
 
 def test_a_terminating_namespace_is_refused_with_its_reason() -> None:
@@ -304,7 +304,7 @@ def test_the_charts_hook_does_not_replace_a_newer_definition(monkeypatch: pytest
     defined(monkeypatch, definition("keep", more=("v1 spec.own",)))
     site = Site(record("op"))
     site.run(values={"a": 2})
-    assert site.calls[0]["release_values"] == {"a": 2, **off, releases.BY_RUN: {"a": 2, **off}}
+    assert site.calls[0]["release_values"] == {"a": 2, **off, helm_records.BY_RUN: {"a": 2, **off}}
     again = Site(record("op", config=site.calls[0]["release_values"]))
     assert again.run(values={"a": 2})["changed"] is False, "and it stays off"
     asked = Site(record("op"))

@@ -17,7 +17,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+    chart_values,
+    helm_records,
+    nic_policy,
+    releases,
+    set_text,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -43,8 +49,8 @@ GUIDE_NETWORK = [
 ]
 
 
-def values(name: str, operator: str, overrides: Any = None, **more: Any) -> releases.Values:
-    return releases.values(files.profile(name), operator, overrides, **more)
+def values(name: str, operator: str, overrides: Any = None, **more: Any) -> chart_values.Values:
+    return chart_values.values(files.profile(name), operator, overrides, **more)
 
 
 def refused(name: str, operator: str, overrides: Any, **more: Any) -> str:
@@ -77,20 +83,20 @@ def refused(name: str, operator: str, overrides: Any, **more: Any) -> str:
     ],
 )
 def test_set_text_is_read_as_helm_reads_it(text: str, expected: dict[str, Any]) -> None:
-    assert releases.parse_set(text) == expected
+    assert set_text.parse_set(text) == expected
 
 
 @pytest.mark.parametrize("text", ["a", "=b", "a[x]=1", "a={x", "a=[1,", "a=1,a.b=2", "a[0]=1,a.b=2", "a.b=1,,c=2"])
 def test_broken_set_text_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="Cannot read"):
-        releases.parse_set(text)
+        set_text.parse_set(text)
 
 
 @given(st.text(alphabet='ab.=[]{}",\\01 ', max_size=12))
 @example("[0]=")
 def test_any_set_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(InputError):
-        assert isinstance(releases.parse_set(text), dict)
+        assert isinstance(set_text.parse_set(text), dict)
 
 
 PLAIN = st.text(alphabet="abcxyz", min_size=1, max_size=5)
@@ -101,7 +107,7 @@ def test_set_text_round_trip(given_values: dict[str, Any]) -> None:
     text = ",".join(
         f"{key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in given_values.items()
     )
-    assert releases.parse_set(text) == given_values
+    assert set_text.parse_set(text) == given_values
 
 
 # ---- overrides -----------------------------------------------------------------------------------------------------
@@ -226,20 +232,20 @@ def test_bad_releases_are_refused_with_those_that_may_be_used(
 ) -> None:
     profile = files.profile(name)
     with pytest.raises(InputError) as error:
-        releases.usable(profile, operator, version, profile[operator]["values"])
+        chart_values.usable(profile, operator, version, profile[operator]["values"])
     assert words in str(error.value) and f"{profile[operator]['chart']} cannot be used in version" in str(error.value)
     _why, instead = str(error.value).split("Use instead: ")
     assert instead.startswith(f"{profile[operator]['version']} of the profile, ")
     assert version.removeprefix("v") not in instead
     for other in instead.split(" of the profile, ")[1].split(", "):
-        releases.usable(profile, operator, other, profile[operator]["values"])
+        chart_values.usable(profile, operator, other, profile[operator]["values"])
 
 
 def test_uverbs_release_is_taken_where_mofed_is_off() -> None:
     profile = files.profile("current")
     made = values("current", "gpu_operator", version="v26.3.2").values
     assert made["devicePlugin"]["env"][0]["value"] == "false"
-    releases.usable(profile, "gpu_operator", "v26.3.2", made)
+    chart_values.usable(profile, "gpu_operator", "v26.3.2", made)
 
 
 def test_keys_are_judged_by_the_chart_that_is_installed() -> None:
@@ -327,7 +333,7 @@ def test_newest_revision_of_each_release_counts() -> None:
     secrets = [release(revision=n, status="superseded") for n in (1, 2, 9)]
     secrets += [release(revision=10, config={"a": 1}), release("gone", status="uninstalled")]
     secrets += [release("grafana", "mon", "grafana", "8", config={"adminPassword": "x"})]
-    found = releases.installed(secrets)
+    found = helm_records.installed(secrets)
     assert [(item.name, item.revision, item.status) for item in found] == [
         ("gpu-operator", 10, "deployed"),
         ("grafana", 1, "deployed"),
@@ -340,8 +346,8 @@ def test_newest_revision_of_each_release_counts() -> None:
 def test_a_broken_release_is_named_and_stops_nothing_but_its_own_name(data: dict[str, str]) -> None:
     foreign = {**release("web", "web"), "data": data}
     with pytest.raises(DataError, match=r"web/sh\.helm\.release\.v1\.web\.v1"):
-        releases.decode(foreign)
-    broken, whole = sorted(releases.installed([foreign, release()]), key=lambda item: item.chart)
+        helm_records.decode(foreign)
+    broken, whole = sorted(helm_records.installed([foreign, release()]), key=lambda item: item.chart)
     assert (broken.status, broken.name, broken.namespace) == ("unreadable", "web", "web")
     assert "Secret web/sh.helm.release.v1.web.v1" in broken.description
     assert whole.status == "deployed"
@@ -358,7 +364,7 @@ NOW = 1795230000.0  # 2026-11-21T03:00:00Z
 def decide(
     *secrets: dict[str, Any], wanted: Any = None, workloads: Any = (), age: float = 3600.0, **more: Any
 ) -> releases.Decision:
-    found = releases.installed(secrets)
+    found = helm_records.installed(secrets)
     return releases.decide(wanted or want(), found, workloads, now=NOW + age, **more)
 
 
@@ -403,10 +409,10 @@ HOLD = {"daemonsets": {"updateStrategy": "OnDelete"}, "driver": {"upgradePolicy"
 def test_a_release_that_an_upgrade_held_gets_its_values_of_before_again(name: str, own: Any) -> None:
     """An adopted one kept OnDelete for ever: what it has and the profile does not set counts as its owner's."""
     before = decide(release(name, "nvidia", config={**own, "driver": {"enabled": False}}))
-    held = releases.held(before.values, HOLD)
+    held = helm_records.held(before.values, HOLD)
     assert held["daemonsets"]["updateStrategy"] == "OnDelete" and held["driver"]["enabled"] is False
     there = release(name, "nvidia", config=held)
-    (found,) = releases.installed([there])
+    (found,) = helm_records.installed([there])
     assert found.holds and "holds" not in found.shown
     made = decide(there)
     assert (made.action, made.values) == ("adopt", before.values)
@@ -415,18 +421,18 @@ def test_a_release_that_an_upgrade_held_gets_its_values_of_before_again(name: st
 
 
 def test_a_failed_upgrade_with_the_hold_is_taken_up_again() -> None:
-    held = releases.held(want().values, HOLD)
+    held = helm_records.held(want().values, HOLD)
     there = release(status="failed", config=held, revision=2)
     again = decide(there, wanted=replace(want(), values=held))
     assert (again.action, again.clear) == ("upgrade", ("sh.helm.release.v1.gpu-operator.v2",))
     assert "revision 2 is failed" in again.why
     gone = decide(there)
-    assert gone.action == "upgrade" and gone.clear == () and releases.BEFORE_HOLD not in gone.values
+    assert gone.action == "upgrade" and gone.clear == () and helm_records.BEFORE_HOLD not in gone.values
 
 
 def test_a_note_that_is_damaged_counts_as_no_values() -> None:
-    assert releases.let_go({releases.BEFORE_HOLD: "text", "a": 1}) == {}
-    assert releases.let_go({"a": 1}) == {"a": 1}
+    assert helm_records.let_go({helm_records.BEFORE_HOLD: "text", "a": 1}) == {}
+    assert helm_records.let_go({"a": 1}) == {"a": 1}
 
 
 def test_two_of_a_kind_are_a_conflict_naming_both() -> None:
@@ -483,7 +489,7 @@ def test_the_pods_of_a_manifest_get_registry_and_pull_secrets() -> None:
     images = ["mpioperator/mpi-operator:0.8.2", "busybox", "quay.io/a/b@sha256:1", "own.example:5000/c:1"]
     pod = {"containers": [{"image": image} for image in images], "imagePullSecrets": [{"name": "theirs"}]}
     objects = [{"kind": "Namespace"}, {"kind": "Deployment", "spec": {"template": {"spec": pod}}}]
-    made = releases.with_images(objects, "mirror.example/x/", ["theirs", "ours"])
+    made = chart_values.with_images(objects, "mirror.example/x/", ["theirs", "ours"])
     assert made[0] == objects[0]
     spec = made[1]["spec"]["template"]["spec"]
     assert [item["image"] for item in spec["containers"]] == [
@@ -493,7 +499,7 @@ def test_the_pods_of_a_manifest_get_registry_and_pull_secrets() -> None:
         "own.example:5000/c:1",
     ]
     assert spec["imagePullSecrets"] == [{"name": "theirs"}, {"name": "ours"}]
-    assert releases.with_images(objects, "", []) == objects
+    assert chart_values.with_images(objects, "", []) == objects
 
 
 def test_name_taken_by_another_chart() -> None:
@@ -602,28 +608,28 @@ def test_plan_entry_is_plain_data_without_secrets() -> None:
 )
 def test_helms_failures_get_an_advice(text: str, words: str) -> None:
     wrapped = f"Failure when executing Helm command. Exited 1.\nstdout: \nstderr: WARNING: x\n{text}\n"
-    message = releases.explain("gpu_operator", want(), wrapped)
+    message = helm_records.explain("gpu_operator", want(), wrapped)
     assert words in message
     assert message.startswith("Helm could not install gpu-operator v26.7.0 (from https://")
     assert text[7:40] in message and "stderr" not in message
 
 
 def test_long_failures_are_cut() -> None:
-    assert len(releases.explain("gpu_operator", want(), "Error: " + "x" * 5000)) < 700
+    assert len(helm_records.explain("gpu_operator", want(), "Error: " + "x" * 5000)) < 700
 
 
 # ---- NicClusterPolicy ----------------------------------------------------------------------------------------------
 
 
 def test_images_of_the_policy_can_come_from_a_mirror() -> None:
-    policy = releases.nic_cluster_policy(
+    policy = nic_policy.nic_cluster_policy(
         files.profile("current"), {"resourceList": []}, images={"multus": "reg.example:5000/m/multus:v9"}
     )
     assert policy is not None
     multus = policy["spec"]["secondaryNetwork"]["multus"]
     assert (multus["repository"], multus["image"], multus["version"]) == ("reg.example:5000/m", "multus", "v9")
     with pytest.raises(InputError, match=r"rdma_images\.nv_ipam: 'b:c' is not repository/image:version"):
-        releases.nic_cluster_policy(files.profile("current"), {"resourceList": []}, images={"nv_ipam": "b:c"})
+        nic_policy.nic_cluster_policy(files.profile("current"), {"resourceList": []}, images={"nv_ipam": "b:c"})
 
 
 CANDIDATE = "26.7.0-rc.2"
@@ -635,7 +641,7 @@ STAGING = {
 
 def policy_images(version: str, own: Any = None, more: Any = None) -> dict[str, str]:
     profile = files.profile("current")
-    return releases.policy_images(profile, version, releases.policy_spec(profile, more=more), own or {})
+    return nic_policy.policy_images(profile, version, nic_policy.policy_spec(profile, more=more), own or {})
 
 
 def test_images_of_the_policy_are_those_of_the_release() -> None:
@@ -660,7 +666,7 @@ def test_a_release_without_known_images_needs_them_set() -> None:
 
 
 def mixed(version: str, own: Any) -> list[str]:
-    return releases.mixed_images(files.profile("current"), version, policy_images(version, own))
+    return nic_policy.mixed_images(files.profile("current"), version, policy_images(version, own))
 
 
 def test_a_mixture_of_releases_is_named() -> None:
@@ -681,11 +687,11 @@ def test_a_mixture_of_releases_is_named() -> None:
 
 def test_policy_does_not_change_the_profile() -> None:
     profile = files.profile("current")
-    releases.nic_cluster_policy(profile, {"resourceList": [1]}, multus=False)
+    nic_policy.nic_cluster_policy(profile, {"resourceList": [1]}, multus=False)
     assert "config" not in profile["network_operator"]["policy"]["sriovDevicePlugin"]
     assert "secondaryNetwork" in profile["network_operator"]["policy"]
 
 
 def test_quote_in_the_configuration_is_refused() -> None:
     with pytest.raises(InputError, match="cannot carry"):
-        releases.nic_cluster_policy(files.profile("current"), {"resourceList": ["it's"]})
+        nic_policy.nic_cluster_policy(files.profile("current"), {"resourceList": ["it's"]})

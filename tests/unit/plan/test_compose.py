@@ -16,9 +16,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import W
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases, sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, helm_records, releases, sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -110,7 +110,8 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     there = installed(made).releases
     hold = {"daemonsets": {"updateStrategy": "OnDelete"}}
     seen = [
-        replace(one, values=releases.held(one.values, hold)) if one.chart == "gpu-operator" else one for one in there
+        replace(one, values=helm_records.held(one.values, hold)) if one.chart == "gpu-operator" else one
+        for one in there
     ]
     again = whole(cluster(), survey(releases=seen), install=install)
     (warning,) = [item for item in again.findings if item.id == "plan.values"]
@@ -567,8 +568,8 @@ def set_by_hand(values: Any, by_run: Any = None, **asked: Any) -> list[tuple[str
     them that a run gave."""
     name = asked.get("name", "gpu-operator")
     first = whole(cluster()).releases["gpu_operator"]
-    live = releases.merge(first.values, values)
-    given = None if by_run is None else releases.merge(first.values, by_run)
+    live = chart_values.merge(first.values, values)
+    given = None if by_run is None else chart_values.merge(first.values, by_run)
     there = release(name, "gpu-operator", "gpu-operator", first.version, values=live, by_run=given)
     made = whole(cluster(), survey(releases=[there]), **{key: value for key, value in asked.items() if key != "name"})
     assert {item.why for item in made.releases["gpu_operator"].resets} <= {

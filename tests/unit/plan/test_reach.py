@@ -12,7 +12,8 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease, lookup
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.plan_samples import H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
 from support.plan_samples import cluster, survey, whole

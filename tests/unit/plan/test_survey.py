@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.releases import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool, Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook

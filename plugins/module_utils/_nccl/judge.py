@@ -47,6 +47,7 @@ RANKING = ("fail", "incomplete", UNJUDGED, "degraded", "pass")
 HALVES_APART = 0.95
 _SLACK = 1.02
 _CROWDED = 4
+_FEW_RAILS = ("sendrecv", "gather", "scatter")
 
 
 class _Case:
@@ -72,6 +73,12 @@ class _Case:
     def wanted_hcas(self) -> int:
         """HCAs that each host is to use; 0 = unknown."""
         return int(self.expect.get("hcas") or (self.shape.vf_count if self.shape is not None else 0))
+
+    @property
+    def used_hcas(self) -> int:
+        """HCAs that the channels of each host must go over; 0 = any number: since 2.22 NCCL connects what a collective
+        uses, and over the network these use the rails of one or two GPUs."""
+        return 0 if self.collective in _FEW_RAILS else self.wanted_hcas
 
     def evidence(self) -> list[tuple[str, Json, int]]:
         """(host, what its INFO lines show or {}, its number of ranks) of each host that took part."""
@@ -327,8 +334,6 @@ def _check_gdr(case: _Case) -> _Answer:
         hosts = facts.get("no_gdr_hosts") or []
         where = f" on {listed(hosts, 4)}" if hosts else ""
         return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory{_set(case)}"
-    if case.expect.get("transport") and not facts.get("gdr") and facts.get("net"):
-        case.findings.append(finding("nccl.gdr", "nccl", "no INFO line reports GPUDirect RDMA", expected="GDRDMA"))
     return None
 
 
@@ -341,7 +346,7 @@ def _check_hcas(case: _Case) -> _Answer:
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
         return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}{_set(case)}"
-    few = [(host, found) for host, found in case.whole() if _idle(found) and len(found["used"]) < want]
+    few = [(host, found) for host, found in case.whole() if _idle(found) and len(found["used"]) < case.used_hcas]
     if few:
         _host, found = min(few, key=lambda item: len(item[1]["used"]))
         alike = [name for name, other in few if _idle(other) == _idle(found)]
@@ -349,8 +354,6 @@ def _check_hcas(case: _Case) -> _Answer:
             f"NCCL used {len(found['used'])} of {want} HCAs on {listed(alike, 4)}; no channel went over "
             f"{listed(_idle(found), 4)}{_set(case)}"
         )
-    if case.expect.get("transport") and not facts.get("hcas") and facts.get("net"):
-        case.findings.append(finding("nccl.hcas", "nccl", "no INFO line lists the HCAs", expected=f"{want} HCAs"))
     return None
 
 
@@ -360,47 +363,76 @@ def _idle(found: Json) -> list[str]:
     return [hca for hca in hcas if hca not in used] if used and set(used) <= set(hcas) else []
 
 
-def _check_info(case: _Case) -> _Answer:
-    """Every host that was asked for INFO lines printed them, all its ranks."""
+def _check_proof(case: _Case) -> _Answer:
+    """Every host that was asked for INFO lines printed them, all its ranks, and they show its whole way."""
     if not case.several or not case.expect.get("transport") or not case.transport.get("net"):
         return None
     asked = case.expect.get("info_ranks")
     hosts = {rank.host for rank in case.run.ranks if asked is None or rank.rank in asked}
-    silent = [host for host, found, _ranks in case.evidence() if host in hosts and not found.get("ranks")]
-    partly = [
-        f"{found['ranks']} of {ranks} ranks on {host}"
-        for host, found, ranks in case.evidence()
-        if host in hosts and 0 < found.get("ranks", 0) < ranks
-    ]
-    if silent or partly:
-        what = f"no INFO lines of {listed(silent)}" if silent else f"INFO lines of only {listed(partly)}"
-        text = f"{what}: transport proven on {len(_proven(case))} of {counted(len(hosts), 'host')} that were asked"
-        case.findings.append(finding("nccl.transport", "nccl", text, expected="INFO lines of every rank"))
+    gaps: dict[tuple[str, str, str], list[str]] = {}
+    for host, found, ranks in case.evidence():
+        gap = _gap(found, ranks, case.used_hcas) if host in hosts else None
+        if gap is not None:
+            gaps.setdefault(gap, []).append(host)
+    proven = f"transport proven on {len(hosts & set(_proven(case)))} of {counted(len(hosts), 'host')} that were asked"
+    for (name, what, expected), lacking in gaps.items():
+        text = f"{what.replace('HOSTS', listed(lacking))}: {proven}"
+        case.findings.append(finding(name, "nccl", text, expected=expected))
+    return None
+
+
+def _gap(found: Json, ranks: int, want: int) -> Optional[tuple[str, str, str]]:
+    """(id of the finding, what the lines of a host's ``ranks`` do not show, what they should); None if all is there.
+    A union over hosts would hide what one of them lacks."""
+    printed = found.get("ranks", 0)
+    every = "INFO lines of every rank"
+    if not printed:
+        return "nccl.transport", "no INFO lines of HOSTS", every
+    if printed < ranks:
+        return "nccl.transport", f"INFO lines of only {printed} of {ranks} ranks on HOSTS", every
+    if found["net"] != "IB":
+        way = f"shows NET/{found['net']}" if found["net"] else "shows no channel over the network"
+        return "nccl.transport", f"what HOSTS printed {way}", "NET/IB"
+    if not found["gdr"]:
+        return "nccl.gdr", "no INFO line of HOSTS reports GPUDirect RDMA", "GDRDMA"
+    if want and not found["hcas"]:
+        return "nccl.hcas", "no INFO line of HOSTS lists the HCAs", f"{want} HCAs"
+    if len(found["used"]) < want:
+        return (
+            "nccl.hcas",
+            f"INFO lines of HOSTS show channels over {len(found['used'])} of {want} HCAs",
+            f"{want} HCAs",
+        )
     return None
 
 
 def _proven(case: _Case) -> list[str]:
     """Hosts of which the log shows the whole way: all ranks, NET/IB, all HCAs, GPUDirect RDMA on each."""
-    want = case.wanted_hcas
     return [
         host
-        for host, found in case.whole()
-        if found["net"] == "IB" and found["used"] and all(found["gdr"].values()) and len(found["used"]) >= want
+        for host, found, ranks in case.evidence()
+        if _gap(found, ranks, case.used_hcas) is None and all(found["gdr"].values())
     ]
 
 
 def _check_topology(case: _Case) -> _Answer:
+    """Every host that prints INFO lines loaded the file that was asked for."""
     want = case.expect.get("topology")
     if not want:
         return None
-    seen = case.transport.get("topology") or {}
-    if seen.get("failed") == want:
-        return "fail", f"NCCL could not open the topology file {want}"
-    if seen.get("loaded") == want:
-        return None
-    if seen.get("loaded"):
-        return "fail", f"NCCL loaded the topology file {seen['loaded']}, not {want}"
-    case.findings.append(finding("nccl.topology", "nccl", f"no INFO line says that NCCL loaded {want}", expected=want))
+    groups = case.transport.get("by_host") or ()
+    for group in groups:
+        where = f" on {listed(group['hosts'])}" if len(groups) > 1 else ""
+        if group["topology"].get(want) is False:
+            return "fail", f"NCCL could not open the topology file {want}{where}"
+        other = [name for name, loaded in group["topology"].items() if loaded and name != want]
+        if other:
+            return "fail", f"NCCL loaded the topology file {other[0]}, not {want}{where}"
+    without = [host for group in groups if want not in group["topology"] for host in group["hosts"]]
+    if without or not groups:
+        of = f" of {listed(without)}" if any(group["topology"] for group in groups) else ""
+        text = f"no INFO line{of} says that NCCL loaded {want}"
+        case.findings.append(finding("nccl.topology", "nccl", text, expected=want))
     return None
 
 
@@ -413,7 +445,7 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
     _check_net,
     _check_gdr,
     _check_hcas,
-    _check_info,
+    _check_proof,
     _check_topology,
 )
 

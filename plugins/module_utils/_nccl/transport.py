@@ -25,6 +25,8 @@ _PROTOS = ("LL", "LL128", "SIMPLE")
 _NVLS = re.compile(r"(\d+) nvls channels")
 _FAILOVER = ("Replacing QP", "The error is not fatal", "Retransmitting reqIndex")
 MAX_KINDS = 5000
+MAX_FILES = 10
+"""Topology files of a host; NCCL loads one."""
 _WAYS, _WAY = 1000, 100
 """Ways of a host's channels that are counted, and characters of one."""
 
@@ -41,6 +43,8 @@ class Host:
         self.hcas: Optional[tuple[str, ...]] = None
         """As NCCL lists them; None without such a line."""
         self.explicit: dict[str, bool] = {}
+        self.topology: dict[str, bool] = {}
+        """Topology file -> whether it was loaded."""
 
     def facts(self, names: dict[int, str]) -> Json:
         """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing."""
@@ -62,7 +66,14 @@ class Host:
                 used[hca] = used.get(hca, 0) + count
                 gdr[hca] = gdr.get(hca, True) and bool(found[4])
         net = "Socket" if "Socket" in nets else min(nets, default="")
-        return {"ranks": len(self.ranks), "net": net, "hcas": list(self.hcas or ()), "used": used, "gdr": gdr}
+        return {
+            "ranks": len(self.ranks),
+            "net": net,
+            "hcas": list(self.hcas or ()),
+            "used": used,
+            "gdr": gdr,
+            "topology": dict(self.topology),
+        }
 
 
 class Transport:
@@ -103,7 +114,7 @@ class Transport:
         elif text.startswith("NET/"):
             self._net(line, text)
         else:
-            self._rest(text.rstrip("\r\n"))
+            self._rest(line[:at], text.rstrip("\r\n"))
 
     def _channel(self, line: str, at: int, text: str) -> None:
         start = text.rfind(" via ")
@@ -136,7 +147,7 @@ class Transport:
         return self.hosts.setdefault(name, Host())
 
     def _net(self, line: str, text: str) -> None:
-        name = _place(line[: line.index(" NCCL INFO ")]).partition(":")[0]
+        name = _name(line[: line.index(" NCCL INFO ")])
         if text.startswith(("NET/IB", "NET/Socket")) and ": Using " in text:
             listed = [(whole(number), device) for number, device in _DEVICE.findall(text.partition("; OOB")[0])]
             devices = [(number, device) for number, device in listed if number is not None]
@@ -169,7 +180,7 @@ class Transport:
                 self.names[number] = found[2]
                 self._host(name).names[number] = found[2]
 
-    def _rest(self, text: str) -> None:
+    def _rest(self, place: str, text: str) -> None:
         if text.startswith("Using network "):
             self.network = text[14:].strip()
         elif text.startswith("NCCL version"):
@@ -181,9 +192,9 @@ class Transport:
             if found and len(self.env) < 100:
                 self.env[found[1]] = found[2]
         elif text.startswith("Loading topology file "):
-            self.topology["loaded"] = text[22:].strip()
+            self._topology(place, text[22:].strip(), "loaded")
         elif text.startswith("Could not open XML topology file "):
-            self.topology["failed"] = text[33:].partition(" : ")[0].strip()
+            self._topology(place, text[33:].partition(" : ")[0].strip(), "failed")
         elif text.startswith("Connected NVLS tree"):
             self.nvls = True
         elif text.startswith("cudaDriverVersion "):
@@ -191,6 +202,12 @@ class Transport:
         elif text[:1].isdigit():
             found = _NVLS.search(text)
             self.nvls = bool(self.nvls) or bool(found and found[1].strip("0"))
+
+    def _topology(self, place: str, file: str, what: str) -> None:
+        self.topology[what] = file
+        files = self._host(_name(place)).topology
+        if len(files) < MAX_FILES:
+            files[file[:MAX_TEXT]] = what == "loaded"
 
     def _algos(self) -> tuple[dict[str, int], str]:
         """(algorithm/protocol -> calls, the one of the largest message or "")."""
@@ -292,6 +309,11 @@ def _driver(code: str) -> str:
 def _place(text: str) -> str:
     """``host:pid:tid [dev]`` without a launcher's prefix and a time."""
     return bare(text).rpartition("] ")[2] if text[:1] == "[" else bare(text)
+
+
+def _name(text: str) -> str:
+    """The host of a place."""
+    return _place(text).partition(":")[0]
 
 
 def _grouped(facts: dict[str, Json]) -> list[Json]:

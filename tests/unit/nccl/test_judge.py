@@ -265,8 +265,20 @@ def test_what_is_not_whole_does_not_pass(run, expect, verdict, words):
 
 
 def evidence(*hosts, **changes):
-    good = {"ranks": 8, "net": "IB", "hcas": HCAS, "used": dict.fromkeys(HCAS, 2), "gdr": dict.fromkeys(HCAS, True)}
+    good = {
+        "ranks": 8,
+        "net": "IB",
+        "hcas": HCAS,
+        "used": dict.fromkeys(HCAS, 2),
+        "gdr": dict.fromkeys(HCAS, True),
+        "topology": {"/topo/x.xml": True},
+    }
     return {**good, **changes, "hosts": list(hosts)}
+
+
+def everywhere(**changes):
+    """Evidence that is the same on both hosts."""
+    return {"by_host": [evidence("node-0", "node-1", **changes)]}
 
 
 def facts(**changes):
@@ -299,11 +311,22 @@ SHORT = [{"hcas": HCAS, "hosts": ["node-0"]}, {"hcas": HCAS[1:], "hosts": ["node
          "NCCL used 15 of 16 HCAs on node-1; no channel went over mlx5_15"),
         (facts(by_host=[evidence("node-0")]), "incomplete",
          "no INFO lines of node-1: transport proven on 1 of 2 hosts"),
-        (facts(topology={"failed": "/topo/x.xml"}), "fail", "could not open the topology file /topo/x.xml"),
-        (facts(topology={"loaded": "/other.xml"}), "fail", "loaded the topology file /other.xml, not /topo/x.xml"),
-        (facts(topology={"set": "/topo/x.xml"}), "incomplete", "no INFO line says that NCCL loaded /topo/x.xml"),
-        (facts(hcas=[], hcas_by_host=[], used=[]), "incomplete", "no INFO line lists the HCAs"),
-        (facts(gdr={}), "incomplete", "no INFO line reports GPUDirect RDMA"),
+        (facts(**everywhere(topology={"/topo/x.xml": False})), "fail",
+         "could not open the topology file /topo/x.xml"),
+        (facts(**everywhere(topology={"/other.xml": True})), "fail",
+         "loaded the topology file /other.xml, not /topo/x.xml"),
+        (facts(by_host=[evidence("node-0"), evidence("node-1", topology={"/other.xml": True})]), "fail",
+         "loaded the topology file /other.xml, not /topo/x.xml on node-1"),
+        (facts(**everywhere(topology={})), "incomplete", "no INFO line says that NCCL loaded /topo/x.xml"),
+        (facts(by_host=[evidence("node-0"), evidence("node-1", topology={})]), "incomplete",
+         "no INFO line of node-1 says that NCCL loaded /topo/x.xml"),
+        (facts(hcas_by_host=[], **everywhere(hcas=[])), "incomplete",
+         "no INFO line of node-0, node-1 lists the HCAs: transport proven on 0 of 2 hosts"),
+        (facts(**everywhere(gdr={})), "incomplete", "no INFO line of node-0, node-1 reports GPUDirect RDMA"),
+        (facts(by_host=[evidence("node-0"), evidence("node-1", gdr={})]), "incomplete",
+         "no INFO line of node-1 reports GPUDirect RDMA: transport proven on 1 of 2 hosts"),
+        (facts(by_host=[evidence("node-0"), evidence("node-1", net="", used={}, gdr={})]), "incomplete",
+         "what node-1 printed shows no channel over the network: transport proven on 1 of 2 hosts"),
     ],
 )  # fmt: skip
 def test_the_way_through_the_network_counts_even_at_full_speed(run, verdict, words):

@@ -1,0 +1,325 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A healthy log at full speed, edited as nodes with a fault, or a careless copy, would have it; and what the judge must
+answer. ``page`` is docs/edited_logs.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Union
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict
+from gpuops_sandbox.batch import nccl_render as render
+
+from support import nccl_samples as samples
+from support.paths import ROOT
+
+PAGE = ROOT / "docs" / "edited_logs.md"
+SHAPE, GPU = "BM.GPU.H100.8", "NVIDIA H100 80GB HBM3"
+HCAS = [f"mlx5_{i}" for i in range(16)]
+NODES = 4
+Change = Callable[[str], str]
+New = Union[str, Callable[["re.Match[str]"], str]]
+
+
+def log(nodes: int = NODES, collective: str = "all_reduce", slow: float = 1.0, **info: Any) -> str:
+    """The model's log of healthy nodes, with INFO lines of every rank."""
+    run = samples.model_run(samples.shapes()[SHAPE], nodes, collective, slow=slow)
+    return samples.text(run, info=list(render.info_lines(run, HCAS, **info)))
+
+
+healthy = functools.cache(log)
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """``words`` must be in the reason. ``expect``, ``nodes`` and ``shape`` are what is asked of the log; ``base`` is
+    made by ``log``."""
+
+    part: str
+    text: str
+    verdict: str
+    words: str
+    change: Change = str
+    expect: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    nodes: int = NODES
+    shape: str = SHAPE
+    base: Callable[[], str] = healthy
+
+    def judged(self) -> NcclVerdict:
+        """The verdict on the edited log; raises AssertionError if the edit changes nothing."""
+        content = self.change(self.base())
+        assert (content == self.base()) == (self.change is str), f"{self.text}: the edit changes nothing"
+        asked = {"transport": True, "checked": True, **self.expect}
+        return samples.verdict_of(content, samples.shapes()[self.shape], self.nodes, **asked)
+
+
+# --- edits ------------------------------------------------------------------------------------------------------------
+
+
+def sub(pattern: str, new: New, count: int = 0) -> Change:
+    """Each match, or the first ``count`` of them."""
+    return lambda content: re.sub(pattern, new, content, count=count, flags=re.MULTILINE)
+
+
+def on(host: str, pattern: str, new: New) -> Change:
+    """Only in what the processes of ``host`` print."""
+    own = re.compile(rf"^{host}:.*$", re.MULTILINE)
+    return lambda content: own.sub(lambda line: re.sub(pattern, new, line[0]), content)
+
+
+def drop(pattern: str) -> Change:
+    """Without the lines that match."""
+    return lambda content: "\n".join(line for line in content.split("\n") if not re.search(pattern, line))
+
+
+def add(*lines: str, before: str = "# Out of bounds") -> Change:
+    """More lines, before the first that begins so."""
+    return lambda content: content.replace(f"\n{before}", "".join(f"\n{line}" for line in lines) + f"\n{before}", 1)
+
+
+def ended(line: str) -> Change:
+    """All rows, and then this line instead of the footer."""
+    return lambda content: content.partition("# Out of bounds")[0] + f"{line}\n"
+
+
+def both(*changes: Change) -> Change:
+    return lambda content: functools.reduce(lambda text, change: change(text), changes, content)
+
+
+def column(number: int, value: str, rows: str = ".*") -> Change:
+    """A cell of the rows of these sizes."""
+
+    def row(found: re.Match[str]) -> str:
+        cells = found[0].split()
+        cells[number] = value
+        return "  ".join(["", *cells])
+
+    return lambda content: re.sub(rf"^ +({rows}) +\d+ +float .*$", row, content, flags=re.MULTILINE)
+
+
+def lines(change: Callable[[list[str]], list[str]]) -> Change:
+    return lambda content: "\n".join(change(content.split("\n")))
+
+
+def warned(text: str) -> str:
+    return f"node-1:43:991 [3] transport/net_ib/common.cc:80 (ncclIbAsyncThreadMain) NCCL WARN {text}"
+
+
+def _mixed(content: str) -> str:
+    """Two programs that print to one log."""
+    pairs = zip(content.split("\n"), log(slow=0.9).split("\n"))
+    return "\n".join(line for pair in pairs for line in pair)
+
+
+def _neighbours(content: str) -> str:
+    """Channels over the network from the last GPU of each node to the first of the next one only."""
+    keep = r"^node-\d:(40:140 \[0\].*\[receive\]|47:147 \[7\].*\[send\])"
+    kept = [line for line in content.split("\n") if "via NET/IB" not in line or re.search(keep, line)]
+    return "\n".join(kept)
+
+
+HALF = on("node-2", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{int(found[1]) // 2}")
+LAST = "8589934592"
+QUIET = drop(r"^node-[12]:.* NCCL INFO ")
+TOPOLOGY = "/topo/x.xml"
+PORT_ERROR = "NET/IB : mlx5_6:1 Got async error event: port error"
+LONG = "9" * 5000
+
+
+def _loads(topology: str) -> Callable[[], str]:
+    return functools.cache(lambda: log(topology=topology))
+
+
+R, T, C, W, F, P = "ranks and GPUs", "transport", "checks", "warnings", "failures", "the text"
+
+EDITS = (
+    Edit(R, "nothing", "pass", "transport proven on 4 of 4 hosts"),
+    Edit(R, "the log of four nodes for a test of five", "incomplete", "32 ranks took part, expected 40", nodes=5),
+    Edit(R, "the log of four nodes for a test of two", "incomplete", "expected 16", nodes=2),
+    Edit(R, "a rank of node-1 is on node-0: 9 and 7", "incomplete", "9 ranks on node-0",
+         sub(r"(Rank  8 .*)node-1", r"\1node-0")),
+    Edit(R, "a rank's line is lost", "incomplete", "", drop("Rank  9 ")),
+    Edit(R, "a rank's line is there twice", "incomplete", "", sub(r"^(#  Rank  9 .*)$", r"\1\n\1")),
+    Edit(R, "two ranks have one GPU", "incomplete", "ranks 8 and 9 on node-1 have one GPU",
+         sub(r"(Rank  9 .*)device  1 \[0000:2d:00\]", r"\1device  0 [0000:0f:00]")),
+    Edit(R, "two ranks have one PCI address", "incomplete", "have one GPU (0000:0F:00)",
+         sub(r"(Rank  9 .*)\[0000:2d:00\]", r"\1[0000:0F:00]")),
+    Edit(R, "all GPUs are H200", "incomplete", "the log is of NVIDIA H200", sub(GPU, "NVIDIA H200")),
+    Edit(R, "one node's GPUs are H200", "incomplete", "NVIDIA H200",
+         sub(f"(on +node-2 .*){GPU}", r"\1NVIDIA H200")),
+    Edit(R, "one GPU is H100 PCIe", "incomplete", "NVIDIA H100 PCIe", sub(GPU, "NVIDIA H100 PCIe", 1)),
+    Edit(R, "a GPU has no name", "incomplete", "GPUs without a name", sub(f" {GPU}", "", 1)),
+    Edit(R, "the log of H100s for a test of H200s", "incomplete", "BM.GPU.H200.8 has NVIDIA H200",
+         shape="BM.GPU.H200.8"),
+    Edit(R, "the log of H100s for a test of B200s", "incomplete", "the log is of NVIDIA H100", shape="BM.GPU.B200.8"),
+    Edit(R, "the name of an older driver", "pass", "4 of 4", sub(GPU, "H100 80GB HBM3")),
+    Edit(R, "the hosts are those asked for", "pass", "4 of 4", expect={"hosts": [f"node-{i}" for i in range(NODES)]}),
+    Edit(R, "one host is another than asked for", "incomplete", "without node-9, with node-3",
+         expect={"hosts": ["node-0", "node-1", "node-2", "node-9"]}),
+    Edit(R, "half of the ranks are another group", "incomplete", "contradict",
+         sub(r"Group  0 (.*node-[23] )", r"Group  1 \1")),
+    Edit(R, "a test of another collective", "incomplete", "of all_reduce, not of alltoall",
+         expect={"collective": "alltoall"}),
+    Edit(R, "a test up to 16 GiB", "incomplete", "8 GiB instead of 16 GiB", expect={"max_bytes": 16 << 30}),
+    Edit(R, "four nodes' bandwidth is more than their ports carry", "incomplete", "cannot exceed",
+         base=functools.cache(lambda: log(slow=1.5))),
+    # The way through the network.
+    Edit(T, "node-2 uses 8 of 16 HCAs", "fail", "NCCL used 8 of 16 HCAs on node-2", HALF),
+    Edit(T, "node-2 uses 15 of 16 HCAs", "fail", "no channel went over mlx5_5", on("node-2", "NET/IB/5/", "NET/IB/4/")),
+    Edit(T, "every node uses 8 of 16 HCAs", "fail", "NCCL used 8 of 16 HCAs on node-0, node-1, node-2, node-3",
+         sub(r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{int(found[1]) // 2}")),
+    Edit(T, "two nodes use the lower half, two the upper", "fail", "NCCL used 8 of 16 HCAs",
+         both(*[on(f"node-{i}", r"via NET/IB/(\d+)", lambda f, up=8 * (i % 2): f"via NET/IB/{int(f[1]) // 2 + up}")
+                for i in range(NODES)])),
+    Edit(T, "node-2 has 15 HCAs", "fail", "NCCL found 15 of 16 HCAs on node-2",
+         on("node-2", r" \[15\]mlx5_15:1/RoCE", "")),
+    Edit(T, "node-2 is without GPUDirect RDMA", "fail", "on node-2: data went through host memory",
+         on("node-2", "/GDRDMA", "")),
+    Edit(T, "one HCA of node-2 is without GPUDirect RDMA", "fail", "off for mlx5_5 on node-2",
+         on("node-2", "NET/IB/5/GDRDMA", "NET/IB/5")),
+    Edit(T, "no node has GPUDirect RDMA", "fail", "GPUDirect RDMA was off", sub("/GDRDMA", "")),
+    Edit(T, "NCCL reports GPUDirect RDMA off for an HCA of node-2", "fail", "off for mlx5_3 on node-2",
+         add("node-2:41:141 [1] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 3 'mlx5_3'")),
+    Edit(T, "node-2 is over TCP", "fail", "on node-2", on("node-2", r"via NET/IB/\d+/GDRDMA", "via NET/Socket/0")),
+    Edit(T, "one channel of node-2 is over TCP", "fail", "on node-2",
+         on("node-2", "NET/IB/5/GDRDMA", "NET/Socket/0")),
+    Edit(T, "all nodes are over TCP", "fail", "NET/Socket", sub(r"via NET/IB/\d+/GDRDMA", "via NET/Socket/0")),
+    Edit(T, "node-2 is over another network", "incomplete", "NET/UCX", on("node-2", "via NET/IB/", "via NET/UCX/")),
+    Edit(T, "node-2 prints no INFO line", "incomplete", "no INFO lines of node-2: transport proven on 3 of 4 hosts",
+         drop(r"^node-2:.* NCCL INFO ")),
+    Edit(T, "no node prints an INFO line", "incomplete", "no INFO line names the network", drop(" NCCL INFO ")),
+    Edit(T, "one rank of node-1 prints no INFO line", "incomplete", "7 of 8 ranks on node-1",
+         drop(r"^node-1:43:143 \[3\] NCCL INFO ")),
+    Edit(T, "node-2 prints no channel over the network", "incomplete",
+         "what node-2 printed shows no channel over the network: transport proven on 3 of 4 hosts",
+         drop(r"^node-2:.* via NET/")),
+    Edit(T, "one rank of node-2 prints no channel over the network", "fail", "no channel went over mlx5_2, mlx5_3",
+         drop(r"^node-2:41:.* via NET/")),
+    Edit(T, "node-2 does not list its HCAs", "incomplete", "no INFO line of node-2 lists the HCAs",
+         drop(r"^node-2:.* NET/IB : Using ")),
+    Edit(T, "node-2 numbers HCAs that it does not list", "incomplete", "channels over 8 of 16 HCAs",
+         on("node-2", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{int(found[1]) // 2 + 16}")),
+    Edit(T, "node-2 numbers its HCAs from the other end", "pass", "4 of 4",
+         on("node-2", r"NET/IB : Using .* \[RO\]",
+            f"NET/IB : Using {' '.join(f'[{i}]mlx5_{15 - i}:1/RoCE' for i in range(16))} [RO]")),
+    Edit(T, "channels crowd on one HCA of node-2", "degraded", "on node-2 NCCL gave",
+         add(*[f"node-2:4{i}:14{i} [{i}] NCCL INFO Channel 09/0 : 0[0] -> 1[1] [send] via NET/IB/7/GDRDMA"
+               for i in range(8)])),
+    Edit(T, "channels through another GPU (PXN)", "pass", "4 of 4", sub(r"via NET/IB/5/", "via NET/IB/5(3)/")),
+    Edit(T, "a network plugin of its own name", "pass", "4 of 4", sub("via NET/IB/", "via NET/IBext_v10/")),
+    Edit(T, "shared buffers", "pass", "4 of 4", sub("/GDRDMA$", "/GDRDMA/Shared")),
+    Edit(T, "processes name their host with its domain", "pass", "4 of 4", sub(r"^(node-\d):", r"\1.example.com:")),
+    Edit(T, "nodes 1 and 2 were not asked for INFO lines", "pass", "transport proven on 2 of 4 hosts", QUIET,
+         expect={"info_ranks": [*range(8), *range(24, 32)]}),
+    Edit(T, "nodes 0 and 1 were asked for INFO lines, 0 and 3 print them", "incomplete", "no INFO lines of node-1",
+         QUIET, expect={"info_ranks": range(16)}),
+    Edit(T, "the topology file was loaded", "pass", "4 of 4", expect={"topology": TOPOLOGY}, base=_loads(TOPOLOGY)),
+    Edit(T, "another topology file was loaded", "fail", "loaded the topology file /topo/y.xml",
+         expect={"topology": TOPOLOGY}, base=_loads("/topo/y.xml")),
+    Edit(T, "no line says that the topology file was loaded", "incomplete", TOPOLOGY, expect={"topology": TOPOLOGY}),
+    Edit(T, "node-2 loaded another topology file", "fail", "not /topo/x.xml on node-2",
+         on("node-2", "Loading topology file .*", "Loading topology file /topo/y.xml"),
+         expect={"topology": TOPOLOGY}, base=_loads(TOPOLOGY)),
+    Edit(T, "node-2 loaded no topology file", "incomplete", "no INFO line of node-2 says",
+         drop("^node-2:.* Loading topology file"), expect={"topology": TOPOLOGY}, base=_loads(TOPOLOGY)),
+    Edit(T, "node-2 cannot open the topology file", "fail", "could not open the topology file /topo/x.xml on node-2",
+         on("node-2", "Loading topology file (.*)", r"Could not open XML topology file \1 : No such file"),
+         expect={"topology": TOPOLOGY}, base=_loads(TOPOLOGY)),
+    Edit(T, "sendrecv crosses the network with one GPU of each node", "pass", "transport proven on 4 of 4 hosts",
+         _neighbours, base=functools.cache(lambda: log(collective="sendrecv"))),
+    # Whether results were compared.
+    Edit(C, "the column #wrong has another name, 99 wrong values", "incomplete", "#wrong",
+         both(column(8, "99"), column(12, "99"), sub("#wrong", "#wrnog"))),
+    Edit(C, "3 wrong values in one row", "fail", "wrong results at 8 GiB", column(8, "3", LAST)),
+    Edit(C, "wrong values in every row", "fail", "wrong results", column(12, "99")),
+    Edit(C, "#wrong is N/A in one row", "incomplete", "", column(8, "N/A", LAST)),
+    Edit(C, "#wrong is N/A in every row", "incomplete", "#wrong", both(column(8, "N/A"), column(12, "N/A"))),
+    Edit(C, "#wrong is a word", "incomplete", "", column(8, "none", LAST)),
+    Edit(C, "#wrong is nan", "incomplete", "", column(8, "nan", LAST)),
+    Edit(C, "#wrong is below 0", "incomplete", "", column(8, "-1", LAST)),
+    Edit(C, "the footer counts wrong values", "fail", "4 checks found wrong values",
+         sub("values : 0 OK", "values : 4 FAILED")),
+    Edit(C, "the footer contradicts itself", "incomplete", "", sub("values : 0 OK", "values : 0 FAILED")),
+    Edit(C, "the footer's number has 5000 digits", "fail", "", sub("values : 0 OK", f"values : {LONG} FAILED")),
+    Edit(C, "the program was not to compare", "incomplete", "", sub("validation: 1", "validation: 0")),
+    # Warnings of a run at full speed.
+    Edit(W, "a port went down", "degraded", "NCCL warned on node-1", add(warned(PORT_ERROR))),
+    Edit(W, "a port went down before the first row", "degraded", "mlx5_6",
+         add(warned(PORT_ERROR), before="NCCL version")),
+    Edit(W, "a device has a catastrophic error", "degraded", "catastrophic",
+         add(warned("NET/IB : mlx5_6:1 async fatal event: local catastrophic error"))),
+    Edit(W, "a port's addresses changed", "degraded", "GID table changed",
+         add(warned("NET/IB : mlx5_6:1 GID table changed"))),
+    Edit(W, "a peer did not answer in time", "degraded", "RETRY_EXC_ERR",
+         add(warned("NET/IB: Got completion from peer 10.0.0.1<4000> with status=IBV_WC_RETRY_EXC_ERR(12) "
+                    "opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_6"))),
+    Edit(W, "NCCL went on over another port", "degraded", "without a port on node-1",
+         add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbResiliencyReplaceQps: Replacing QP: qpIndex=0 (qp_num=7, "
+             "devIndex=0) to qpIndex=1 (qp_num=9, devIndex=1) on send communicator (comm=0x1)")),
+    Edit(W, "a port went down after 50 harmless warnings", "degraded", "mlx5_6",
+         add(*["node-0:40:41 [0] misc/socket.cc:9 NCCL WARN something harmless"] * 50,
+             warned(PORT_ERROR))),
+    Edit(W, "a harmless warning", "pass", "4 of 4",
+         add("node-0:40:41 [0] misc/socket.cc:9 NCCL WARN something harmless")),
+    # Runs that fail.
+    Edit(F, "the exit code is 1", "fail", "exit code 1", expect={"exit_code": 1}),
+    Edit(F, "all rows, then a rank is killed", "fail", "signal 9",
+         ended("mpirun noticed that process rank 9 with PID 0 on node node-1 exited on signal 9 (Killed).")),
+    Edit(F, "a rank of 5000 digits is killed", "fail", "on node-1: mpirun",
+         ended(f"mpirun noticed that process rank {LONG} with PID 0 on node node-1 exited on signal 9 (Killed).")),
+    Edit(F, "all rows, then a failure of CUDA", "fail", "",
+         ended("node-1: Test CUDA failure common.cu:1010 'an illegal memory access was encountered'")),
+    Edit(F, "every row is a tenth slower", "fail", "threshold 360", base=functools.cache(lambda: log(slow=0.9))),
+    # Text that was cut, mixed or changed.
+    Edit(P, "the end is lost", "incomplete", "", ended("")),
+    Edit(P, "the last row is lost", "incomplete", "", drop(rf"^ +{LAST} ")),
+    Edit(P, "a row in the middle is lost", "incomplete", "", drop(r"^ +67108864 ")),
+    Edit(P, "the average is lost", "incomplete", "", drop("Avg bus bandwidth")),
+    Edit(P, "the line at the end of the test is lost", "incomplete", "", drop("test concluded")),
+    Edit(P, "the header of the table is lost", "incomplete", "", drop("algbw")),
+    Edit(P, "the ranks are lost", "incomplete", "", drop("^#  Rank")),
+    Edit(P, "the last row's busbw is twice what its time gives", "incomplete", "", column(7, "800.00", LAST)),
+    Edit(P, "the average is another", "incomplete", "", sub(r"bandwidth    : [\d.]+", "bandwidth    : 399.9")),
+    Edit(P, "a bandwidth is nan", "incomplete", "", column(7, "nan", LAST)),
+    Edit(P, "a bandwidth is inf", "incomplete", "", column(7, "inf", LAST)),
+    Edit(P, "a time is below 0", "incomplete", "", column(5, "-34041.8", LAST)),
+    Edit(P, "a size has 5000 digits", "incomplete", "", column(0, LONG, LAST)),
+    Edit(P, "numbers have decimal commas", "incomplete", "LC_ALL=C", sub(r"(\d)\.(\d\d?) ", r"\1,\2 ")),
+    Edit(P, "another program prints between the lines", "incomplete", "", _mixed),
+    Edit(P, "a slow run follows", "fail", "threshold 360", lambda content: f"{content}\n{log(slow=0.9)}"),
+    Edit(P, "lines end with CR LF", "pass", "4 of 4", sub("$", "\r")),
+    Edit(P, "mpirun's tags are before every line", "pass", "4 of 4", sub("^", "[1,0]<stdout>:")),
+    Edit(P, "kubectl's pod and time are before every line", "pass", "4 of 4",
+         sub("^", "[pod/nccl-launcher-x/launcher] 2026-11-20T11:18:25.123456789Z ")),
+)  # fmt: skip
+
+
+HEAD = """# Edited logs and their verdicts
+
+A healthy log of four nodes of BM.GPU.H100.8 at full speed, edited as faulty nodes or a careless copy would have it, and
+judged with `transport` and `checked` ([nccl.md](nccl.md#judging)). Every row is a test; the table is made by the judge:
+`python -m support.edited_logs`, with `tests` and `tests/sandbox` in `PYTHONPATH`.
+
+"""
+
+
+def page() -> str:
+    """docs/edited_logs.md; raises AssertionError if a verdict is not the expected one."""
+    rows = []
+    for edit in EDITS:
+        seen = edit.judged()
+        assert seen.verdict == edit.verdict, f"{edit.text}: {seen.verdict}, {seen.reason}"
+        reason = re.sub("9{20,}", "999...", seen.reason)
+        reason = reason if len(reason) < 200 else f"{reason[:197]}..."
+        rows.append(f"| {edit.part} | {edit.text} | {edit.verdict} | {reason.replace('|', '/')} |")
+    table = ["| part | edit | expected and seen | reason |", "|---|---|---|---|", *rows]
+    return HEAD + "\n".join([f"{len(rows)} logs:\n", *table]) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tools")]
 import awx_templates
 import blueprint_table
 import catalogue
+import cloud_init_page
 import handed_on
 import input_meanings
 import input_table
@@ -167,6 +168,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         ROOT / "docs" / "workload_lint.md": workload_rules_document(),
         nccl_verdicts.DOCUMENT: nccl_verdicts.document(),
         blueprint_table.DOCUMENT: blueprint_table.document(table),
+        cloud_init_page.DOCUMENT: cloud_init_page.document(table),
         oci_tables.DOCUMENT: oci_tables.document(table),
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),

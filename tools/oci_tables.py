@@ -98,7 +98,8 @@ _FORMS = (
         "subject",
         "`any-user`; `any-group`, which includes instances and other resources; `group` and `dynamic-group` by name, "
         "`domain/name` or `id`, one or several",
-        "a group that is given here by name and there by OCID; the OCID of a dynamic group of an unread domain",
+        "a group that is given here by name and there by OCID; the OCID of a dynamic group of an unread domain; a deny "
+        "statement for a dynamic group that was not found",
     ),
     (
         "rule of a dynamic group",
@@ -109,7 +110,8 @@ _FORMS = (
         "right",
         "a verb on a resource type, a family or `all-resources`; verbs include those below them, families their "
         "members, which may also be granted one by one; `{PERMISSION, ...}`, also next to verbs",
-        "permissions and families that files/oci/policies.yml does not have",
+        "permissions and families that files/oci/policies.yml does not have: for HOST_GROUP_LAUNCH_INSTANCE every "
+        "verb below `manage all-resources`",
     ),
     (
         "place",
@@ -121,7 +123,8 @@ _FORMS = (
         "condition",
         "`=`, `!=`, `in`, `not in`, also in `all {}` and `any {}`, of `request.principal.type`, `request.region` (the "
         "three-letter key), `request.permission`, and `target.cluster.id` for CLUSTER_JOIN",
-        "other variables and comparisons, patterns, `!variable`",
+        "other variables and comparisons, patterns, `!variable`; `request.permission` where that file has no "
+        "permissions of the resource type; more than eight braces in each other",
     ),
     (
         "whole",

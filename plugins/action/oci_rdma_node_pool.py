@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import drain, pool_run
@@ -40,7 +41,7 @@ class ActionModule(RdmaAction):
             oci_pool.check(wanted)
         session = oci.Session(args)
         drained = functools.partial(self._drain, Waits(self.progress))
-        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"], drained)
+        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"], drained, self._unlabel)
         if args["state"] == "absent":
             result = pool.absent(self.check_mode, args["confirm"])
         else:
@@ -52,8 +53,11 @@ class ActionModule(RdmaAction):
         return {**result, "calls": session.requests}
 
     def _drain(self, waits: Waits, instance: str, address: str, seconds: float) -> Sequence[str]:
-        """The connection to the cluster is made only here: nothing else of a pool needs it."""
+        """The connection to the cluster is made only here and below: nothing else of a pool needs it."""
         return drain.drain(self.client, instance, address, seconds, waits)
+
+    def _unlabel(self, nodes: Sequence[Json], labels: Json, check_mode: bool) -> tuple[Sequence[str], Sequence[str]]:
+        return drain.unlabel(self.client, nodes, labels, check_mode)
 
 
 def _diff(result: dict[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ description:
   M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
 - A run that was killed is gone on with by the next one; no pool is made twice. A lack of capacity is
   reported by availability domain.
-- Changes of image, labels or other settings reach new nodes only, unless O(cycle) is set. Shape, availability
+- Changes of image, values of labels or other settings reach new nodes only, unless O(cycle) is set. Shape, availability
   domain, subnet and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
 extends_documentation_fragment:
@@ -111,7 +111,8 @@ options:
     type: str
     default: ''
   labels:
-    description: Labels of the nodes when they join.
+    description: Labels of the nodes when they join. One that is taken out is taken off existing nodes too, which needs
+      the cluster's kubeconfig; a changed value reaches new nodes only.
     type: dict
     default: {}
   disable_gpu_device_plugin:
@@ -288,7 +289,7 @@ changes:
   type: list
   elements: dict
 warnings:
-  description: What could not be tidied away.
+  description: What could not be tidied away, and nodes that keep a label that was taken out.
   returned: success
   type: list
   elements: str

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -27,3 +31,12 @@ def needed(path: Path) -> Path:
 def upstream(*parts: str) -> Path:
     """A file or folder of ../shared/upstream; the test is skipped by that name where there is none."""
     return needed(UPSTREAM.joinpath(*parts))
+
+
+def load(name: str, path: str) -> ModuleType:
+    """A file of tools/ as the module ``name``."""
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))  # type: ignore[arg-type]
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module

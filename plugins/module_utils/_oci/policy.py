@@ -27,7 +27,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy_text impor
 
 # Why a statement's answer is not known, the first that applies.
 _UNREAD = "it is in no form that can be read"
-_WHO_ELSE = "its group is named by OCID instead of name or the other way round, or the group's rule cannot be evaluated"
+_WHO_ELSE = (
+    "its group is named by OCID instead of name or the other way round, is not found, or has a rule that is not read"
+)
 _RIGHT = "its permissions or family are not in the table of permissions"
 _PART = "it holds in a part of this place"
 _CONDITION = "its condition depends on what is only known at request time"

@@ -287,6 +287,15 @@ def tags(wanted: Wanted) -> dict[str, str]:
     return {**{str(key): str(value) for key, value in wanted.tags.items()}, TAG: wanted.name, DIGEST: digest(wanted)}
 
 
+def taken_out(there: Json, wanted: Wanted) -> dict[str, str]:
+    """Labels that an earlier run had the nodes join with, by what the pool records, and that are in no option now."""
+    if there["tags"].get(TAG) != wanted.name:
+        return {}
+    known, named = there["tags"].get(LABELS, "").split(), labels(wanted)
+    given = there.get("given_labels", {key: of for key, of in there.get("labels", {}).items() if _mark(key) in known})
+    return {key: value for key, value in given.items() if key not in named}
+
+
 def first_tags(wanted: Wanted) -> dict[str, str]:
     """Freeform tags of a new node pool, with what a later run has to know about its nodes."""
     return {**tags(wanted), LABELS: _marks(labels(wanted)), CYCLED: node_settings(wanted)}
@@ -408,10 +417,8 @@ def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
     named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
     remembers = {}
     if "labels" in there:
-        # those that an earlier run wrote, and that were taken out since
-        known = there["tags"].get(LABELS, "").split() if ours else []
-        after = {key: value for key, value in there["labels"].items() if key in named or _mark(key) not in known}
-        after.update(named)
+        out = taken_out(there, wanted)
+        after = {**{key: value for key, value in there["labels"].items() if key not in out}, **named}
         if after != there["labels"]:
             yield Change("labels", there["labels"], after)
             remembers = {LABELS: _marks(named)} if ours else {}

@@ -1,14 +1,19 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drains a node before its instance is detached: OKE does so for node pools, nobody for cluster networks. PRIVATE."""
+"""What a pool changes at its nodes in the cluster, by Kubernetes' API. PRIVATE.
+
+A node is drained before its instance is detached: OKE does so for node pools, nobody for cluster networks. Labels that
+are taken out of the pool are taken off its nodes: OCI gives them to new nodes only.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REMOVAL
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -17,28 +22,29 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 POLL = 5.0
+Node = tuple[str, str, str, Mapping[str, str]]
+"""Name, end of the provider ID, address, labels."""
 
 
 def drain(client: Client, instance: str, address: str, seconds: float, waits: Waits) -> Sequence[str]:
     """Cordons the node of an instance (OCID, or private address where it has no provider ID) and evicts its pods, again
     where a PodDisruptionBudget forbids it. Returns ``namespace/name`` of the pods that are left after ``seconds``."""
-    listed = client.projected(client.path("v1", "Node"), facts.node_facts)
-    node = next((item for item in listed if item.provider_id.rpartition("/")[2] == instance), None)
-    node = node or next((item for item in listed if not item.provider_id and item.internal_ip == address), None)
+    node = _of(client.projected(client.path("v1", "Node"), _node), instance, address)
     if node is None:
         waits.progress(f"{address or instance} is no node of the cluster: nothing to drain")
         return []
-    cordons.cordon(client, node.name, CORDONED_FOR_REMOVAL, True)
-    waits.progress(f"{node.name}: cordoned, evicting its pods")
+    name = node[0]
+    cordons.cordon(client, name, CORDONED_FOR_REMOVAL, True)
+    waits.progress(f"{name}: cordoned, evicting its pods")
     left: list[str] = []
 
     def evict() -> list[str]:
-        pods = client.projected(client.path("v1", "Pod"), _going, field_selector=f"spec.nodeName={node.name}")
-        left[:] = [f"{namespace}/{name}" for namespace, name, _ends in pods if name]
-        for namespace, name, ends in pods:
-            if name and not ends:
+        pods = client.projected(client.path("v1", "Pod"), _going, field_selector=f"spec.nodeName={name}")
+        left[:] = [f"{namespace}/{pod}" for namespace, pod, _ends in pods if pod]
+        for namespace, pod, ends in pods:
+            if pod and not ends:
                 with contextlib.suppress(Busy):
-                    client.evict(namespace, name)
+                    client.evict(namespace, pod)
         return left
 
     with contextlib.suppress(DeadlinePassed):
@@ -46,11 +52,43 @@ def drain(client: Client, instance: str, address: str, seconds: float, waits: Wa
             evict,
             lambda pods: not pods,
             seconds,
-            lambda pods, passed: DeadlinePassed(f"{len(pods)} pods run on {node.name} after {passed}"),
-            lambda pods: f"{node.name}: {len(pods)} pods left",
+            lambda pods, passed: DeadlinePassed(f"{len(pods)} pods run on {name} after {passed}"),
+            lambda pods: f"{name}: {len(pods)} pods left",
             POLL,
         )
     return left
+
+
+def unlabel(
+    client: Client, nodes: Sequence[Json], labels: Mapping[str, str], dry_run: bool
+) -> tuple[list[str], list[str]]:
+    """Takes these labels off nodes ({id, name, private_ip}) of the cluster that have them with this value. Returns the
+    names of the changed nodes, and of those that are not in the cluster; InputError if none is."""
+    listed = client.projected(client.path("v1", "Node"), _node)
+    done, missing = [], []
+    for item in nodes:
+        node = _of(listed, item["id"], item["private_ip"])
+        if node is None:
+            missing.append(item["name"] or item["id"])
+            continue
+        off = {key: None for key, value in labels.items() if node[3].get(key) == value}
+        if off and not dry_run:
+            client.patch(client.path("v1", "Node", "", node[0]), {"metadata": {"labels": off}})
+        done += [node[0]] if off else []
+    if len(missing) == len(nodes):
+        raise InputError(f"The cluster {client.host} has none of them as a node; is it the pool's?")
+    return done, missing
+
+
+def _node(node: Json) -> Node:
+    found = facts.node_facts(node)
+    return found.name, found.provider_id.rpartition("/")[2], found.internal_ip, node["metadata"].get("labels") or {}
+
+
+def _of(listed: Sequence[Node], instance: str, address: str) -> Optional[Node]:
+    """The node of an instance, by its provider ID, or by its address where it has none."""
+    found = next((item for item in listed if item[1] == instance), None)
+    return found or next((item for item in listed if not item[1] and address and item[2] == address), None)
 
 
 def _going(pod: Json) -> tuple[str, str, bool]:

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     DeadlinePassed,
     InputError,
     NotFound,
+    RdmaError,
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -37,11 +38,12 @@ POLL, SOON, SEEN_AFTER = 30.0, 3.0, 300.0
 TRIES = 9
 Progress = Callable[[str], None]
 Drain = Callable[[str, str, float], Sequence[str]]
+Unlabel = Callable[[Sequence[Json], Json, bool], tuple[Sequence[str], Sequence[str]]]
 
 
 class Pool(abc.ABC):
     """One pool of the kind ``what``. ``drain``: drains the node of the cluster with this OCID and address within some
-    seconds; returns the pods that are left. ``clocks``: clock and sleep, for tests."""
+    seconds; returns the pods that are left. ``unlabel``: see drain.unlabel. ``clocks``: clock and sleep, for tests."""
 
     client = "work"
     what = "pool"
@@ -53,9 +55,11 @@ class Pool(abc.ABC):
         progress: Progress,
         minutes: float = 60,
         drain: Optional[Drain] = None,
+        unlabel: Optional[Unlabel] = None,
         **clocks: Any,
     ) -> None:
-        self.session, self.progress, self.seconds, self.drain = session, progress, minutes * 60, drain
+        self.session, self.progress, self.seconds = session, progress, minutes * 60
+        self.drain, self.unlabel = drain, unlabel
         self.wanted = oci_pool.normal(wanted)
         self.waits = Waits(progress, **clocks)
         self.models = session.oci.core.models
@@ -147,11 +151,33 @@ class Pool(abc.ABC):
             self._done(work, there["id"], "earlier request")
             there = self.read(found["id"])
         changes = oci_pool.differences(there, self.wanted)
+        # before the pool's record of them is changed, so that the next run continues a killed one
+        changes += self._take_off(there, oci_pool.taken_out(there, self.wanted), check_mode)
         if not check_mode:
             self._change(there, changes, wait)
             there = self._full(found["id"], None if changes else there) if wait else there
         changes = [*changes, *self.plugins(there, check_mode)] if wait or check_mode else changes
         return self._result(bool(changes), there, changes)
+
+    def _take_off(self, there: Json, labels: Json, check_mode: bool) -> list[Change]:
+        """Takes labels of an earlier run off the existing nodes; a warning names those that stay there, and why."""
+        if not labels or not there["nodes"]:
+            return []
+        if self.unlabel is None:
+            raise AssertionError("the action gives an unlabel")
+        shown = ", ".join(f"{key}={value}" for key, value in labels.items())
+        by_hand = f"kubectl label node NODE {' '.join(f'{key}-' for key in labels)}"
+        try:
+            done, missing = self.unlabel(there["nodes"], labels, check_mode)
+        except RdmaError as error:
+            self.warnings.append(f"The nodes of {there['name']} keep {shown}. {error} To take it off: {by_hand}")
+            return []
+        if missing:
+            self.warnings.append(
+                f"{', '.join(missing[: oci_pool.SHOWN])}: not in the cluster yet, may join with {shown}. To take it "
+                f"off then: {by_hand}"
+            )
+        return [Change(f"labels of {name}", shown, None, "done") for name in done]
 
     def _change(self, there: Json, changes: Sequence[Change], wait: bool) -> None:
         """Removes nodes one after the other; the rest is one request."""
@@ -770,6 +796,9 @@ class Network(Pool):
             "nodes": self._nodes(found.id, home, place.primary_subnet_id if place and addresses else ""),
             "parts": {**parts, "instance_configuration": config.id if config else ""},
         }
+        if launch and _mine(config, found.display_name):
+            given = (launch.metadata or {}).get("oke-initial-node-labels") or ""
+            network["given_labels"] = dict(item.split("=", 1) for item in given.split(",") if "=" in item)
         # the digest is the configuration's: one that was created but not assigned yet gets assigned
         own = (config.freeform_tags or {}).get(oci_pool.DIGEST) if config else None
         network["tags"] = {**network["tags"], **({oci_pool.DIGEST: own} if own else {})}

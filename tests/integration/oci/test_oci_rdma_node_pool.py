@@ -9,6 +9,7 @@ GPUOPS_MATRIX=all kills it at each of its requests instead of at each write.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import itertools
 import json
@@ -17,7 +18,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +246,7 @@ def test_killed_at_every_write(kind: str, what: str, config: dict[str, Any], tmp
     assert number > (2 if what in ("shrink", "replace", "absent") else 1)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
     """What one run of a pair is for, and where it is killed. ``after``: seconds until the next one."""
 
@@ -257,7 +257,7 @@ class Run:
 
 
 WHATS = ("create", "grow", "shrink", "replace", "change", "absent")
-SIZES = {"create": 3, "grow": 4, "shrink": 2, "replace": 3, "change": 3}
+SIZES = {"create": 3, "grow": 4, "shrink": 2, "replace": 3, "change": 3, "cycle": 3}
 
 
 def drawn(seed: int) -> tuple[str, Run, Run]:
@@ -268,6 +268,9 @@ def drawn(seed: int) -> tuple[str, Run, Run]:
         what = rng.choice(whats)
         runs.append(Run(what, rng.randint(1, 4), rng.random() < 0.5, rng.choice((0.0, 5.0, 90.0, 4000.0))))
         whats = ("create", "grow", "change", "absent") if what == "create" else WHATS  # no address is known then
+    for index, run in enumerate(runs):
+        if run.what == "change" and kind == "managed_compute_cluster" and rng.random() < 0.7:
+            runs[index] = dataclasses.replace(run, what="cycle")
     return kind, runs[0], runs[1]
 
 
@@ -276,8 +279,9 @@ def acted(site: Site, what: str, bad: str) -> dict[str, Any]:
     if what == "absent":
         return site.pool().absent(False, "rdma")
     more = {"remove_nodes": [bad]} if what in ("shrink", "replace") else {}
-    changed = {"after_join": "echo changed"} if what == "change" else {}
-    return site.present(nodes=SIZES[what], **more, **changed)
+    changed = {"after_join": "echo changed"} if what in ("change", "cycle") else {}
+    cycle = {"cycle": "replace_nodes"} if what == "cycle" else {}
+    return site.present(nodes=SIZES[what], **more, **changed, **cycle)
 
 
 @pytest.mark.parametrize("seed", range(200) if ALL else [*range(19), 152])
@@ -292,7 +296,7 @@ def test_pairs_of_kills_leave_no_orphan(seed: int, config: dict[str, Any], tmp_p
         fake.lag = 4.0
         site = Site(fake, fake.start(), config, tmp_path, kind)
         fake.durations.update({"NODEPOOL_RECONCILE": 300.0, "DetachInstancePoolInstance": 300.0})
-        fake.durations.update({"NODEPOOL_DELETE": 600.0, "TerminateClusterNetwork": 600.0})
+        fake.durations.update({"NODEPOOL_DELETE": 600.0, "TerminateClusterNetwork": 600.0, "NODEPOOL_CYCLING": 900.0})
         bad = "" if first.what == "create" else site.present(nodes=3)["pool"]["nodes"][1]["private_ip"]
         for run in (first, second):
             try:
@@ -753,16 +757,63 @@ def test_a_cycle_that_was_killed_is_finished(managed: Site, before: bool) -> Non
     assert not managed.present(**asked)["changed"]
 
 
-def test_a_label_that_is_taken_out_goes(managed: Site) -> None:
-    """It stayed for ever; labels of others stay."""
-    managed.present(labels={"team": "ml", "rack": "7"})
-    pool = next(iter(managed.fake.tables["nodePools"].values()))
-    pool["initialNodeLabels"].append({"key": "owner", "value": "them"})
-    told = managed.present(labels={"team": "ml"})
-    assert [item["what"] for item in told["changes"]] == ["labels", "tags"]
-    labels = {item["key"]: item["value"] for item in pool["initialNodeLabels"]}
-    assert labels == {"team": "ml", "owner": "them", oci_pool.NO_DEVICE_PLUGIN: "true"}
-    assert not managed.present(labels={"team": "ml"})["changed"]
+class Labelled:
+    """Nodes of a cluster with their labels, as drain.unlabel changes them."""
+
+    def __init__(self, site: Site, **labels: str) -> None:
+        self.labels = {item["id"]: dict(labels) for item in site.alive()}
+        self.calls = 0
+
+    def unlabel(self, nodes: Any, labels: dict[str, str], dry_run: bool) -> tuple[list[str], list[str]]:
+        self.calls += 1
+        done = [item["id"] for item in nodes if self.labels[item["id"]].items() & labels.items()]
+        for key in [] if dry_run else done:
+            self.labels[key] = dict(self.labels[key].items() - labels.items())
+        return done, []
+
+    def present(self, site: Site, check_mode: bool = False, **asked: Any) -> dict[str, Any]:
+        pool = site.pool(**asked)
+        pool.unlabel = self.unlabel
+        return pool.present(check_mode)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_label_that_is_taken_out_goes(site: Site, before: bool) -> None:
+    """It stayed on existing nodes; labels of others stay. Also after a kill between nodes and pool."""
+    site.present(labels={"team": "ml", "rack": "7"})
+    pool = next(iter(site.fake.tables["nodePools"].values()), {})
+    pool.get("initialNodeLabels", []).append({"key": "owner", "value": "them"})
+    nodes = Labelled(site, team="ml", rack="7", owner="them")
+    assert not nodes.present(site, labels={"team": "ml", "rack": "7"})["changed"] and nodes.calls == 0
+    predicted = nodes.present(site, check_mode=True, labels={"team": "ml"})["changes"]
+    assert {tuple(item) for item in nodes.labels.values()} == {("team", "rack", "owner")}
+    killed_at(site, 1, before, lambda: nodes.present(site, labels={"team": "ml"}), every=False)
+    assert {tuple(sorted(item)) for item in nodes.labels.values()} == {("owner", "team")}
+    own = ["labels", "tags"] if site.kind == KINDS[0] else ["config"]
+    told = nodes.present(site, labels={"team": "ml"})
+    assert [item["what"] for item in told["changes"]] == (own if before or site.kind == KINDS[1] else [])
+    assert [item["what"] for item in predicted] == [*own, *(f"labels of {key}" for key in nodes.labels)]
+    if pool:
+        labels = {item["key"]: item["value"] for item in pool["initialNodeLabels"]}
+        assert labels == {"team": "ml", "owner": "them", oci_pool.NO_DEVICE_PLUGIN: "true"}
+    assert not nodes.present(site, labels={"team": "ml"})["changed"] and nodes.calls < 4
+
+
+def test_nodes_that_keep_a_label_are_named(site: Site) -> None:
+    """The pool is changed; why its nodes are not, and how they would be, is said."""
+    site.present(labels={"team": "ml", "rack": "7"})
+
+    def unlabel(nodes: Any, labels: dict[str, str], dry_run: bool) -> Any:
+        raise Unreachable("Cannot reach https://10.0.0.10:6443: timed out.")
+
+    pool = site.pool(labels={"team": "ml"})
+    pool.unlabel = unlabel
+    told = pool.present(False)
+    assert told["changed"] and told["warnings"] == [
+        "The nodes of rdma keep rack=7. Cannot reach https://10.0.0.10:6443: timed out. To take it off: "
+        "kubectl label node NODE rack-"
+    ]
+    assert not pool.present(False)["changed"]
 
 
 def test_where_the_nodes_are_placed(site: Site) -> None:

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import re
-import sys
 import time
 
 import pytest
@@ -17,16 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs as o
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy, policy_text
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import ROOT
-
-
-def load(name: str, path: str):
-    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
-
+from support.paths import ROOT, load
 
 TABLES = load("oci_tables", "tools/oci_tables.py")
 ROWS = TABLES.SAMPLES["rows"]

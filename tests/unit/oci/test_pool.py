@@ -14,12 +14,15 @@ import subprocess
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Wanted
+from support.paths import load
 
+PAGE = load("cloud_init_page", "tools/cloud_init_page.py")
 WANTED = Wanted("rdma", nodes=2, shape="BM.GPU.H100.8", compartment="c", cluster="k", labels={"team": "ml"})
 NODES = [
     {"id": f"i{index}", "name": f"n{index}", "private_ip": f"10.0.0.{index}", "state": "ACTIVE"} for index in (1, 2)
@@ -106,32 +109,35 @@ case "$*" in *cert.pem) echo BEGIN CERTIFICATE;; *oke_init_script) [ -e {0}/init
 """
 
 
+APT_GET = """#!/bin/bash
+case "$*" in
+  *install*oci-oke-node-all-1.34.1)
+    grep -q packages.example.com {0}/etc/apt/sources.list.d/* && mv {0}/new-oke {0}/bin/oke;;
+esac
+"""
+
+
 @pytest.mark.parametrize(
-    ("there", "called"),
-    [
-        ("oke", "oke bootstrap --kubelet-extra-args --register-with-taints=a:NoSchedule"),
-        ("init", "init --kubelet-extra-args --register-with-taints=a:NoSchedule"),
-        (
-            "etc/oke/oke-install.sh",
-            "oke-install.sh --apiserver-endpoint 10.0.0.10 --kubelet-ca-cert Q0E= "
-            "--kubelet-extra-args --register-with-taints=a:NoSchedule",
-        ),
-        ("", ""),
-    ],
+    ("sample", "there"),
+    [pytest.param(item, has, id=f"{item.title}-{has}") for item in PAGE.SAMPLES for has in item.joins],
 )
-def test_how_a_node_joins(there: str, called: str, tmp_path: pathlib.Path) -> None:
-    """By what its image has. A self-managed node of Oracle Linux ran an empty script, and said that it had joined."""
-    for folder in ("bin", "etc/oke", "etc/kubernetes", "var/run", "var/log", "dev"):
+def test_how_a_node_joins(sample: Any, there: str, tmp_path: pathlib.Path) -> None:
+    """By what its image has, as docs/oci_cloud_init.md shows it. A self-managed node of Oracle Linux ran an empty
+    script, and said that it had joined."""
+    for folder in ("bin", "etc/oke", "etc/kubernetes", "etc/apt/sources.list.d", "var/run", "var/log", "dev"):
         (tmp_path / folder).mkdir(parents=True)
+    called = sample.joins[there]
     stubs = {"bin/curl": OKE_CURL.format(tmp_path), "bin/sleep": "#!/bin/bash\n", "bin/systemctl": "#!/bin/bash\n"}
-    name = {"oke": "bin/oke"}.get(there, there)
-    stubs.update({name: f"#!/bin/bash\necho {pathlib.Path(name).name} $* > {tmp_path}/called\n"} if name else {})
-    for path, text in {**stubs, "etc/os-release": "ID=ol\n"}.items():
+    says = f"#!/bin/bash\necho {{}} $* > {tmp_path}/called\n"
+    if there == "apt-get":  # the package that is on the image is too old, that of the repository brings oke
+        stubs["bin/apt-get"] = APT_GET.format(tmp_path)
+        stubs["new-oke"] = says.format("oke")
+    elif there:
+        stubs[{"oke": "bin/oke"}.get(there, there)] = says.format(called.split()[0])
+    for path, text in {**stubs, "etc/os-release": sample.release}.items():
         (tmp_path / path).write_text(text)
         (tmp_path / path).chmod(0o755)
-    asked = dataclasses.replace(WANTED, taints=("a:NoSchedule",))
-    data = base64.b64decode(oci_pool.cloud_init(asked, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
-    files = {item["path"]: item for item in json.loads(data.partition("\n")[2])["write_files"]}
+    files = {item["path"]: item for item in PAGE.user_data(sample)["write_files"]}
     (tmp_path / "etc/oke/oke-apiserver").write_text(files["/etc/oke/oke-apiserver"]["content"])
     (tmp_path / "etc/kubernetes/ca.crt").write_bytes(base64.b64decode(files["/etc/kubernetes/ca.crt"]["content"]))
     script = files["/usr/local/sbin/gpuops-join"]["content"]
@@ -142,6 +148,16 @@ def test_how_a_node_joins(there: str, called: str, tmp_path: pathlib.Path) -> No
     assert ("no bootstrap: neither oke nor" in said and "gave up" in said) != bool(called), said
     found = tmp_path / "called"
     assert (found.read_text().strip() if called else str(found.exists())) == (called or "False")
+
+
+def test_the_page_has_the_documents_that_nodes_get() -> None:
+    """As they are, but for the layout of YAML; make lint holds the page to its generator."""
+    text = PAGE.DOCUMENT.read_text("utf-8")
+    shown = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    for sample, told, document in zip(PAGE.SAMPLES, shown[::2], shown[1::2]):
+        assert document == PAGE.user_data(sample)
+        assert {**told, "user_data": ""} == {**PAGE.given(sample), "user_data": ""}
+        assert "oke-install.sh" in text and sample.title in text
 
 
 def test_metadata_of_a_self_managed_node() -> None:
@@ -276,6 +292,10 @@ def test_labels_that_are_taken_out() -> None:
         "labels",
         {oci_pool.NO_DEVICE_PLUGIN: "true", "theirs": "x"},
     )
+    assert oci_pool.taken_out(there(tags=tags, labels=have), dataclasses.replace(WANTED, labels={})) == {"team": "ml"}
+    configured = there(given_labels={"team": "ml", "rack": "7"})
+    assert oci_pool.taken_out(configured, WANTED) == {"rack": "7"}, "a cluster network's are in its configuration"
+    assert oci_pool.taken_out({**configured, "tags": {}}, WANTED) == {}, "a pool that is not ours"
     assert changed(there(tags=oci_pool.tags(WANTED), labels=have), labels={}) == [], "of an earlier release: not known"
     many = dataclasses.replace(WANTED, labels={f"key-{index}": "x" for index in range(99)})
     assert len(oci_pool.first_tags(many)[oci_pool.LABELS]) <= 256

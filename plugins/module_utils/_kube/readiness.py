@@ -47,6 +47,14 @@ STUCK_REASONS = (
 )
 WORDS, LAST = 3, 300
 """Lines and characters of what a failed container printed last that stand in a message."""
+UNMADE = ("QuotaExceeded", "FailedCreate")
+"""Codes of a status: a controller cannot make its pods."""
+_NO_PODS = ("FailedCreate", "ErrResourceExists")
+"""Reasons of events of Kubernetes' controllers and of Volcano; of the MPI Operator, where a name is taken."""
+_NOT_MADE = re.compile("(worker|launcher) pod created failed: ")
+"""The MPI Operator's, under the reason of a job that failed."""
+_GO_MESSAGE = re.compile(r'\bMessage:"((?:[^"\\]|\\.)*)"')
+"""Volcano prints the API server's answer as a structure of Go."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(?:: )?')
 OUTDATED = "Outdated"
 """Code of a status: it is of an earlier spec or version, and has not been replaced yet."""
@@ -273,13 +281,16 @@ def failure(obj: Json) -> str:
 
 
 def failed_create(events: Iterable[Json], name: str = "") -> Optional[Status]:
-    """A controller that may not make its pods: exceeded quota, pod security, a refusing webhook."""
+    """A controller that may not make its pods: exceeded quota, pod security, a refusing webhook, a name that another
+    object has."""
     for event in events:
-        subject = event.get("involvedObject") or {}
-        if event.get("reason") != "FailedCreate" or (name and subject.get("name") != name):
+        subject, message = event.get("involvedObject") or {}, str(event.get("message") or "")
+        known = event.get("reason") in _NO_PODS or _NOT_MADE.match(message)
+        if not known or (name and subject.get("name") != name):
             continue
-        message = str(event.get("message") or "")
-        code = "QuotaExceeded" if "exceeded quota" in message else "FailedCreate"
+        printed = _GO_MESSAGE.search(message)
+        message = printed[1].replace('\\"', '"') if printed else message
+        code = UNMADE[0] if "exceeded quota" in message else UNMADE[1]
         return _stuck(f"{subject.get('kind', '')} {subject.get('name', '')} cannot make pods: {message}", code)
     return None
 
@@ -730,6 +741,10 @@ def _volcano_pending(job: Json, podgroup: Optional[Json], pods: Sequence[Json], 
     if held:
         return held
     words = _gang_words(podgroup, pods, events)
+    tasks = sum(int(task.get("replicas", 1)) for task in _spec(job).get("tasks") or ())
+    refused = failed_create(events) if len(pods) < tasks else None
+    if refused:
+        return refused
     wanted = _spec(podgroup).get("minMember") or _status(job).get("minAvailable")
     if not pods:
         reason = words or "usually it asks for more than the cluster or its queue has free"
@@ -760,7 +775,7 @@ def mpi_job(
         return _mpi_succeeded(launcher)
     if _is_true(conditions.get("Suspended")):
         return _stuck("the MPIJob is suspended", "suspended")
-    refused = next((e for e in events if e.get("reason") in ("ValidationError", "ErrResourceExists")), None)
+    refused = next((e for e in events if e.get("reason") == "ValidationError"), None)
     if refused:
         return _broken(f"the MPI Operator refuses the MPIJob: {refused.get('message')}", "failed")
     failed = _failed_pod(workers)
@@ -769,7 +784,7 @@ def mpi_job(
         return _broken(why, "failed", exit_code=exit_code(launcher))
     if _is_true(conditions.get("Running")):
         return _mpi_running(launchers, launcher, workers, launcher_job)
-    return _mpi_pending(job, podgroup, launchers, workers, events)
+    return _refused(job, launchers, workers, events) or _mpi_pending(job, podgroup, launchers, workers, events)
 
 
 def _mpi_failed(condition: Json, launcher: Optional[Json]) -> Status:
@@ -785,8 +800,11 @@ def _mpi_succeeded(launcher: Optional[Json]) -> Status:
     code = exit_code(launcher)
     if code:
         return _broken(f"the launcher {_place(launcher or {})} ended with exit {code}", "failed", exit_code=code)
-    gone = "" if launcher else "; the launcher's pod and log are gone"
-    return _ready(f"the launcher succeeded{gone}", code="succeeded", exit_code=0)
+    if launcher is None:
+        return _broken(
+            "the MPIJob has Succeeded, but its launcher's pod and log are gone: no exit code proves it", "unknown"
+        )
+    return _ready("the launcher succeeded", code="succeeded", exit_code=0)
 
 
 def _mpi_running(
@@ -804,6 +822,14 @@ def _mpi_running(
     again = f", try {len(tries) + 1}: the one before ended with {failure(tries[-1])}" if tries else ""
     again = again or (", after a failed attempt" if _status(launcher_job).get("failed") else "")
     return _waiting(f"running{again}", code="running", progress=_started_count(workers))
+
+
+def _refused(job: Json, launchers: Sequence[Json], workers: Sequence[Json], events: Sequence[Json]) -> Optional[Status]:
+    """Why pods are missing, in the API server's or the operator's words; it tries again and again."""
+    wanted = ((_spec(job).get("mpiReplicaSpecs") or {}).get("Worker") or {}).get("replicas", 0)
+    late = _spec(job).get("launcherCreationPolicy") == "WaitForWorkersReady"
+    whole = len(workers) >= wanted and bool(launchers or (late and not all(pod(one).ready for one in workers)))
+    return None if whole else failed_create(events)
 
 
 def _mpi_pending(

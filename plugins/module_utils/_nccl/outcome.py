@@ -34,7 +34,7 @@ NOT_STARTED = ("schedule", "start", "launch")
 class Outcome:
     """How the job ended. ``stage``: ``schedule`` (not schedulable), ``start`` (image, configuration), ``launch``
     (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``disturbed`` (a pod or node was taken from
-    the test), ``deadline``, ``gone``."""
+    the test), ``deadline``, ``gone`` (the job, or what would prove its end, is gone)."""
 
     stage: str
     why: str
@@ -127,8 +127,10 @@ def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
         return "incomplete", f"the test was disturbed: {outcome.why}{at}"
     if outcome.stage == "deadline":
         return "fail", f"the test hung: {outcome.why}{at}"
-    if outcome.stage in ("schedule", "start", "gone"):
+    if outcome.stage in ("schedule", "start"):
         return "incomplete", f"the test did not start: {outcome.why}"
+    if outcome.stage == "gone":
+        return "incomplete", f"the test has no result: {outcome.why}{at}"
     if outcome.stage == "launch":
         text = next((error.text for error in run.errors if error.kind == "launch"), "not all workers could be reached")
         return "incomplete", f"the test did not start: {text}"

@@ -99,11 +99,6 @@ def owned_by(obj: Json, kind: str, name: str) -> bool:
     return any(owner.get("kind") == kind and owner.get("name") == name for owner in owners)
 
 
-def subject(event: Json) -> str:
-    """Returns the name of the object that an event is about; "" if it names none."""
-    return str((event.get("involvedObject") or {}).get("name", ""))
-
-
 def lost_node(node: Json) -> tuple[str, str]:
     """Returns (a node's name, why its kubelet cannot run pods); the reason is "" if it is Ready."""
     name = str(node["metadata"]["name"])

@@ -38,7 +38,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import (
     owned_by,
     pulls,
     role,
-    subject,
     unstarted,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -48,7 +47,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Show
 LAST_WORDS = 10.0
 """Seconds for mpirun to tell of a lost worker before the job is ended."""
 REPORTED = 3.0
-"""Seconds for which a launcher that failed waits for a kubelet to say that a worker's container ended before it."""
+"""Seconds for other watches: for a worker that ended before the launcher failed, for the pod of a job that ended."""
+OF = "involvedObject.uid"
 HEARTBEAT = 30.0
 QUIET = 2.0
 """Seconds before the first line about a wait: a healthy start needs no comment."""
@@ -149,21 +149,22 @@ class Run(JobObjects):
             path = self.client.path(version, kind, place)
             return watcher.store(path, label_selector=label_selector, field_selector=field_selector).items()
 
+        def told(*objects: Optional[Json]) -> list[Json]:
+            """Events about these objects: those of an earlier run have the same names."""
+            uids = [one["metadata"]["uid"] for one in objects if one]
+            return [event for uid in uids for event in items("v1", "Event", field_selector=f"{OF}={uid}")]
+
         own = f"metadata.name={name}"
         pods = items("v1", "Pod", label_selector=self.selector)
-        events = items("v1", "Event", field_selector="reason=Unschedulable") + items(
-            "v1", "Event", field_selector="reason=ValidationError"
-        )
         if self.launcher == "volcano":
             job = next(iter(items("batch.volcano.sh/v1alpha1", "Job", field_selector=own)), None)
             group = self._group(items("scheduling.volcano.sh/v1beta1", "PodGroup"))
-            mine = [one for one in events if subject(one).startswith(name)]
-            return pods, readiness.volcano_job(job, group, pods, mine)
+            return pods, readiness.volcano_job(job, group, pods, told(job, group))
         job = next(iter(items("kubeflow.org/v2beta1", "MPIJob", field_selector=own)), None)
         groups = items("scheduling.volcano.sh/v1beta1", "PodGroup") if self.test.gang else []
         made = next(iter(items("batch/v1", "Job", field_selector=f"metadata.name={name}-launcher")), None)
-        mine = [one for one in events if subject(one).startswith(name)]
-        status = readiness.mpi_job(job, self._group(groups), pods, made, mine)
+        group = self._group(groups)
+        status = readiness.mpi_job(job, group, pods, made, told(job, group, made))
         if self.test.kueue_queue and status.code == "suspended":
             status = replace(
                 status, why=f"waits in Kueue's queue {self.test.kueue_queue}: {self._kueue_words(watcher)}"
@@ -273,7 +274,7 @@ class Run(JobObjects):
             return Outcome(
                 "start", f"the launcher {at(launcher)} ended with {readiness.failure(launcher)}", code, places
             )
-        if code and code != nccl_job.LAUNCH_FAILED:
+        if (code and code != nccl_job.LAUNCH_FAILED) or status.code == "unknown":
             self._over_since = self.clock() if self._over_since is None else self._over_since
             if self.clock() - self._over_since < REPORTED:
                 return None
@@ -306,10 +307,12 @@ class Run(JobObjects):
         why = status.why if status is not None else "the API server does not answer"
         held = self._held_too_long([*workers, *([launcher] if launcher else [])])
         if held is not None:
-            return Outcome(self._held(workers), f"{at(held)}: {self._words[held['metadata']['name']]}", None, places)
+            return Outcome(
+                self._held(workers, status), f"{at(held)}: {self._words[held['metadata']['name']]}", None, places
+            )
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
-            return Outcome(self._held(workers), why, None, places)
-        return self._held_up(hold, workers, why) or self._late(workers, why)
+            return Outcome(self._held(workers, status), why, None, places)
+        return self._held_up(hold, workers, why) or self._late(workers, status, why)
 
     def _held_too_long(self, pods: Sequence[Json]) -> Optional[Json]:
         """The first pod that could not start for as long as the grace, whatever the others do."""
@@ -332,7 +335,8 @@ class Run(JobObjects):
             return self._hold
         if status.code == "suspended" and self.test.kueue_queue:
             return "queue"
-        if self.launcher == "volcano" and self.test.queue != nccl_job.Test.queue and status.stuck and not workers:
+        queued = self.launcher == "volcano" and self.test.queue != nccl_job.Test.queue
+        if queued and status.stuck and status.code not in readiness.UNMADE and not workers:
             return "queue"
         return "pull" if any(map(pulls, [*workers, *([launcher] if launcher else [])])) else ""
 
@@ -350,17 +354,19 @@ class Run(JobObjects):
             return Outcome("start", why, None, self._places)
         return None
 
-    def _late(self, workers: Sequence[Json], why: str) -> Optional[Outcome]:
+    def _late(self, workers: Sequence[Json], status: Optional[readiness.Status], why: str) -> Optional[Outcome]:
         """Neither queueing nor pulling counts."""
         spent = self.clock() - self._began - self._held_time
         if self._hold or spent <= self.start_timeout:
             return None
         text = f"its pods did not start within {duration(self.start_timeout)}: {why}"
-        return Outcome(self._held(workers), text, None, self._places)
+        return Outcome(self._held(workers, status), text, None, self._places)
 
-    def _held(self, workers: Sequence[Json]) -> str:
+    def _held(self, workers: Sequence[Json], status: Optional[readiness.Status]) -> str:
+        """``schedule`` if pods that were made have no place."""
         placed = sum(1 for pod in workers if pod["spec"].get("nodeName"))
-        return "start" if placed == len(self.test.nodes) else "schedule"
+        unmade = status is not None and status.code in readiness.UNMADE
+        return "start" if unmade or placed == len(self.test.nodes) else "schedule"
 
 
 def _alone(pod: Json) -> bool:

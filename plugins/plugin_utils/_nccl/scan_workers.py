@@ -156,8 +156,12 @@ class Workers:
         )
 
     def _events(self) -> str:
-        path = self.client.path("v1", "Event", self.test.namespace)
+        """Why there are no pods, in the controller's or the scheduler's words; "" without an event."""
+        path, uid = self.client.path("v1", "Event", self.test.namespace), self.job["metadata"]["uid"]
         with contextlib.suppress(ClusterError):
+            refused = readiness.failed_create(self.client.list(path, field_selector=f"involvedObject.uid={uid}"))
+            if refused:
+                return refused.why
             found = self.client.list(path, field_selector="reason=Unschedulable")
             mine = [e for e in found if str(e.get("involvedObject", {}).get("name", "")).startswith(self.test.name)]
             return str(mine[-1].get("message", "")) if mine else ""

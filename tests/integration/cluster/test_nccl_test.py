@@ -110,6 +110,39 @@ def test_volcano_says_why_a_gang_is_not_admitted(cluster: Nccl, tmp_path: Path) 
     assert result["verdict"] == "incomplete" and "overused nvidia.com/gpu" in result["reason"], result
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_namespace_that_refuses_the_pods_ends_the_test_in_its_words(
+    cluster: Nccl, tmp_path: Path, launcher: str
+) -> None:
+    """Both controllers try again for ever, and only an event of theirs says why."""
+    level = "pod-security.kubernetes.io/enforce"
+    cluster.kubectl("label", "namespace", "gpuops-nccl", f"{level}=restricted")
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher=launcher, grace=1)
+    finally:
+        cluster.kubectl("label", "namespace", "gpuops-nccl", f"{level}-")
+    assert result["verdict"] == "incomplete" and "did not start" in result["reason"], result
+    assert 'violates PodSecurity "restricted:latest"' in result["reason"], result["reason"]
+    assert cluster.left() == []
+
+
+def test_an_earlier_jobs_launcher_is_not_taken_for_the_new_ones(cluster: Nccl, tmp_path: Path) -> None:
+    """Left by a deletion that orphans: with its Succeeded the new test would have ended before it began."""
+    old = {"name": "nccl-h100-8-launcher", "namespace": "gpuops-nccl"}
+    container = {"name": "launcher", "image": "example.test/nccl-tests:1"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    cluster.apply(
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": old, "spec": {"suspend": True, "template": template}}
+    )
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="mpi", grace=1)
+    finally:
+        cluster.kubectl("delete", "job", "-n", "gpuops-nccl", "nccl-h100-8-launcher", "--cascade=foreground")
+    assert result["verdict"] == "incomplete", result
+    assert 'Resource "nccl-h100-8-launcher" of Kind "" already exists' in result["reason"], result["reason"]
+    assert cluster.left() == []
+
+
 def test_gang_of_an_mpijob(cluster: Nccl, tmp_path: Path) -> None:
     result = nccl_test(cluster, plan_file(cluster, tmp_path), launcher="mpi", gang=True)
     assert result["verdict"] == "pass", result

@@ -12,6 +12,7 @@ import json
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from gpuops_sandbox.batch import volcano
 from support.paths import RECORDINGS
 
 
@@ -97,7 +98,7 @@ JOBS = {
     M + "2workers_succeeded_cleanPodPolicy-Running": DONE,
     M + "2workers_suspended": ("waiting", "suspended", None, "suspended"),
     M + "2workers_suspended_while_running": ("waiting", "suspended", None, "suspended"),
-    M + "2workers_ttl4_after": ("ready", "succeeded", 0, "pod and log are gone"),
+    M + "2workers_ttl4_after": ("broken", "unknown", None, "pod and log are gone"),
     M + "4workers_running_WaitForWorkersReady": RUNNING,
     M + "4workers_worker1_failed137": ("broken", "failed", None, "nccl-worker-1 on 10.140.0.2 ended: exit 137"),
     M + "4workers_worker2_deleted_recreated": ("broken", "failed", None, "nccl-worker-1"),
@@ -175,7 +176,8 @@ def test_specs_that_the_mpi_operator_refuses_are_broken_not_waiting():
     assert "Unsupported value" in refused["bad_cleanPodPolicy"].why
     foreign = load(f"batch/{M}foreign_configmap_events.json")
     created = {"status": {"conditions": [{"type": "Created", "status": "True"}]}}
-    assert "already exists" in readiness.mpi_job(created, events=foreign).why
+    status = readiness.mpi_job(created, events=foreign)
+    assert status.stuck and "already exists" in status.why, "what is left of an earlier job may be on its way out"
 
 
 def test_jobs_that_nobody_has_seen_or_that_are_gone():
@@ -421,6 +423,46 @@ def test_a_controller_that_may_not_make_pods_is_stuck_with_the_servers_words():
     assert (status.code, status.stuck) == ("QuotaExceeded", True)
     assert "exceeded quota: q" in status.why
     assert readiness.failed_create([event], "other") is None
+
+
+DENIED = 'pods "nccl-worker-0" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities'
+QUOTA = 'pods "nccl-launcher-x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
+
+
+def event(reason, message, kind="MPIJob", name="nccl"):
+    return {"reason": reason, "message": message, "involvedObject": {"kind": kind, "name": name}}
+
+
+def worker(index, phase="Running"):
+    labels = {"training.kubeflow.org/job-role": "worker"}
+    return {"metadata": {"name": f"nccl-worker-{index}", "labels": labels}, "status": {"phase": phase}}
+
+
+def test_a_batch_job_without_pods_is_stuck_in_the_words_of_who_refuses_them():
+    """Before: 'the MPI Operator has not seen the MPIJob yet' until the start's own limit."""
+    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2}}}
+    unseen = {"metadata": {}, "spec": spec}
+    made = {**unseen, "status": {"conditions": [{"type": "Created", "status": "True"}]}}
+    denied = event("MPIJobFailed", f"worker pod created failed: {DENIED}")
+    status = readiness.mpi_job(unseen, events=[denied])
+    assert (status.state, status.stuck, status.code) == ("waiting", True, "FailedCreate") and DENIED in status.why
+    assert readiness.mpi_job(unseen, pods=[worker(0)], events=[denied]).stuck, "half of them"
+    quota = event("FailedCreate", f"Error creating: {QUOTA}", "Job", "nccl-launcher")
+    status = readiness.mpi_job(made, pods=[worker(0), worker(1)], events=[quota])
+    assert (status.stuck, status.code) == (True, "QuotaExceeded") and QUOTA in status.why
+    launcher = {"metadata": {"name": "l", "labels": {"training.kubeflow.org/job-role": "launcher"}}}
+    assert not readiness.mpi_job(made, pods=[worker(0), worker(1), launcher], events=[denied, quota]).stuck, "by now"
+    late = {**made, "spec": {**spec, "launcherCreationPolicy": "WaitForWorkersReady"}}
+    assert not readiness.mpi_job(late, pods=[worker(0), worker(1, "Pending")], events=[denied]).stuck
+    ended = event("MPIJobFailed", "MPIJob jobs/nccl has failed")
+    assert not readiness.mpi_job(unseen, events=[ended]).stuck, "the same reason, of a job that ran"
+
+
+def test_a_volcano_job_without_pods_is_stuck_in_the_api_servers_words():
+    job = {"metadata": {}, "spec": {"tasks": [{"replicas": 2}]}, "status": {"state": {"phase": "Pending"}}}
+    told = event("FailedCreate", volcano.not_created(DENIED), "Job")
+    status = readiness.volcano_job(job, {"status": {"phase": "Inqueue"}}, [], [told])
+    assert (status.stuck, status.why) == (True, f"Job nccl cannot make pods: {DENIED}")
 
 
 @pytest.mark.parametrize(

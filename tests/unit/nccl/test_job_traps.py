@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import REPORTED, Run
 from support import paths
 
 Json = dict[str, Any]
@@ -215,6 +215,16 @@ def test_trap_onfailure_loses_the_log(tmp_path: Path) -> None:
     assert spec["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] == "Never" and spec["runPolicy"]["backoffLimit"] == 0
     outcome = replayed(f"{M}2workers_launcher_OnFailure_backoffLimit1_failed", tmp_path, 3)
     assert outcome is not None and outcome.exit_code is None and "pod and log are gone" in outcome.why
+    assert verdict(outcome) == "incomplete"
+
+
+def test_trap_a_job_that_succeeded_may_have_no_launcher(tmp_path: Path) -> None:
+    """The wait lasted to the start's own limit, half an hour, and blamed the workers' start."""
+    name = f"{M}2workers_ttl4_after"
+    assert replayed(name, tmp_path, REPORTED - 1) is None, "the pod's watch may be slower than the job's"
+    outcome = replayed(name, tmp_path, REPORTED)
+    assert outcome is not None and (outcome.stage, outcome.exit_code) == ("gone", None)
+    assert outcome.why == "the MPIJob has Succeeded, but its launcher's pod and log are gone: no exit code proves it"
     assert verdict(outcome) == "incomplete"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +324,56 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
     assert [(one.subject, one.severity) for one in verdict.findings if one.id == "nccl.worker"] == [("b", "unknown")]
 
 
+def test_a_launcher_that_is_deleted_while_its_job_succeeds_is_named(tmp_path: Path) -> None:
+    clock, running = Clock(), run_of(Clock(), tmp_path)
+    running.clock = clock
+    running.tail = object()  # type: ignore[assignment]
+    running._note(RUNNING, LAUNCHER)
+    running._note(RUNNING, None)
+    status = readiness.mpi_job({"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
+    assert running._ended(None, RUNNING, status) is None
+    clock.now = 4.0
+    outcome = running._ended(None, RUNNING, status)
+    assert outcome is not None
+    outcome = running._from_outside(outcome)
+    assert (outcome.stage, outcome.why) == ("disturbed", "l: its pod was deleted while the test ran")
+
+
+def test_pods_that_nobody_may_make_are_no_lack_of_room(tmp_path: Path) -> None:
+    """Volcano's queue has a limit of its own, which a quota does not wait for."""
+    for launcher, queue in (("mpi", "default"), ("volcano", "gold")):
+        clock = Clock()
+        running = run_of(clock, tmp_path)
+        running.launcher, running.test = launcher, job(queue=queue)
+        refused = readiness.Status("waiting", "Job nccl cannot make pods: exceeded quota", "QuotaExceeded", True)
+        clock.now = 1.0
+        assert running._overdue([], refused) is None
+        clock.now = 12.0
+        outcome = running._overdue([], refused)
+        assert outcome is not None and (outcome.stage, outcome.why) == ("start", refused.why)
+
+
+def test_events_of_an_earlier_job_of_the_same_name_are_not_read(tmp_path: Path) -> None:
+    """A second run within the hour was given up at once in the words of the first."""
+    words = {"reason": "ValidationError", "message": "Found validation errors: x", "kind": "Event"}
+    events = [
+        {**words, "metadata": {"name": uid, "namespace": "jobs"}, "involvedObject": {"name": "nccl", "uid": uid}}
+        for uid in ("old", "new")
+    ]
+    made = {"kind": "MPIJob", "metadata": {"name": "nccl", "namespace": "jobs", "uid": "mine"}}
+
+    class Stores:
+        def store(self, path: str, **selectors: str) -> Any:
+            return SimpleNamespace(items=lambda: running.client.list(path, **selectors))
+
+    running = run_of(Clock(), tmp_path)
+    running.client = Api(made, *events)
+    assert running._read(Stores())[1].code == "created"  # type: ignore[arg-type]
+    events[1]["involvedObject"]["uid"] = "mine"
+    running.client = Api(made, *events)
+    assert running._read(Stores())[1].code == "failed"  # type: ignore[arg-type]
+
+
 def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
@@ -481,7 +532,7 @@ def test_two_images_in_one_test_are_told() -> None:
         ("schedule", None, "incomplete", "did not start: WHY"),
         ("start", None, "incomplete", "did not start: WHY"),
         ("launch", 97, "incomplete", "did not start"),
-        ("gone", None, "incomplete", "did not start: WHY"),
+        ("gone", None, "incomplete", "has no result: WHY"),
         ("worker", 1, "fail", "WHY"),
         ("deadline", None, "fail", "the test hung: WHY"),
         ("run", 3, "fail", "exit code 3"),

@@ -299,6 +299,19 @@ def test_mpi_operator_refuses_in_the_recorded_words(case: str, change: Json) -> 
     assert f"Found validation errors: {mpi_operator.faults(job)[0]}" == words
 
 
+def test_mpi_operator_takes_no_object_of_an_earlier_job_of_the_same_name() -> None:
+    """It took an old launcher Job, by its name, for its own: the new job had Succeeded before it began."""
+    (told,) = (e["message"] for e in recorded(f"{MPI}_foreign_configmap_events") if e["reason"] == "ErrResourceExists")
+    job = job_of(recorded(f"{MPI}_2workers_running"), "MPIJob")
+    mine = [mpi_operator.config_map(job, []), mpi_operator.launcher_job(job), mpi_operator.worker(job, 0)]
+    assert mpi_operator.foreign(job, [None, *mine]) == ""
+    later = {**job, "metadata": {**job["metadata"], "uid": "later"}}
+    assert mpi_operator.foreign(later, mine[:1]) == told
+    for one in mine:
+        assert f'"{one["metadata"]["name"]}"' in mpi_operator.foreign(later, [one])
+    assert mpi_operator.foreign(job, [{"metadata": {"name": "nccl-config"}}]) == told, "of nobody"
+
+
 # ---- the pods' text ------------------------------------------------------------------------------------------------
 
 

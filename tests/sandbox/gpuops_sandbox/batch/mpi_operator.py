@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import kopf
 
-from ..operators._api import Json
+from ..operators._api import Json, Refused
 from ..operators._hub import Loop
 from ._shared import (
     GROUP_NAME,
@@ -204,6 +205,19 @@ def faults(job: Json) -> list[str]:
     return found
 
 
+def foreign(job: Json, objects: Iterable[Json | None]) -> str:
+    """What the operator says of the first of these objects that is not this very MPIJob's; "" if all are. The kind is
+    empty, as recorded."""
+    for one in objects:
+        if one and job["metadata"]["uid"] not in owners(one):
+            return f'Resource "{one["metadata"]["name"]}" of Kind "" already exists and is not managed by MPIJob'
+    return ""
+
+
+def owners(obj: Json) -> set[str]:
+    return {reference["uid"] for reference in obj["metadata"].get("ownerReferences", ())}
+
+
 # ---- status --------------------------------------------------------------------------------------------------------
 
 
@@ -337,12 +351,14 @@ class MpiOperator:
         """Creates what is missing; False when something foreign has a name of ours."""
         namespace, name, gang = job["metadata"]["namespace"], job["metadata"]["name"], self._gang()
         core = f"/api/v1/namespaces/{namespace}"
+        made = self.launchers.get(f"{namespace}/{name}-launcher")
         config = await self.api.find(f"{core}/configmaps/{name}-config")
-        if config and not any(
-            ref["uid"] == job["metadata"]["uid"] for ref in config["metadata"].get("ownerReferences", [])
-        ):
-            text = f'Resource "{name}-config" of Kind "ConfigMap" already exists and is not managed by MPIJob'
-            await self._say(job, "Warning", "ErrResourceExists", text)
+        there = [made, config, *workers]
+        if config is None:
+            there += [await self.api.find(f"{core}/{one}") for one in (f"services/{name}", f"secrets/{name}-ssh")]
+        taken = foreign(job, there)
+        if taken:
+            await self._say(job, "Warning", "ErrResourceExists", taken)
             return False
         running = [index for index in range(replicas(job)) if _runs(workers, f"{name}-worker-{index}")]
         wanted = config_map(job, running)
@@ -361,10 +377,14 @@ class MpiOperator:
             await self.api.patch(f"{core}/configmaps/{name}-config", {"data": wanted["data"]})
         present = {pod["metadata"]["name"] for pod in workers}
         missing = [index for index in range(replicas(job)) if f"{name}-worker-{index}" not in present]
-        await create_all(self.batch, [(f"{core}/pods", worker(job, index, gang)) for index in missing])
+        try:
+            await create_all(self.batch, [(f"{core}/pods", worker(job, index, gang)) for index in missing])
+        except Refused as error:
+            await self._say(job, "Warning", "MPIJobFailed", f"worker pod created failed: {error.message}")
+            return False
         late = job["spec"].get("launcherCreationPolicy") == "WaitForWorkersReady"
         all_ready = len(workers) == replicas(job) and all(ready(pod) for pod in workers)
-        if self.launchers.get(f"{namespace}/{name}-launcher") is None and (not late or all_ready):
+        if made is None and (not late or all_ready):
             jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
             await create_all(self.batch, [(jobs, launcher_job(job, gang))])
         return True
@@ -374,6 +394,7 @@ class MpiOperator:
         made = self.launchers.get(f"{namespace}/{name}-launcher")
         roles: Json = {"Worker": counts(workers)}
         if made is not None:
+            launchers = [pod for pod in launchers if made["metadata"]["uid"] in owners(pod)]
             roles["Launcher"] = counts(launchers)
         end = ending((made or {}).get("status", {}).get("conditions") or [], launchers)
         if end:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import kopf
 
-from ..operators._api import Json
+from ..operators._api import Json, Refused
 from ..operators._hub import Loop
 from . import _placing
 from ._shared import (
@@ -299,6 +300,12 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
     serve_from_start(registry, NAME, Volcano(registry, ctx))
 
 
+def not_created(message: str) -> str:
+    """As the controller prints the API server's answer, with fewer of its fields."""
+    answer = f'&errors.StatusError{{ErrStatus:v1.Status{{Status:"Failure", Message:{json.dumps(message)}, Code:403}}}}'
+    return f"Error creating pods: [failed to create pod, err: {answer}]"
+
+
 class Volcano:
     def __init__(self, registry: kopf.OperatorRegistry, ctx: Context) -> None:
         self.batch = batch_of(ctx, registry)
@@ -388,7 +395,11 @@ class Volcano:
         present = {one["metadata"]["name"] for one in pods}
         wanted = [pod(job, task, index) for task in tasks(job) for index in range(int(task.get("replicas", 1)))]
         path = f"/api/v1/namespaces/{place}/pods"
-        await create_all(self.batch, [(path, one) for one in wanted if one["metadata"]["name"] not in present])
+        try:
+            await create_all(self.batch, [(path, one) for one in wanted if one["metadata"]["name"] not in present])
+        except Refused as error:
+            await self._say(job, "Warning", "FailedCreate", not_created(error.message), CONTROLLER)
+            return
         if len(present) < len(wanted):
             self.evicted.pop(job["metadata"]["uid"], None)
 

@@ -32,7 +32,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
-        self.status = status
+        self.status, self.message = status, message
 
 
 class Api:

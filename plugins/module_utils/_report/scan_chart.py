@@ -42,7 +42,7 @@ def maps(scan: Json) -> list[Json]:
     if not scan["pairs"]:
         return []
     blocks: dict[str, str] = scan["blocks"]
-    order = sorted(scan["nodes"], key=lambda name: (blocks.get(name, ""), _natural(name)))
+    order = sorted(scan["nodes"], key=lambda name: (blocks.get(name, ""), natural(name)))
     if len(order) <= MOST:
         return [_node_map("Node by node; the diagonal shows each node alone", order, scan)]
     drawn = _block_map(order, scan)
@@ -98,8 +98,8 @@ def _block_map(order: Sequence[str], scan: Json) -> list[Json]:
         one, other = sorted((of.get(pair["a"], ""), of.get(pair["b"], "")))
         found.setdefault((one, other), []).append(pair)
     bad = {name for ends, results in found.items() for name in ends if any(level(item) != "ok" for item in results)}
-    known = sorted({of.get(name, "") for name in order}, key=_natural)
-    names = sorted(sorted(known, key=lambda name: name not in bad)[:MOST], key=_natural)
+    known = sorted({of.get(name, "") for name in order}, key=natural)
+    names = sorted(sorted(known, key=lambda name: name not in bad)[:MOST], key=natural)
     if len(known) < 2:
         return []
     place = {name: number for number, name in enumerate(names)}
@@ -126,7 +126,7 @@ def _details(order: Sequence[str], scan: Json) -> list[Json]:
         one, other = of.get(pair["a"], ""), of.get(pair["b"], "")
         if one == other and level(pair) != "ok":
             bad.setdefault(one, []).append(pair)
-    worst = sorted(bad, key=lambda name: (-len(bad[name]), _natural(name)))
+    worst = sorted(bad, key=lambda name: (-len(bad[name]), natural(name)))
     drawn = []
     for block in worst[:DETAILS]:
         inside = [name for name in order if of.get(name, "") == block]
@@ -180,7 +180,7 @@ def _measured(result: Json) -> str:
     return f"{result['busbw']:.1f} GB/s, {result['verdict']}"
 
 
-def _natural(text: str) -> list[Any]:
+def natural(text: str) -> list[Any]:
     """Sort key that compares numbers by value: 10.0.0.10 after 10.0.0.9."""
     parts: list[Any] = []
     digits = ""

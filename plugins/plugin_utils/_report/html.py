@@ -13,7 +13,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, curve, scan_chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, curve, place_chart, scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -44,8 +44,15 @@ def render(report: Json) -> str:
         checked=_checked(report["nodes"]),
         rules=_rules(report["nodes"]),
         groups=groups(report["nodes"]),
+        places=place_chart.places(report["nodes"], report["scan"], _ports(report)),
         tests=[_test(item, report["plan"].get("tests") or ()) for item in report["nccl"]],
     )
+
+
+def _ports(report: Json) -> place_chart.Ports:
+    """Names of the rails of each shape."""
+    shapes = files.shapes(report["plan"].get("site_shapes"))
+    return {name: [(pf.netdev, pf.hca) for pf in shape.pfs] for name, shape in shapes.items()}
 
 
 def _curve(item: Json) -> Optional[Json]:

@@ -28,6 +28,10 @@ PROBE = """<script>addEventListener("load", () => {
   const wide = Array.from(document.querySelectorAll(".wide"));
   document.body.dataset.cut = wide.filter(part => part.scrollWidth > part.clientWidth).length;
   document.body.dataset.paper = getComputedStyle(document.body).backgroundColor;
+  const cells = Array.from(document.querySelectorAll("a.cell"));
+  document.body.dataset.reached = cells.filter(cell => { cell.focus(); return document.activeElement === cell
+    && cell.tabIndex === 0 && document.querySelector(cell.getAttribute("href")); }).length;
+  document.body.dataset.cells = cells.length;
   const filter = document.getElementById("filter");
   if (filter) {
     filter.value = "fail"; filter.dispatchEvent(new Event("input"));
@@ -58,8 +62,8 @@ class Page(HTMLParser):
         values = dict(attrs)
         if tag == "body":
             self.body = values
-        if tag == "a":
-            self.links.append(str(values.pop("href", "")))
+        if tag == "a" and not (link := str(values.pop("href", ""))).startswith("#"):
+            self.links.append(link)
         if tag == "rect":
             self.rects[str(values.get("class"))] = self.rects.get(str(values.get("class")), 0) + 1
         self.loads += [str(values[key]) for key in ("src", "href", "action", "data") if key in values]
@@ -126,6 +130,19 @@ def evil() -> dict[str, Any]:
         results=[result],
         decisions=[{"what": EVIL, "value": EVIL, "why": EVIL}],
     )
+
+
+def _check_places(text: str, report: dict[str, Any]) -> None:
+    """Each bad node of the map is a link with words to its own row of the table."""
+    links = re.findall(r'<a class="cell (\w+)" href="#(n\d+)" title="([^"]*)" aria-label="([^"]*)">', text)
+    rows = re.findall(r'<tr id="(n\d+)" .*?</tr>', text, re.DOTALL)
+    bad = {node["name"]: node["verdict"] for node in report["nodes"] if node["verdict"] != "pass"}
+    assert {label.partition(":")[0]: verdict for verdict, _row, _title, label in links} == bad
+    group = {one["name"]: i for i, group in enumerate(html.groups(report["nodes"]), 1) for one in group["members"]}
+    assert [row for _verdict, row, _title, _label in links] == [
+        f"n{group[label.partition(':')[0]]}" for _verdict, _row, _title, label in links
+    ]
+    assert rows == [f"n{i + 1}" for i in range(len(rows))]
 
 
 def check_numbers(page: Page, report: dict[str, Any]) -> None:
@@ -196,6 +213,12 @@ def test_the_page_has_the_reports_numbers() -> None:
     ):
         assert f">{value}" in text
     assert f"{result['reason']}</p>" in text
+
+
+@pytest.mark.parametrize("make", [lambda: many(200), lambda: samples.scanned(64), samples.fault])
+def test_the_map_of_places_leads_to_the_nodes(make: Any) -> None:
+    report = make()
+    _check_places(html.render(report), report)
 
 
 def test_the_page_shows_a_scan() -> None:
@@ -335,6 +358,7 @@ def test_in_a_browser(tmp_path: Path, make: Any, failing: int, scheme: int, pape
     check_numbers(page, report)
     assert int(page.body["data-width"] or 0) <= 1280, "no horizontal scroll"
     assert page.body["data-cut"] == "0", "no table needs one of its own"
+    assert page.body["data-reached"] == page.body["data-cells"] != "0", "each bad node of the map takes the focus"
     assert int(page.body["data-shown"] or 0) == report["summary"]["fail"] == failing
     assert page.ids["count"] == f"{failing} of {len(report['nodes'])} nodes"
 

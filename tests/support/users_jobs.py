@@ -12,6 +12,7 @@ from typing import Any
 Json = dict[str, Any]
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 GPU, VF, NAD = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf", "gpuops-nccl/rdma-vf"
+SHARED = "rdma/rdma_shared_device_a"
 SHAPE = "BM.GPU.H100.8"
 QUEUE = {"kueue.x-k8s.io/queue-name": "train"}
 JOBS = {
@@ -61,7 +62,7 @@ def template(mode: str = "sriov", name: str = "node", gpus: int = 8, vfs: int = 
         meta["annotations"][NETWORKS] = ",".join([NAD] * vfs)
         container["env"] += env(NCCL_IB_HCA="mlx5")
     elif mode == "shared":
-        devices["rdma/rdma_shared"] = "1"
+        devices[SHARED] = "1"
     else:
         spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
         container["securityContext"]["privileged"] = True

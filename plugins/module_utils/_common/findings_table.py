@@ -2074,7 +2074,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "workload.fabric": (
         "error",
         "workload_lint",
-        "add VFs and their networks to every worker's template; workload_render writes them",
+        ("add VFs and their networks to every worker's template, or in mode shared the shared device; "
+         "workload_render writes them"),
         "workload.fabric",
     ),
     "workload.gang": (
@@ -2148,7 +2149,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "workload.nccl-hca": (
         "error",
         "workload_lint",
-        "in a pod with VFs NCCL_IB_HCA=mlx5; on the host network the shape's exact list (docs/shapes.md)",
+        ("in a pod with VFs NCCL_IB_HCA=mlx5; with the node's own ports the shape's exact list "
+         "(docs/shapes.md)"),
         "workload.nccl-hca",
     ),
     "workload.nccl-interface": (

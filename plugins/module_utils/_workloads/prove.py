@@ -17,6 +17,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape, is_int
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import NETWORKS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
@@ -83,25 +84,35 @@ class Proof:
 # ---- pods ------------------------------------------------------------------------------------------------------------
 
 
-def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "") -> Seen:
-    """A Pod object, read. ``lost``: why its log is not that of this pod, or could not be read."""
+def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "", shared: bool = False) -> Seen:
+    """A Pod object, read. ``lost``: why its log is not that of this pod, or could not be read. ``shared``: whether one
+    ``vf_resource`` stands for all ports of the node; so does one without a network, since VFs need them."""
     spec, status, meta = mapping(pod.get("spec")), mapping(pod.get("status")), mapping(pod.get("metadata"))
     asks = kinds.asks(spec)
-    vfs = asks.get(vf_resource, 0)
     on_host = spec.get("hostNetwork") is True
     name, node = str(meta.get("name")), str(spec.get("nodeName") or "")
     states = dicts(status.get("containerStatuses"))
     variables = {key: value for one in dicts(spec.get("containers")) for key, value in reading.variables(one).items()}
+    gpus = sum(count for key, count in asks.items() if is_gpu(key))
+    vfs, attached = asks.get(vf_resource, 0), NETWORKS in mapping(meta.get("annotations"))
+    of_node = shared or not attached if vfs else on_host
     return Seen(
         name=name,
         node=node,
         host=node if on_host else str(spec.get("hostname") or name),
-        gpus=sum(count for key, count in asks.items() if is_gpu(key)),
-        rails=vfs or (len(shape.pfs) if on_host and shape and shape.pfs else None),
+        gpus=gpus,
+        rails=_ports(shape, gpus) if of_node else vfs or None,
         restarts=sum(one["restartCount"] for one in states if is_int(one.get("restartCount"))),
         trouble=lost or _trouble(meta, status),
         debug=_file(variables.get("NCCL_DEBUG_FILE", "")),
     )
+
+
+def _ports(shape: Optional[Shape], gpus: int) -> Optional[int]:
+    """Ports of the node that belong to so many of its GPUs; None without a shape."""
+    if shape is None or not shape.pfs or not shape.gpu_count:
+        return None
+    return max(1, len(shape.pfs) * min(gpus, shape.gpu_count) // shape.gpu_count)
 
 
 def _trouble(meta: Json, status: Json) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import CONF, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
@@ -31,6 +31,18 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds impor
 INFINIBAND, SHM = "/dev/infiniband", "/dev/shm"
 _SET = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]+)=([^\s\"';\\]*)")
 _PASSED = re.compile(r"-x\s+((?:NCCL|RCCL)_[A-Z0-9_]+)\b")
+
+
+def rdma_resource(names: Collection[str]) -> str:
+    """The one of these names by which pods ask for RDMA: VFs of a generation, else a shared device, else the first of
+    the generations."""
+    return next((name for name in (*VF_RESOURCES, *filter(is_shared, sorted(names))) if name in names), VF_RESOURCES[0])
+
+
+def is_shared(resource: str) -> bool:
+    """Whether one of it stands for all of a node's ports, by name: rdma/rdma_shared_device_a of the RDMA shared device
+    plugin, rdma/shared_ib, and rdma/ib of providers without networks for pods."""
+    return resource.startswith("rdma/")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, NETWORKS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, NETWORKS, needs_host_network
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import listed, mapping
@@ -102,11 +102,18 @@ def fabric(job: Job, limits: Json) -> Faults:
         elif wanted == "shared" and not rank.vfs:
             found = f"{rank.place} has {rank.gpus} GPUs and does not ask for {job.around.vf_resource}"
             yield Fault(found, f"{job.around.vf_resource}: 1")
+        elif wanted == "shared" and not rank.host and not rank.networks and _on_host_only(job.around.shape):
+            found = f"{rank.template.path or 'the pod'} is in a network of its own, and the ports' GIDs are the host's"
+            yield Fault(found, "hostNetwork: true")
         elif wanted == "host" and not rank.host and not rank.vfs:
             yield Fault(
                 f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs and is not on the host network",
                 "hostNetwork: true",
             )
+
+
+def _on_host_only(shape: Optional[Shape]) -> bool:
+    return shape is not None and needs_host_network("shared", shape)
 
 
 def host_network(job: Job, limits: Json) -> Faults:
@@ -278,17 +285,20 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
         return
     for rank in job.ranks if shape.pfs and job.fabric else ():
         one = rank.settings.get("NCCL_IB_HCA")
-        if _mode(job, rank) != "host":
+        how = _mode(job, rank)
+        if how == "sriov":
             if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
                 found = f"{one.where}: NCCL_IB_HCA={_cut(one.value)} names devices of the host; VFs have other numbers"
                 yield Fault(found, f"NCCL_IB_HCA={shape.vf_hca}")
             continue
         if one is None:
-            if shape.vcn and rank.host:
+            if shape.vcn and how == "host" and rank.host:
                 found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {_some(nic.hca for nic in shape.vcn)} count too"
                 yield Fault(found, f"NCCL_IB_HCA={shape.host_hca}", severity="warning")
             continue
-        yield from _host_hca(one, [pf.hca for pf in shape.pfs], [nic.hca for nic in shape.vcn], shape.host_hca)
+        # The device plugin of mode shared opens no port of the VCN to the pod.
+        vcn = [nic.hca for nic in shape.vcn] if how == "host" else []
+        yield from _host_hca(one, [pf.hca for pf in shape.pfs], vcn, shape.host_hca)
 
 
 def _host_hca(one: reading.Setting, ports: Sequence[str], vcn: Sequence[str], wanted: str) -> Faults:
@@ -325,7 +335,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
         one = rank.settings.get("NCCL_SOCKET_IFNAME")
         if one is None or one.value.startswith("^"):
             continue
-        on_host = _mode(job, rank) == "host"
+        on_host = rank.host or _mode(job, rank) == "host"
         right = [nic.netdev for nic in shape.vcn] if on_host and shape else [] if on_host else [job.around.interface]
         exact = one.value.startswith("=")
         for name in _names(one.value):

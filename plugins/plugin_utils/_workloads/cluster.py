@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import Around, dicts
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import (
+    Around,
+    dicts,
+    is_shared,
+    rdma_resource,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known as base_known
 
 _KUEUE = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
@@ -70,14 +75,7 @@ def _shape(
 
 
 def _offered(nodes: Optional[list[NodeFacts]]) -> str:
-    found = {name for one in nodes or [] for name, count in one.allocatable.items() if count}
-    vfs, shared = [name for name in VF_RESOURCES if name in found], sorted(filter(_is_shared, found))
-    return (*vfs, *shared, VF_RESOURCES[0])[0]
-
-
-def _is_shared(resource: str) -> bool:
-    """Whether it is of the RDMA shared device plugin, as people name it: rdma/rdma_shared_device_a, rdma/shared_ib."""
-    return resource.startswith("rdma/") and "shared" in resource
+    return rdma_resource({name for one in nodes or [] for name, count in one.allocatable.items() if count})
 
 
 def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> str:
@@ -85,7 +83,7 @@ def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> str:
         return "sriov"
     if not any(one.allocatable.get(resource) for one in nodes):
         return "host"
-    return "shared" if _is_shared(resource) else "sriov"
+    return "shared" if is_shared(resource) else "sriov"
 
 
 def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Around:

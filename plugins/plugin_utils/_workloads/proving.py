@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -26,7 +26,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_fi
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, prove
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.prove import Counters, Proof, Seen
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import dicts
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import (
+    dicts,
+    is_shared,
+    rdma_resource,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known as base_known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
@@ -56,16 +60,17 @@ def result(
         raise InputError(f"{kinds.reference(job)} has no pods: nothing runs that could be looked at.")
     resource = args["resource"] or (plan.resources.vf if plan else "") or _resource(before)
     shapes = _shapes(client, before, known, args["shape"])
+    shared = plan.mode == "shared" if plan else is_shared(resource)
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
     facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
     counters = _given(args["hosts"])
     would: list[str] = []
     if args["source"] == "daemonset":
-        seen = [_seen(one, one, logs, resource, shapes) for one in before]
+        seen = [_seen(one, one, logs, resource, shared, shapes) for one in before]
         counters, would = _counted(client, prove.silent(seen, facts), plan, args, show, check_mode)
     # Once more, after all that was read: what was replaced or started again meanwhile proves nothing.
     after = {one["metadata"]["name"]: one for one in _pods(client, path, selector)}
-    seen = [_seen(one, after.get(one["metadata"]["name"]), logs, resource, shapes) for one in before]
+    seen = [_seen(one, after.get(one["metadata"]["name"]), logs, resource, shared, shapes) for one in before]
     found = next((one for one in shapes.values() if one), None)
     same = len({one.name if one else "" for one in shapes.values()}) == 1
     ending = _ending(client, job, namespace)
@@ -115,9 +120,8 @@ def _pods(client: Client, path: str, selector: str) -> list[Json]:
 
 
 def _resource(pods: Iterable[Json]) -> str:
-    """The generation's name of VFs that the pods ask for."""
-    asked = {name for one in pods for name in kinds.asks(mapping(one.get("spec")))}
-    return next((name for name in VF_RESOURCES if name in asked), VF_RESOURCES[0])
+    """What the pods ask for, by name: VFs of a generation, else a shared device."""
+    return rdma_resource({name for one in pods for name in kinds.asks(mapping(one.get("spec")))})
 
 
 def _shapes(client: Client, pods: Iterable[Json], known: Mapping[str, Shape], given: str) -> dict[str, Optional[Shape]]:
@@ -159,6 +163,7 @@ def _seen(
     later: Optional[Json],
     logs: Mapping[str, tuple[Json, str]],
     resource: str,
+    shared: bool,
     shapes: Mapping[str, Optional[Shape]],
 ) -> Seen:
     """The pod as it is after its log was read: one that was replaced in between counts as gone."""
@@ -169,7 +174,7 @@ def _seen(
     elif later["metadata"].get("uid") != pod["metadata"].get("uid"):
         lost = "it was replaced while it was looked at"
     now = later or pod
-    return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost)
+    return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost, shared)
 
 
 def _ending(client: Client, job: Json, namespace: str) -> str:

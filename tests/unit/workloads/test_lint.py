@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, node_terms
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    ETHERNET,
+    INFINIBAND,
+    NodeFacts,
+    node_terms,
+)
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import MODES
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint, render, rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import Around, network_names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support import users_jobs
-from support.users_jobs import GPU, NAD, NETWORKS, SHAPE, VF, env, job, runtime, template
+from support.users_jobs import GPU, NAD, NETWORKS, SHAPE, SHARED, VF, env, job, runtime, template
 
 RULES = files.workload_rules()
 NODE = NodeFacts(
@@ -62,19 +68,53 @@ def test_a_good_job_of_every_kind_is_clean(kind: str, mode: str) -> None:
     assert result.jobs == (f"{'Job' if kind == 'VolcanoJob' else kind} team-a/train",)
 
 
-def test_a_good_job_in_mode_shared_is_clean_and_one_without_the_resource_is_not() -> None:
-    around = dataclasses.replace(
+def shared(link_layer: str = INFINIBAND, **more: Any) -> Around:
+    """A cluster of mode shared, as DGX H100 with InfiniBand."""
+    return dataclasses.replace(
         KNOWN,
         mode="shared",
-        vf_resource="rdma/rdma_shared",
-        nodes=tuple(dataclasses.replace(one, allocatable={GPU: 8, "rdma/rdma_shared": 63}) for one in NODES),
-        queues={"team-a/train": (GPU, "rdma/rdma_shared")},
+        vf_resource=SHARED,
+        shape=dataclasses.replace(files.shapes()[SHAPE], link_layer=link_layer),
+        nodes=tuple(dataclasses.replace(one, allocatable={GPU: 8, SHARED: 63}) for one in NODES),
+        queues={"team-a/train": (GPU, SHARED)},
+        runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("shared")},
+        **more,
     )
-    good = job("JobSet", "shared")
-    assert found(good, around) == []
-    worker = good["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
-    worker["resources"] = {"limits": {GPU: 8}}
-    assert found(good, around) == [("fabric", "error")]
+
+
+def of_pod(document: Any) -> tuple[Any, Any]:
+    """(spec, first container) of a JobSet's pods."""
+    spec = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return spec, spec["containers"][0]
+
+
+@pytest.mark.parametrize("kind", users_jobs.KINDS)
+def test_a_good_job_of_every_kind_in_mode_shared_is_clean(kind: str) -> None:
+    assert found(job(kind, "shared"), shared()) == []
+
+
+def test_mistakes_in_mode_shared() -> None:
+    without = job("JobSet", "shared")
+    of_pod(without)[1]["resources"] = {"limits": {GPU: 8}}
+    assert found(without, shared()) == [("fabric", "error")]
+
+    # RoCE: the ports' GIDs are those of the host's interfaces, unless the pod has a network on them (macvlan).
+    apart = job("JobSet", "shared")
+    assert found(apart, shared(ETHERNET)) == [("fabric", "error")]
+    meta = apart["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
+    meta["annotations"][NETWORKS] = "team-a/other"
+    assert found(apart, shared(ETHERNET)) == []
+    on_host = job("JobSet", "shared")
+    of_pod(on_host)[0].update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    assert found(on_host, shared(ETHERNET)) == []
+
+    # Its interface is the host's, and its devices have the host's numbers.
+    of_pod(on_host)[1]["env"] = env(NCCL_SOCKET_IFNAME="net1")
+    assert found(on_host, shared(ETHERNET)) == [("nccl-interface", "error")]
+    for value, wrong in (("mlx5", False), (users_jobs.HOST_HCA, False), ("=mlx5_0,mlx5_1", True), ("=mlx5_2", True)):
+        one = job("JobSet", "shared")
+        of_pod(one)[1]["env"] += env(NCCL_IB_HCA=value)
+        assert found(one, shared()) == [("nccl-hca", "error")] * wrong, value
 
 
 @pytest.mark.parametrize("shape", ["BM.GPU4.8", "BM.GPU.A100-v2.8", "BM.GPU.B4.8", SHAPE, "BM.GPU.H200.8"])
@@ -97,7 +137,7 @@ def test_oracles_own_nccl_tests_are_clean(vfs: bool, shape: str) -> None:
     assert found(sample, around) == []
 
 
-@pytest.mark.parametrize(("kind", "mode", "nodes"), list(itertools.product(render.KINDS, ("sriov", "host"), (1, 4))))
+@pytest.mark.parametrize(("kind", "mode", "nodes"), list(itertools.product(render.KINDS, MODES, (1, 4))))
 def test_what_we_render_is_clean(kind: str, mode: str, nodes: int) -> None:
     """With Volcano's gang, which a runtime, a group or the pods' scheduler has, and with a Kueue queue."""
     fabric = dataclasses.replace(render.of_shape(files.shapes()[SHAPE], mode), network=NAD)
@@ -107,7 +147,8 @@ def test_what_we_render_is_clean(kind: str, mode: str, nodes: int) -> None:
         wanted = render.Wanted(
             kind, "train", "team-a", nodes, fabric, where=where, image="r.example.com/i:1", command=command, **way
         )
-        assert found(render.objects(wanted), KNOWN if mode == "sriov" else HOST) == []
+        around = {"sriov": KNOWN, "host": HOST, "shared": shared(ETHERNET)}[mode]
+        assert found(render.objects(wanted), around) == []
 
 
 def test_what_does_not_use_the_fabric_is_left_alone() -> None:

@@ -70,6 +70,9 @@ def test_mode_and_resource_are_those_of_the_nodes() -> None:
     assert run(Api(node("a", **{VF: "0"})), definitions=[one], fail_when="never")["mode"] == "host"
     other = run(Api(node("a", **{VF: "0", "nvidia.com/rdma-vf": "16"})), definitions=[one], fail_when="never")
     assert (other["mode"], other["resource"]) == ("sriov", "nvidia.com/rdma-vf")
+    for name in ("rdma/rdma_shared_device_a", "rdma/ib"):
+        device = run(Api(node("a", **{VF: "0", name: "63"})), definitions=[one], fail_when="never")
+        assert (device["mode"], device["resource"]) == ("shared", name)
     two = run(Api(node("a"), node("b", "BM.GPU4.8")), definitions=[one], fail_when="never")
     assert two["shape"] == "" and "workload.vf-share" in two["unchecked"]
 

@@ -104,6 +104,40 @@ def test_on_the_host_network_the_nodes_name_and_the_shapes_ports_count() -> None
     assert "channels went over 8 of 16 HCAs; no channel went over mlx5_8" in few["reason"]
 
 
+def test_a_shared_device_stands_for_all_ports_of_the_node_that_belong_to_the_pods_gpus() -> None:
+    """Of two pods in mode shared one is on InfiniBand in its own network, the other on the host's."""
+    pods = [pod("train-0", "n0", "shared"), pod("train-1", "n1", "shared")]
+    pods[1]["spec"]["hostNetwork"] = True
+    logs = {"train-0": list(lines("train-0")), "train-1": list(lines("n1"))}
+    result = run(*pods, logs=logs)
+    assert (result["verdict"], [one["wanted"] for one in result["pods"]]) == ("pass", [16, 16])
+    few = run(*pods, logs={**logs, "train-1": list(lines("n1", used=15))})
+    assert (few["verdict"], ids(few)) == ("fail", {("prove.rails", "train-1")})
+    # A network of storage is no VF, and a name of the site's own is no reason to count one rail.
+    for one in pods:
+        one["metadata"]["annotations"] = {users_jobs.NETWORKS: "storage"}
+    assert run(*pods, logs=logs)["verdict"] == "pass"
+    own = [copy.deepcopy(one) for one in pods]
+    for one in own:
+        one["metadata"]["annotations"] = {}
+        limits = one["spec"]["containers"][0]["resources"]["limits"]
+        limits["example.com/ports"] = limits.pop(users_jobs.SHARED)
+    few = run(*own, logs={**logs, "train-1": list(lines("n1", used=15))}, resource="example.com/ports")
+    assert (few["verdict"], ids(few)) == ("fail", {("prove.rails", "train-1")})
+    unknown = run(*pods, logs=logs, more=[{**node(name), "metadata": {"name": name}} for name in ("n0", "n1")])
+    assert (unknown["verdict"], {one for one, _pod in ids(unknown)}) == ("unknown", {"prove.rails-unknown"})
+
+
+def test_a_part_of_a_nodes_gpus_uses_its_part_of_the_ports() -> None:
+    pods = [pod("train-0", "n0", "host"), pod("train-1", "n1", "host")]
+    for one in pods:
+        one["spec"]["containers"][0]["resources"] = {"limits": {users_jobs.GPU: "4"}}
+    logs = {f"train-{index}": list(lines(f"n{index}", ranks=4, used=8)) for index in range(2)}
+    assert run(*pods, logs=logs)["verdict"] == "pass"
+    logs["train-1"] = list(lines("n1", ranks=4, used=7))
+    assert run(*pods, logs=logs)["verdict"] == "fail"
+
+
 FAILS = [
     ("socket", lines("train-1", net="Socket"), "prove.socket"),
     ("no GPUDirect", lines("train-1", gdr=""), "prove.no-gdr"),

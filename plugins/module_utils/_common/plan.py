@@ -91,6 +91,8 @@ class Node:
     locality: Locality = field(default_factory=Locality)
     excluded: str = ""
     """Why it is excluded from the test; "" = it is not."""
+    simulated: bool = False
+    """A kwok node."""
 
 
 @dataclass(frozen=True)

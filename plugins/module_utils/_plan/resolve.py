@@ -102,7 +102,7 @@ def decide(given: Given) -> Plan:
     why = "rdma_guide_literal: names, pool, topology file and test as the guide has them"
     literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
     return Plan(
-        simulated=any(fact.simulated for fact in given.facts),
+        simulated=any(node.simulated for node in nodes),
         platform=place.value,
         server_version=survey.server_version,
         profile=options.profile,
@@ -344,6 +344,7 @@ def _node(fact: NodeFacts, shape: Shape, excluded: str = "") -> Node:
         memory_gb=memory_gb,
         locality=fact.locality,
         excluded=excluded,
+        simulated=fact.simulated,
     )
 
 

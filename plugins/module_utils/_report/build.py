@@ -387,6 +387,7 @@ def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Js
         "isolation": node.isolation,
         "memory_gb": node.memory_gb,
         "excluded": node.excluded,
+        "simulated": node.simulated,
         "findings": [_shown(item, ("also",)) for item in _merged(findings)],
     }
 
@@ -636,20 +637,34 @@ def _node_command(table: Sequence[Json], severity: str) -> str:
 
 def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     """The terminal's summary as lines: faulty nodes, curve, the cluster's findings, verdict, next step."""
-    mark = "      [GPUs simulated]" if report["simulated"] else ""
     lines = _node_lines(report, rows, width)
     for item in report["nccl"]:
-        lines += ["", *_curve_lines(item), _nccl_line(item) + mark]
+        lines += ["", *_curve_lines(item), _nccl_line(item) + _mark(report, item["nodes"])]
         lines += [f"set for this test: {listed(item['settings'], 4)}"] if item["settings"] else []
         if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
             lines.append(f"  {item['reason']}")
     for item in report["scan"]:
         lines += ["", *_scan_lines(item, rows)]
     lines += _finding_lines(report, rows)
-    lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else mark)]
+    lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else _mark(report))]
     if report["next"]:
         lines.append(f"Next: {report['next']}")
     return lines
+
+
+def simulated(report: Json, names: Optional[Sequence[str]] = None) -> tuple[bool, str]:
+    """(whether any of these nodes is simulated, which ones if not all are). ``names``: None for all of the report. A
+    plan from before this was known of each node speaks for all of them."""
+    rows = [node for node in report["nodes"] if names is None or node["name"] in names]
+    found = [node["name"] for node in rows if node.get("simulated")]
+    unknown = not any(node.get("simulated") for node in report["nodes"])
+    some = report["simulated"] and (bool(found) or unknown)
+    return some, listed(found) if some and 0 < len(found) < len(rows) else ""
+
+
+def _mark(report: Json, names: Optional[Sequence[str]] = None) -> str:
+    some, which = simulated(report, names)
+    return f"      [GPUs simulated{f' on {which}' if which else ''}]" if some else ""
 
 
 def _node_lines(report: Json, rows: int, width: int) -> list[str]:

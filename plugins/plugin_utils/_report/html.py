@@ -39,6 +39,7 @@ def render(report: Json) -> str:
         human=curve.human,
         locality=build.locality,
         verdicts=build.NODE_VERDICTS,
+        simulated=build.simulated(report)[1],
         row_keys=ROW_KEYS,
         shapes={node["shape"] for node in report["nodes"]},
         checked=_checked(report["nodes"]),

@@ -235,6 +235,15 @@ def test_simulated_nodes_are_said_to_be() -> None:
     assert plan([gpu_node()]).simulated is False
 
 
+def test_a_simulated_node_that_is_not_used_marks_nothing() -> None:
+    """One kwok node beside real GPUs marked the whole plan, and with it a verdict that was real."""
+    real, kwok, cpu = gpu_node(), gpu_node(name="kwok", simulated=True), cpu_node(simulated=True)
+    assert plan([real, cpu]).simulated is False
+    assert plan([real, kwok], nodes=(real.name,)).simulated is False
+    mixed = plan([real, kwok])
+    assert mixed.simulated and [node.name for node in mixed.nodes if node.simulated] == ["kwok"]
+
+
 @pytest.mark.parametrize("name", sorted(samples.SHAPES))
 def test_names_of_tests_fit_into_pod_names(name: str) -> None:
     slug = shape_files.slug(name)

@@ -73,7 +73,7 @@ def _check_text(report: dict[str, Any]) -> None:
     if report["next"]:
         assert lines[-1] == f"Next: {report['next']}"
     if report["simulated"]:
-        assert any("[GPUs simulated]" in line for line in lines)
+        assert any("[GPUs simulated" in line for line in lines)
 
 
 def lines_of(report: dict[str, Any]) -> str:
@@ -95,6 +95,18 @@ def test_all_pass_with_recorded_rows() -> None:
     text = lines_of(report)
     assert "all_reduce  1 node x 4 GPUs, BM.GPU.H200.8, 4 GiB: 362.7 GB/s; threshold 300" in text
     assert "simulated" not in text
+
+
+def test_only_what_simulated_nodes_took_part_in_is_marked() -> None:
+    planned = [replace(node, simulated=index == 2) for index, node in enumerate(nodes(3))]
+    both = samples.names(3)
+    real, mixed = (samples.nccl(samples.simulated(names), names) for names in (both[:2], both[1:]))
+    report = checked(samples.report(planned, results=[{**real, "name": "nccl-a"}, {**mixed, "name": "nccl-b"}]))
+    lines = [line for line in build.text(report) if line.startswith("all_reduce ")]
+    assert [line.partition("[")[2] for line in lines] == ["", f"GPUs simulated on {both[2]}]"]
+    assert build.simulated(report) == (True, both[2])
+    whole = checked(samples.report([replace(node, simulated=True) for node in planned]))
+    assert build.simulated(whole) == (True, "")
 
 
 def test_all_pass_shows_a_table_and_a_curve() -> None:

@@ -87,6 +87,9 @@ options:
       one is deleted.
     - The release keeps a note of its values of before, C(gpuopsRdmaBeforeHold). Without this option a release that was
       held gets them again.
+    - Of the Network Operator, stop its Deployment and apply the plan's NicClusterPolicy before the release changes,
+      where that differs. Helm starts it again, and it makes its DaemonSets from the new policy at once, not from that
+      of before first.
     type: bool
     default: false
   resume:

@@ -129,6 +129,8 @@ def rights(plan: Plan) -> list[Permission]:
     spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
     found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
+    if spaces.get("network_operator"):  # it is stopped until its policy is the new one
+        found += needs("get list patch", "apps", "deployments", spaces["network_operator"])
     if plan.ofed == "operator":
         found += needs("delete", "", "pods", spaces.get("network_operator") or plan.namespaces.network_operator)
     found += needs("get create patch delete", "", "configmaps", plan.namespaces.job)

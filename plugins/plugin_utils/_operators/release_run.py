@@ -36,6 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
     helm_run,
     installed,
     oke_addon,
+    policy_first,
     render,
 )
 
@@ -43,6 +44,7 @@ ATTEMPTS = 3
 PAUSE = 3.0
 """Seconds before Helm is started again after the API server went away."""
 SHOWN = 20
+NICS = "network_operator"
 
 
 def wanted(args: Json, plan: Optional[Plan]) -> Release:
@@ -87,7 +89,8 @@ class ReleaseRun:
         there = self._there(want)
         decision = self._decide(want, *there)
         hold: Json = {}
-        if self.args["hold"] and decision.action in ("upgrade", "adopt"):
+        holding = self.args["hold"] and decision.action in ("upgrade", "adopt")
+        if holding and want.operator != NICS:
             hold = files.load(files.FILES / "upgrade.yml")["hold"]
             want = replace(want, values=helm_records.held(decision.values, hold))
             decision = self._decide(want, *there)
@@ -107,7 +110,9 @@ class ReleaseRun:
             decision = replace(decision, values=helm_records.without_hook(want.chart, decision.values))
         if hold:
             self._hold_back(hold)
-        self._run_helm(target, decision)
+        first = holding and want.operator == NICS and self.plan
+        stopped = policy_first.PolicyFirst(self.task, first, target).apply(self.args["timeout"]) if first else ""
+        self._run_helm(target, decision, stopped)
         return result
 
     def _hold_back(self, hold: Json) -> None:
@@ -202,7 +207,8 @@ class ReleaseRun:
                 + ". Remove what holds it (finalizers), wait until it is gone, then run again."
             )
 
-    def _run_helm(self, want: Release, decision: releases.Decision) -> None:
+    def _run_helm(self, want: Release, decision: releases.Decision, note: str = "") -> None:
+        """``note`` ends the error of a Helm that fails."""
         runner = helm_run.Helm(self.module, self.args)
         for attempt in range(ATTEMPTS):
             for secret in decision.clear:
@@ -215,7 +221,7 @@ class ReleaseRun:
             again = self._after_failure(answer, want) if attempt + 1 < ATTEMPTS else None
             if again is None:
                 explained = helm_records.explain(want.operator, want, helm_run.text_of(answer))
-                raise RdmaError(f"{want.operator}: {explained}")
+                raise RdmaError(f"{want.operator}: {explained}{note}")
             if again.action == "none":
                 return
             decision = again

@@ -90,7 +90,7 @@ GUIDES_OWN: list[dict[str, Any]] = [
 
 @contextmanager
 def watched(here: Any) -> Iterator[list[str]]:
-    """Every change of the nodes while the block runs: what a node outside of a wave lost."""
+    """Every change of the nodes while the block runs: what a node outside of a wave lost, and what was going on."""
     client = Client.connect({"kubeconfig": str(here.sandbox.kubeconfig)})
     lost: list[str] = []
     nodes, version = client.list_at("/api/v1/nodes")
@@ -107,7 +107,8 @@ def watched(here: Any) -> Iterator[list[str]]:
                 name, count = node["metadata"]["name"], int(node["status"]["allocatable"].get(VF, 0))
                 inside = CORDON in (node["metadata"].get("annotations") or {})
                 if count < full.get(name, 0) and not inside:
-                    lost.append(f"{name} has {count} of {full[name]} VFs and is in no wave")
+                    why = around(here, client, name)
+                    lost.append(f"{name} has {count} of {full[name]} VFs and is in no wave; {why}")
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -117,6 +118,21 @@ def watched(here: Any) -> Iterator[list[str]]:
         ended.set()
         thread.join(60)
     assert not thread.is_alive()
+
+
+def around(here: Any, client: Client, node: str) -> str:
+    """What tells why a node lost its VFs: the time, its device plugins, what the run did last."""
+    plugins = [
+        f"{pod['metadata']['name']} {'ends' if 'deletionTimestamp' in pod['metadata'] else pod['status'].get('phase')}"
+        f" {pod['spec']['containers'][0]['image'].rpartition(':')[2]} of {pod['metadata']['creationTimestamp']}"
+        for pod in client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")
+        if pod["metadata"].get("labels", {}).get("app") == "sriovdp"
+    ]
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%SZ")
+    journal = max(here.folder.glob("*/run/journal.jsonl"), key=lambda path: path.stat().st_mtime)
+    done = [json.loads(line)["task"] for line in journal.read_text().splitlines()]
+    writes = list(written_by(here.sandbox.log_file("audit").read_text().splitlines()))
+    return f"{now}, plugins {plugins}, {journal.parts[-3]} did {done[-3:]}, accounts' last writes {writes[-4:]}"
 
 
 def killed(here: Any, when: str, **inputs: str) -> None:

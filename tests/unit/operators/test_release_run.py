@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, helm_records
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, release_run
@@ -143,6 +144,82 @@ def test_the_new_operator_finds_its_operands_held_back_even_if_helm_fails_half_w
         with pytest.raises(RdmaError, match="denied"):
             site.run(hold=True, values={"a": 2})
     assert len(site.calls) == 2 and site.api.writes == ["ClusterPolicy//cluster-policy"], "once is enough"
+
+
+def policy(version: str) -> dict[str, Any]:
+    meta = {"name": "nic-cluster-policy"}
+    spec = {"sriovDevicePlugin": {"version": version}}
+    return {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy", "metadata": meta, "spec": spec}
+
+
+def nics(*images: str) -> list[dict[str, Any]]:
+    """The release of the Network Operator 23.10.0, and a Deployment for each image, named like it."""
+    chart = {"metadata": {"name": "network-operator", "version": "23.10.0"}}
+    found = [record("network-operator", namespace="network-operator", chart=chart)]
+    for image in images:
+        pod = {"containers": [{"name": image, "image": f"nvcr.io/nvidia/cloud-native/{image}:v23.10.0"}]}
+        selector = {"matchLabels": {"control-plane": image}}
+        spec = {"replicas": 1, "selector": selector, "template": {"spec": pod}}
+        meta = {"namespace": "network-operator", "name": image, "uid": image}
+        found.append({"kind": "Deployment", "metadata": meta, "spec": spec})
+    return found
+
+
+def to_26_4_1(**values: Any) -> Plan:
+    asked = {"name": "network-operator", "namespace": "network-operator", "chart": "network-operator"}
+    release = Release(
+        **asked, version="26.4.1", operator="network_operator", images=("network-operator",), values=values
+    )
+    releases, objects = {"network_operator": release}, {"network_operator": (policy("v3.9"),)}
+    return Plan(install="helm", releases=releases, objects=objects)
+
+
+def test_a_new_network_operator_begins_with_the_new_policy() -> None:
+    """With the one of before it would make its device plugin from that, and roll it on all nodes a moment later."""
+    seen: list[tuple[str, int, int]] = []
+
+    def during(api: Api) -> None:
+        version = api.objects["NicClusterPolicy//nic-cluster-policy"]["spec"]["sriovDevicePlugin"]["version"]
+        names = ("network-operator", "sriov-network-operator")
+        counts = [api.objects[f"Deployment/network-operator/{name}"]["spec"]["replicas"] for name in names]
+        seen.append((version, counts[0], counts[1]))
+
+    webhook = {"operator": {"admissionController": {"enabled": True}}}
+    for there, hold, values in (
+        ("v3.5", True, {}),
+        ("v3.5", False, {}),  # site.yml
+        ("v3.9", True, {}),
+        ("v3.5", True, webhook),  # the operator itself has to let the policy pass
+    ):
+        site = Site(
+            kube_objects.owned(policy(there)), *nics("network-operator", "sriov-network-operator"), during=during
+        )
+        assert site.run(to_26_4_1(**values), operator="network_operator", hold=hold)["action"] == "upgrade"
+        assert not {"daemonsets", helm_records.BEFORE_HOLD} & set(site.calls[0]["release_values"])
+    assert seen == [("v3.9", 0, 1), ("v3.5", 1, 1), ("v3.9", 1, 1), ("v3.5", 1, 1)]
+    assert "its device plugins may start twice" in site.task.said[0]
+
+
+def test_the_old_network_operator_has_ended_before_its_policy_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that is ending may still write. Killed then, or stopped by Helm, a run starts it with the new policy."""
+    labels = {"control-plane": "network-operator"}
+    place = {"name": "network-operator-1", "namespace": "network-operator", "labels": labels}
+    pod = {"kind": "Pod", "metadata": place}
+    failed = {"failed": True, "msg": "timed out"}
+    site = Site(kube_objects.owned(policy("v3.5")), pod, *nics("network-operator"), answers=[failed, failed])
+    there = []
+
+    def ends(_seconds: float) -> None:
+        there.append(site.api.objects["NicClusterPolicy//nic-cluster-policy"]["spec"])
+        site.api.objects.pop("Pod/network-operator/network-operator-1", None)
+
+    monkeypatch.setattr("time.sleep", ends)
+    for _run in range(2):
+        with pytest.raises(RdmaError, match=r"timed out.* has 0 replicas until Helm comes through: run this again"):
+            site.run(to_26_4_1(), operator="network_operator", hold=True)
+    assert there == [{"sriovDevicePlugin": {"version": "v3.5"}}], "it waited for the pod, once"
+    check = Site(kube_objects.owned(policy("v3.5")), *nics("network-operator"), check=True)
+    assert check.run(to_26_4_1(), operator="network_operator", hold=True)["changed"] and not check.api.writes
 
 
 def test_after_an_outage_our_own_pending_release_is_resumed() -> None:

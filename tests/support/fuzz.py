@@ -218,24 +218,31 @@ def _rules() -> rules.Table:
     return rules.table(yaml.safe_load((ROOT / "files" / "host_rules.yml").read_text("utf-8")))
 
 
-@functools.cache
-def _tree() -> Any:
-    return host_trees.tree(host_trees.Host())
+SMALL = "BM.GPU.L40S.4"
+SIZES = (*[SMALL] * 12, "BM.GPU.B200.8", H100, "BM.GPU4.8")
+"""Shapes whose hosts are damaged: mostly a small one, whose tree has all kinds of files too and is probed in a third of
+the time."""
 
 
 @functools.cache
-def _document() -> Json:
-    return json.loads(json.dumps(host_memory.probe(_tree())))
+def _tree(shape: str) -> tuple[Any, host_memory.MemoryTree]:
+    whole = host_trees.tree(host_trees.Host(shape=shape))
+    return whole, host_memory.MemoryTree(whole)
+
+
+@functools.cache
+def _document(shape: str) -> Json:
+    return json.loads(json.dumps(host_memory.probe(_tree(shape)[0])))
 
 
 def host_rules(rng: Random) -> None:
     """Rules over a damaged document. A host with a narrow GPU link does not pass by what is missing."""
     narrow = rng.random() < 0.3
-    document = copy.deepcopy(_document())
+    shape = files.shapes()[rng.choice(SIZES)]
+    document = copy.deepcopy(_document(shape.name))
     if narrow:
         document["gpus"][3]["width"] = 8
     document = tree(rng, document, () if narrow else ODD)
-    shape = files.shapes()[H100]
     found = rules.judge(_rules(), document, shape, mode="sriov", profile=files.profile("current"))
     summary.summary(document, found, shape, "sriov")
     if narrow and summary.verdict(found) == "pass":
@@ -244,7 +251,8 @@ def host_rules(rng: Random) -> None:
 
 def probe(rng: Random) -> None:
     """The probe over a tree with damaged files."""
-    whole = _tree()
+    shape = files.shapes()[rng.choice(SIZES)]
+    whole, like = _tree(shape.name)
     changed = host_layout.Files(whole)
     names = sorted(name for name, value in whole.items() if isinstance(value, bytes))
     for name in rng.sample(names, rng.choice((1, 3, 30))):
@@ -254,9 +262,8 @@ def probe(rng: Random) -> None:
             kind
         ]
         changed[name] = new.encode("utf-8", "replace")
-    document = host_memory.probe(changed)
+    document = host_memory.probe(changed, like=like)
     json.dumps(document)
-    shape = files.shapes()[H100]
     rules.judge(_rules(), document, shape, mode="sriov", profile=files.profile("current"))
 
 

@@ -24,9 +24,10 @@ from support.host_layout import Files, Link
 class MemoryTree(host_probe.Tree):
     """The probe's file access, answered from ``Files``. tests/unit/host/test_host_trees.py holds it to the real one."""
 
-    def __init__(self, files: Files, root: str = "/") -> None:
+    def __init__(self, files: Files, root: str = "/", like: MemoryTree | None = None) -> None:
+        """``like``: a tree of the same paths and links, whose files alone have other content."""
         self.root, self._base, self._record = root, "", False
-        self._real: dict[str, str] = {"": ""}
+        self._real: dict[str, str] = like._real if like else {"": ""}
         self._links: dict[str, str] = {}
         self._files: dict[str, bytes] = {}
         self._folders: set[str] = set()
@@ -34,8 +35,8 @@ class MemoryTree(host_probe.Tree):
         self.files = files
         self.seen: set[str] = set()
         """What the probe asked for."""
-        self.children: dict[str, list[str]] = {"": []}
-        for path in files:
+        self.children: dict[str, list[str]] = like.children if like else {"": []}
+        for path in () if like else files:
             self._note(path.rstrip("/"))
         for folder in ("proc", "sys"):
             if folder not in self.children:
@@ -117,6 +118,6 @@ class MemoryTree(host_probe.Tree):
         return False
 
 
-def probe(files: Files, root: str = "/") -> dict[str, Any]:
-    """The host document of a tree in memory. Raises NotATree as the probe does."""
-    return host_probe.Probe(MemoryTree(files, root)).document()
+def probe(files: Files, root: str = "/", like: MemoryTree | None = None) -> dict[str, Any]:
+    """The host document of a tree in memory. ``like``: as MemoryTree takes it. Raises NotATree as the probe does."""
+    return host_probe.Probe(MemoryTree(files, root, like)).document()

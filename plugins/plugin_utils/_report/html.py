@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, curve, place_chart, scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 _MANY = 8
 """Nodes that a command in the page names."""
@@ -24,14 +25,7 @@ ROW_KEYS = [f"{half}_{key}" for half in ("out", "in") for key in ("time", "algbw
 
 def render(report: Json) -> str:
     """The page's HTML. ``report``: the result of ``build.build``, with ``made``."""
-    environment = Environment(
-        loader=FileSystemLoader(str(files.FILES / "report")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         report=report,
         charts=[_curve(item) for item in report["nccl"]],
         scans=[{"maps": scan_chart.maps(item), "rails": scan_chart.rails(item)} for item in report["scan"]],
@@ -48,6 +42,18 @@ def render(report: Json) -> str:
         places=place_chart.places(report["nodes"], report["scan"], _ports(report)),
         tests=[_test(item, report["plan"].get("tests") or ()) for item in report["nccl"]],
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(str(files.FILES / "report")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
 
 
 def _ports(report: Json) -> place_chart.Ports:

@@ -10,11 +10,12 @@ short_description: Say whether a running job's traffic goes over RDMA, with GPUD
 version_added: 0.1.0
 description:
 - Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints over what each of its channels goes; V(pass)
-  needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks.
+  needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks. The launcher's log
+  alone does for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
 - Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail that carries nothing, which is
   V(fail). They do not show whose traffic it is, nor GPUDirect, so that they alone are V(unknown) at best.
 - V(unknown), by name, is also a pod that has restarted, is deleted or replaced, a namespace that is terminating,
-  counters that were reset, and a job of one pod.
+  counters that were reset, fewer pods than the job asks for, and a job of one pod.
 - Changes nothing of the job. Needs to get the job, its pods and their logs, its namespace and its nodes; with
   O(source=daemonset) also what the host checks need, in O(own_namespace).
 extends_documentation_fragment:

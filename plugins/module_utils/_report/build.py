@@ -37,6 +37,9 @@ _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
 RENDER = "ansible-playbook gpuops.rdma.workload_render"
+PERFTEST = "ansible-playbook gpuops.rdma.perftest"
+_SIBLING = re.compile(r"ansible-playbook gpuops\.rdma\.(?!site\b)\w+")
+"""Another playbook of the collection. It has this name wherever the run's own playbook is, which may be the user's."""
 _CONVICTED = ("scan.node", "scan.rail")
 _IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
 """A command in the error of a stage; a playbook's would be this run's own."""
@@ -560,18 +563,11 @@ def _next(
 
 def with_inputs(text: str, command: str) -> str:
     """The command with this run's inventory and inputs."""
-    for ours in (SCAN, RENDER):
-        if ours in text:
-            return text.replace(ours, _beside(command, ours.rpartition(".")[2]), 1)
+    other = _SIBLING.search(text)
+    if other:
+        _program, _playbook, *inputs = command.split(" ", 2)
+        return text.replace(other[0], " ".join([other[0], *inputs]), 1)
     return text.replace(COMMAND, command, 1)
-
-
-def _beside(command: str, name: str) -> str:
-    """The command with another playbook, which is in the same folder as the run's."""
-    program, playbook, *inputs = command.split(" ", 2)
-    if re.fullmatch(r"site\.ya?ml", playbook):
-        playbook = f"playbooks/{playbook}"
-    return " ".join([program, re.sub(r"[^/.]+(\.ya?ml)?$", rf"{name}\1", playbook), *inputs])
 
 
 def render_command(plan: Plan) -> str:
@@ -609,8 +605,8 @@ def _command(item: Json) -> str:
     found = _COMMAND.match(item.get("remedy") or "")
     if found:
         return found.group(1).strip().rstrip(".")
-    if item.get("remedy") and item["stage"] == "nccl_scan":
-        return SCAN
+    if item.get("remedy") and item["stage"] in ("nccl_scan", "perftest"):
+        return SCAN if item["stage"] == "nccl_scan" else PERFTEST
     again = item.get("remedy") and item["stage"] not in ("", "plan", "report")
     return f"{COMMAND} --tags {item['stage']}" if again else ""
 

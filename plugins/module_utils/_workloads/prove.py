@@ -47,6 +47,8 @@ class Seen:
     """Why nothing can be said of it: being deleted, waiting, replaced; "" = none."""
     debug: str = ""
     """Where NCCL's output goes instead of the log; "" = into it."""
+    ended: bool = False
+    """Its controller deleted it when the job ended: only another pod's log can show its traffic."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "", sh
     name, node = str(meta.get("name")), str(spec.get("nodeName") or "")
     states = dicts(status.get("containerStatuses"))
     variables = {key: value for one in dicts(spec.get("containers")) for key, value in reading.variables(one).items()}
-    gpus = sum(count for key, count in asks.items() if is_gpu(key))
+    gpus = _gpus(spec)
     vfs, attached = asks.get(vf_resource, 0), NETWORKS in mapping(meta.get("annotations"))
     of_node = shared or not attached if vfs else on_host
     return Seen(
@@ -126,6 +128,44 @@ def _trouble(meta: Json, status: Json) -> str:
     return ""
 
 
+def wanted(job: Json) -> Optional[int]:
+    """Number of pods with GPUs that the job's templates ask for; None where something else decides it: a runtime, the
+    nodes, or Ray's autoscaler."""
+    spec = mapping(job.get("spec"))
+    if mapping(spec.get("rayClusterSpec", spec)).get("enableInTreeAutoscaling"):
+        return None
+    numbers = [one.replicas for one in kinds.templates(job) if _gpus(one.spec) and not one.partial]
+    return sum(one or 0 for one in numbers) if numbers and None not in numbers else None
+
+
+def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> list[Json]:
+    """The pods with GPUs that went when the job ended, as its templates made them; [] while a pod of it runs.
+
+    The MPI Operator and Volcano delete workers and leave the launcher, whose log has the lines of all ranks. On the
+    host network these name nodes, so that the nodes without a pod of the job are the workers'.
+    """
+    found = kinds.templates(job)
+    phases = {str(mapping(one.get("status")).get("phase")) for one in pods}
+    if kinds.LAUNCHER not in [one.role for one in found] or not phases <= {"Succeeded", "Failed"}:
+        return []
+    there = {str(one["metadata"]["name"]) for one in pods}
+    groups = [group for facts in transports.values() for group in facts.get("by_host") or ()]
+    nodes = iter(sorted({host for group in groups for host in group["hosts"]}))
+    made = []
+    for one in found:
+        for index in range(one.replicas or 0) if _gpus(one.spec) else ():
+            name = f"{job['metadata']['name']}-{one.name}-{index}".lower()
+            if name not in there:
+                meta = {"name": name, "annotations": one.annotations}
+                place = {"nodeName": next(nodes, "")} if one.spec.get("hostNetwork") is True else {}
+                made.append({"metadata": meta, "spec": {**one.spec, **place}, "status": {"phase": "Succeeded"}})
+    return made
+
+
+def _gpus(spec: Json) -> int:
+    return sum(count for key, count in kinds.asks(spec).items() if is_gpu(key))
+
+
 def _file(value: str) -> str:
     return "" if value in ("", "/dev/stderr", "/dev/stdout", "stderr", "stdout") else value
 
@@ -140,14 +180,15 @@ def prove(
     counters: Counters,
     shape: Optional[Shape],
     ending: str = "",
+    number: Optional[int] = None,
 ) -> Proof:
     """The verdict: ``fail`` if a pod's traffic is shown to have missed the fabric, ``pass`` if all of it is shown to
     have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ending``: why the whole job cannot be
-    judged, such as a namespace that is terminating."""
+    judged, such as a namespace that is terminating; ``number``: of pods with GPUs that it must have, if known."""
     ranks = [one for one in pods if one.gpus]
     if not ranks:
-        number = "its only pod has no GPU" if len(pods) == 1 else f"none of its {len(pods)} pods has a GPU"
-        why = f"{number}; those of a job that has ended may be deleted"
+        none = "its only pod has no GPU" if len(pods) == 1 else f"none of its {len(pods)} pods has a GPU"
+        why = f"{none}; those of a job that has ended may be deleted"
         return _nothing(job, why)
     evidence = dict(_by_pod(ranks, transports))
     rows, found = [], []
@@ -157,6 +198,10 @@ def prove(
         found += faults
     if ending:
         found.append(finding("prove.ending", job, ending, expected="a job that goes on"))
+    elif number is not None and len(ranks) < number:
+        found.append(
+            finding("prove.pods", job, f"{len(ranks)} of its {number} pods with GPUs are there", expected="all")
+        )
     elif len(ranks) == 1:
         found.append(finding("prove.one-pod", job, "one pod with GPUs: nothing of it has to cross the fabric"))
     verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS
@@ -167,7 +212,8 @@ def silent(pods: Sequence[Seen], transports: Mapping[str, Json]) -> list[str]:
     """Nodes of pods with GPUs of whose traffic no log shows anything: their counters are worth reading."""
     ranks = [one for one in pods if one.gpus]
     evidence = dict(_by_pod(ranks, transports))
-    return sorted({one.node for one in ranks if one.node and not _shows(evidence.get(one.name))})
+    silent = [one for one in ranks if not one.ended and not _shows(evidence.get(one.name))]
+    return sorted({one.node for one in silent if one.node})
 
 
 def _shows(facts: Optional[Json]) -> bool:
@@ -206,7 +252,7 @@ def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tu
 def _judged(pod: Seen, facts: Optional[Json], counters: Counters, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
     if facts is not None and _shows(facts):
         row, found = _by_log(pod, facts)
-    elif pod.node in counters.read:
+    elif pod.node in counters.read and not pod.ended:
         row, found = _by_counters(pod, counters.read[pod.node], shape)
     else:
         # What became of the pod says enough.
@@ -263,6 +309,9 @@ def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Find
 
 def _silent(pod: Seen, facts: Optional[Json], unread: str) -> Finding:
     """``unread``: why the counters of its node could not be read; "" = they were not asked for."""
+    if pod.ended:
+        what = "it was deleted when the job ended, and no log that is left has NCCL's INFO lines about its channels"
+        return finding("prove.info", pod.name, what, expected="NCCL_DEBUG=INFO")
     if unread:
         what = (
             f"its log has no INFO line of NCCL about channels, and counters of {pod.node} could not be read: {unread}"

@@ -18,15 +18,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 
 NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
 """Inputs that contain only kinds or names, no secrets."""
-LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan)(\.ya?ml)?$")
-"""Playbooks that set up nothing: site.yml in the same folder fixes what they find."""
+LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan|perftest)(\.ya?ml)?$")
+"""Playbooks that set up nothing: site.yml fixes what they find."""
 _SSH = "ssh"
 """The connection without an option."""
 
 
 def of_run(options: Mapping[str, Any]) -> str:
     """The command line that runs site.yml with this run's inventory and inputs, from the folder in which it was
-    started."""
+    started; the run's own playbook, which may be the user's, unless it sets up nothing."""
     playbook = str(next(iter(options.get("args") or ()), ""))
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
         return build.COMMAND
@@ -36,7 +36,8 @@ def of_run(options: Mapping[str, Any]) -> str:
     words += ["-l", limit] if limit else []
     given = filter(None, map(_without_secrets, options.get("extra_vars") or ()))
     words += [part for text in given for part in ("-e", _near(text))]
-    return shlex.join(["ansible-playbook", re.sub(LOOKING, r"site\1", playbook), *words])
+    program, site = build.COMMAND.split()
+    return shlex.join([program, site if LOOKING.search(playbook) else playbook, *words])
 
 
 def _without_secrets(text: str) -> str:

@@ -58,11 +58,14 @@ def result(
     before = _pods(client, path, selector)
     if not before:
         raise InputError(f"{kinds.reference(job)} has no pods: nothing runs that could be looked at.")
-    resource = args["resource"] or (plan.resources.vf if plan else "") or _resource(before)
-    shapes = _shapes(client, before, known, args["shape"])
-    shared = plan.mode == "shared" if plan else is_shared(resource)
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
     facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
+    gone = prove.deleted(job, before, facts)
+    resource = args["resource"] or (plan.resources.vf if plan else "") or _resource([*before, *gone])
+    shapes = _shapes(client, [*before, *gone], known, args["shape"])
+    shared = plan.mode == "shared" if plan else is_shared(resource)
+    asked = known.get(args["shape"])
+    ended = [_ended(one, resource, asked or shapes.get(one["spec"].get("nodeName", "")), shared) for one in gone]
     counters = _given(args["hosts"])
     would: list[str] = []
     if args["source"] == "daemonset":
@@ -74,7 +77,8 @@ def result(
     found = next((one for one in shapes.values() if one), None)
     same = len({one.name if one else "" for one in shapes.values()}) == 1
     ending = _ending(client, job, namespace)
-    proof = prove.prove(kinds.reference(job), seen, facts, counters, found if same else None, ending)
+    shape, number = found if same else None, prove.wanted(job)
+    proof = prove.prove(kinds.reference(job), [*seen, *ended], facts, counters, shape, ending, number)
     return {**_told(proof, args["fail_when"]), **({"would": would} if would else {})}
 
 
@@ -175,6 +179,11 @@ def _seen(
         lost = "it was replaced while it was looked at"
     now = later or pod
     return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost, shared)
+
+
+def _ended(pod: Json, resource: str, shape: Optional[Shape], shared: bool) -> Seen:
+    """A pod that was deleted when its job ended."""
+    return dataclasses.replace(prove.seen(pod, resource, shape, "", shared), ended=True)
 
 
 def _ending(client: Client, job: Json, namespace: str) -> str:

@@ -494,6 +494,13 @@ def test_next_after_a_failed_stage_is_the_command_of_its_first_cause(
     assert report["next"] == command
 
 
+def test_next_after_what_only_perftest_finds_is_perftest() -> None:
+    """site.yml has no such stage."""
+    slow = samples.finding("10.140.0.2", "error", "x", remedy="look at the cable", stage="perftest")
+    report = checked(samples.report(nodes(2), findings=[slow], results=[]))
+    assert report["next"] == "ansible-playbook gpuops.rdma.perftest"
+
+
 def test_next_after_a_wrong_input_begins_with_its_name() -> None:
     """The same command alone would be refused again."""
     wrong = [
@@ -554,20 +561,17 @@ def test_next_after_a_pass_is_a_job_of_ones_own_for_these_nodes() -> None:
     assert report["next"].endswith("-e rdma_mode=host -e rdma_shape=BM.GPU.H100.8")
 
 
-@pytest.mark.parametrize(
-    ("playbook", "scan"),
-    [
-        ("site.yml", "playbooks/nccl_scan.yml"),
-        ("playbooks/site.yml", "playbooks/nccl_scan.yml"),
-        ("playbooks/bm_gpu_a100_v2_8.yml", "playbooks/nccl_scan.yml"),
-        ("gpuops.rdma.site", "gpuops.rdma.nccl_scan"),
-    ],
-)
-def test_next_for_a_slow_fabric_is_the_scan_with_the_same_inputs(playbook: str, scan: str) -> None:
-    good = samples.names(2)
+@pytest.mark.parametrize("playbook", ["site.yml", "playbooks/bm_gpu_a100_v2_8.yml", "gpuops.rdma.site", "mine.yml"])
+def test_next_names_another_playbook_of_ours_wherever_the_runs_own_is(playbook: str) -> None:
+    """A playbook of the user's, which imports ours, has none of ours beside it."""
+    good, command = samples.names(2), f"ansible-playbook {playbook} -i hosts -e a=b"
     slow = samples.nccl(samples.simulated(good, slow=0.7), good)
-    report = checked(samples.report(nodes(2), results=[slow], command=f"ansible-playbook {playbook} -i hosts -e a=b"))
-    assert report["next"] == f"ansible-playbook {scan} -i hosts -e a=b"
+    report = checked(samples.report(nodes(2), results=[slow], command=command))
+    assert report["next"] == "ansible-playbook gpuops.rdma.nccl_scan -i hosts -e a=b"
+    passed = [samples.nccl(samples.simulated(good), good)]
+    tests = (NcclTest("nccl-h100-8", "BM.GPU.H100.8"),)
+    report = checked(samples.report(nodes(2), results=passed, tests=tests, command=command))
+    assert report["next"] == "ansible-playbook gpuops.rdma.workload_render -i hosts -e a=b"
 
 
 def earlier(**more: Any) -> dict[str, Any]:

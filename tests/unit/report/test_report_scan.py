@@ -254,6 +254,12 @@ def test_the_next_command_keeps_connection_and_limit():
     assert command.of_run({**options, "connection": "ssh", "subset": None}).endswith(" -i localhost,")
 
 
+@pytest.mark.parametrize("name", ["playbooks/verify.yml", "host_checks.yml", "gpuops.rdma.perftest", "nccl_scan.yml"])
+def test_what_a_playbook_finds_that_sets_up_nothing_is_fixed_by_site(name):
+    assert command.of_run({"args": [name]}) == "ansible-playbook gpuops.rdma.site"
+    assert command.of_run({"args": ["mine.yml"]}) == "ansible-playbook mine.yml"
+
+
 def test_the_next_command_keeps_the_inputs_beside_a_secret():
     """A pre-authenticated address is one by the inputs' table only."""
     given = {"rdma_oci_image_url": "https://x/p/s3cr3t/o/a", "rdma_shape": "BM.GPU.H100.8", "my_password": "x"}

@@ -215,7 +215,58 @@ def test_a_restart_does_not_hide_a_fail() -> None:
 
 
 def test_one_pod_proves_nothing() -> None:
-    assert ids(run(PODS[0])) == {("prove.one-pod", "JobSet team-a/train")}
+    assert ids(run(PODS[0], job=users_jobs.job("JobSet", nodes=1))) == {("prove.one-pod", "JobSet team-a/train")}
+
+
+def test_a_job_without_all_of_its_pods_proves_nothing_about_the_others() -> None:
+    """One was evicted and deleted, or is not made yet; those that are there are all good."""
+    result = run(job=users_jobs.job("JobSet", nodes=3))
+    assert (result["verdict"], ids(result)) == ("unknown", {("prove.pods", "JobSet team-a/train")})
+    assert "2 of its 3 pods with GPUs are there" in result["reason"]
+
+
+# ---- a job that has ended ----------------------------------------------------------------------------------------------
+
+
+def ended(log: Any, mode: str = "sriov", kind: str = "MPIJob", **status: Any) -> dict[str, Any]:
+    """Of a job whose launcher alone is left."""
+    job, label, name = users_jobs.job(kind, mode), "training.kubeflow.org/job-name", "train-launcher-x7k2p"
+    if kind == "VolcanoJob":
+        label, name = "volcano.sh/job-name", "train-launcher-0"
+        job["spec"]["tasks"].append({"name": "launcher", "replicas": 1, "template": users_jobs.plain()})
+    launcher = pod(name, "cpu", **{"phase": "Succeeded", **status})
+    launcher["spec"]["containers"][0]["resources"] = {}
+    launcher["metadata"]["labels"] = {label: "train"}
+    asked = {"kind": "Job", "api_version": "batch.volcano.sh/v1alpha1"} if kind == "VolcanoJob" else {"kind": kind}
+    return run(launcher, job=job, logs={name: log}, **asked)
+
+
+@pytest.mark.parametrize(("kind", "host"), [("MPIJob", "train-worker"), ("VolcanoJob", "train-node")])
+def test_a_job_that_has_ended_is_proven_by_its_launchers_log(kind: str, host: str) -> None:
+    both = [*lines(f"{host}-0"), *lines(f"{host}-1")]
+    result = ended(both, kind=kind)
+    assert (result["verdict"], result["findings"]) == ("pass", [])
+    assert [(one["pod"], one["by"], one["rails"], one["wanted"]) for one in result["pods"]] == [
+        (f"{host}-0", "log", 16, 16),
+        (f"{host}-1", "log", 16, 16),
+    ]
+    assert ended([*lines(f"{host}-0"), *lines(f"{host}-1", gdr="")], kind=kind)["verdict"] == "fail"
+
+
+def test_on_the_host_network_the_launcher_names_the_nodes() -> None:
+    result = ended([*lines("n0"), *lines("n1")], "host")
+    assert (result["verdict"], [one["node"] for one in result["pods"]]) == ("pass", ["n0", "n1"])
+
+
+def test_what_the_launcher_does_not_show_is_unknown() -> None:
+    half = ended(list(lines("train-worker-0")))
+    assert (half["verdict"], ids(half)) == ("unknown", {("prove.info", "train-worker-1")})
+    assert "deleted when the job ended" in half["reason"]
+    assert ids(ended([])) == {("prove.info", "train-worker-0"), ("prove.info", "train-worker-1")}
+    assert ids(ended(list(lines("n0")), "host")) == {("prove.info", "train-worker-1")}
+    # While the launcher runs a worker that is absent is missing, whatever the log says of it.
+    running = ended([*lines("train-worker-0"), *lines("train-worker-1")], phase="Running")
+    assert (running["verdict"], ids(running)) == ("unknown", {("prove.pods", "MPIJob team-a/train")})
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------

@@ -169,8 +169,9 @@ options:
   adopt_policies:
     description:
     - Take over a NicClusterPolicy or ClusterPolicy that is there and has another owner (another release's chart, or
-      a user), with the values of this run.
-    - Without it M(gpuops.rdma.preflight) refuses such a policy, and names each field with both values.
+      a user), with the values of this run; and the network, the pool and the ConfigMap that Oracle's guide of 2024 has
+      made by hand, where the run makes them by the same names (O(guide_literal)).
+    - Without it M(gpuops.rdma.preflight) refuses what is there, and names each field of a policy with both values.
     type: bool
     default: false
   reset_values:

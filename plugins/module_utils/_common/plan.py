@@ -416,6 +416,8 @@ class Plan:
     reset_values: bool = False
     leftovers: tuple[Leftover, ...] = ()
     remove_leftovers: bool = False
+    handmade: tuple[Leftover, ...] = ()
+    """Objects of a guide, without our label, that the run makes by the same name; adopt_policies takes them over."""
     looked_for: tuple[ObjectName, ...] = ()
     tests: tuple[NcclTest, ...] = ()
     permissions: tuple[Permission, ...] = ()

@@ -170,9 +170,11 @@ def check(policy: Policy) -> None:
 
 
 def adopted(plan: Plan, obj: Json) -> bool:
-    """Whether the plan takes over the existing policy that ``obj`` will be applied to."""
+    """Whether the plan takes over what ``obj`` will be applied to: an existing policy, or an object of a guide."""
     same = [item for item in plan.policies if (item.kind, item.name) == (obj["kind"], obj["metadata"]["name"])]
-    return plan.adopt_policies and bool(same) and not same[0].refused
+    place = (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+    by_hand = place in [(one.name.kind, one.name.namespace, one.name.name) for one in plan.handmade]
+    return plan.adopt_policies and (by_hand or (bool(same) and not same[0].refused))
 
 
 # ---- comparing -----------------------------------------------------------------------------------------------------

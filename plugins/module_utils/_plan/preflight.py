@@ -403,11 +403,23 @@ def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
 
 def network_owner(view: View) -> Iterator[Finding]:
     """NetworkAttachmentDefinitions and the IPPool of the run's names that are there and not ours: the run would stop at
-    the first of them, with the operators installed."""
+    the first of them, with the operators installed. A guide's are taken over where the user allows it."""
+    adopt = view.plan.adopt_policies
+    by_hand = [] if view.read_only else view.plan.handmade
+    for item in by_hand:
+        used = f"; used by {listed(item.used_by)}, which keep what they have" if item.used_by else ""
+        yield finding(
+            "preflight.network-owner",
+            str(item.name),
+            f"made by {item.made_by}, without the label {OWNED_LABEL}={OWNER}{used}",
+            expected="taken over, with the values of this run" if adopt else "of this collection",
+            remedy="" if adopt else "rdma_adopt_policies=true takes it over with the values of this run",
+            severity="info" if adopt else "error",
+        )
     there = {("NetworkAttachmentDefinition", item.namespace, item.name): item.ours for item in view.survey.networks}
     there.update({(item.kind, item.namespace, item.name): item.ours for item in view.survey.pools or ()})
     inputs = {"NetworkAttachmentDefinition": "rdma_network_name", "IPPool": "rdma_ip_pool_name"}
-    leaving = {(item.name.kind, item.name.namespace, item.name.name) for item in view.plan.leftovers}
+    leaving = {(one.name.kind, one.name.namespace, one.name.name) for one in (*view.plan.leftovers, *by_hand)}
     for obj in () if view.read_only else view.plan.objects.get("sriov", ()):
         place = (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         if there.get(place) is False and place not in leaving:

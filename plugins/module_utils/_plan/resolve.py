@@ -168,6 +168,8 @@ def text(plan: Plan) -> str:
         lines += [f"    {item.path}: {short(item.found)} -> {short(item.wanted)}" for item in policy.conflicts]
     does = "removed" if plan.remove_leftovers else "left"
     lines += [f"  leftover {item.name}: {does} ({item.made_by})" for item in plan.leftovers]
+    does = "taken over" if plan.adopt_policies else "not taken over"
+    lines += [f"  {item.name}: {does} ({item.made_by})" for item in plan.handmade]
     lines += [f"  error: {item.subject}: {item.found}" for item in plan.findings if item.severity == "error"]
     excluded = [f"{node.name} ({node.excluded})" for node in plan.nodes if node.excluded]
     if excluded:

@@ -97,12 +97,14 @@ def compose(given: Given) -> Plan:
     made = _objects(plan, given, drivers.choice, configured)
     findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
     plan = replace(plan, objects=made.objects, findings=(*plan.findings, *_once(findings)))
+    unwanted, by_hand = _leftovers(plan, given)
     plan = replace(
         plan,
         policies=tuple(_policies(plan, given)),
         adopt_policies=given.options.adopt_policies,
         reset_values=given.options.reset_values,
-        leftovers=tuple(_leftovers(plan, given)),
+        leftovers=unwanted,
+        handmade=by_hand,
         remove_leftovers=given.options.remove_leftovers,
         looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
     )
@@ -490,10 +492,11 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
     return faults.attempt("rdma_images", call)
 
 
-def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
-    """What earlier profiles, releases and guides left and this run does not want."""
+def _leftovers(plan: Plan, given: Given) -> tuple[tuple[Leftover, ...], tuple[Leftover, ...]]:
+    """What earlier profiles, releases and guides left: (what this run does not want, what it makes by the same name and
+    is not ours)."""
     if not left.applies(plan.install, plan.mode):
-        return []
+        return (), ()
     release = plan.releases.get("network_operator")
     options = leftovers.Options(release.version if release else "", given.profile["cni"]["by"])
     seen = replace(given.survey.left, workloads=given.survey.workloads)
@@ -502,7 +505,14 @@ def _leftovers(plan: Plan, given: Given) -> list[Leftover]:
         for items in plan.objects.values()
         for item in items
     }
-    return [item for item in leftovers.found(left.table(), options, seen) if item.name not in made]
+    ours = {
+        ObjectName(item.get("apiVersion", ""), item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
+        for item in seen.objects
+        if kube_objects.is_ours(item)
+    }
+    found = leftovers.found(left.table(), options, seen)
+    both = [item for item in found if item.name in made and item.name not in ours]
+    return tuple(item for item in found if item.name not in made), tuple(both)
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ObjectName, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Seen
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool
 from support.paths import FIXTURES, ROOT
 from support.plan_samples import A100, H100, cluster, survey, whole
 
@@ -206,5 +209,41 @@ def test_what_the_run_makes_itself_is_nothing_left_over() -> None:
     name = ObjectName("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "default", "oci-rdma-sriov")
     there = {"apiVersion": name.api_version, "kind": name.kind, "metadata": {"name": name.name, "namespace": "default"}}
     seen = survey(namespaces=[DEFAULT], left=Seen(objects=(there,)))
-    assert planned(seen=seen).leftovers == ()
-    assert [item.name for item in planned(seen=seen, guide_literal=False).leftovers] == [name]
+    made = planned(seen=seen)
+    assert (made.leftovers, [item.name for item in made.handmade]) == ((), [name])
+    assert not any(adoption.adopted(made, obj) for obj in made.objects["sriov"]), "only where the user says so"
+    other = planned(seen=seen, guide_literal=False)
+    assert ([item.name for item in other.leftovers], other.handmade) == ([name], ())
+    labelled = {**there, "metadata": {**there["metadata"], "labels": OWNED}}
+    assert planned(seen=survey(namespaces=[DEFAULT], left=Seen(objects=(labelled,)))).handmade == ()
+
+
+def test_what_the_guide_made_by_hand_is_taken_over_where_the_user_says_so() -> None:
+    """All three objects, and a second run finds them as ours."""
+    places = [
+        ("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "default", "oci-rdma-sriov"),
+        ("nv-ipam.nvidia.com/v1alpha1", "IPPool", "network-operator", "default"),
+        ("v1", "ConfigMap", "default", "topology"),
+    ]
+    there = [ObjectName(*place).empty for place in places]
+    there[1]["spec"], there[2]["data"] = {"subnet": "192.168.0.0/16"}, {"topo.xml": "<system/>"}
+    networks, pools = [Attachment("default", "oci-rdma-sriov")], [Pool("IPPool", *places[1][2:], "192.168.0.0/16")]
+    seen = survey(namespaces=[DEFAULT], left=Seen(objects=tuple(there)), networks=networks, pools=pools)
+    for adopt in (False, True):
+        made = planned(seen=seen, adopt_policies=adopt)
+        objects = [*made.objects["sriov"], *made.objects["nccl_topology"]]
+        taken = [
+            ObjectName(*place) for place in places for obj in objects if adoption.adopted(made, obj) and _at(obj, place)
+        ]
+        assert taken == ([ObjectName(*place) for place in places] if adopt else [])
+        found = list(preflight.network_owner(preflight.View(made, seen, (), {}, {})))
+        assert [(item.subject, item.severity) for item in found] == [
+            (str(ObjectName(*place)), "info" if adopt else "error") for place in places
+        ]
+        assert all(("rdma_adopt_policies=true" in item.remedy) is not adopt for item in found)
+        assert f"IPPool network-operator/default: {'' if adopt else 'not '}taken over" in resolve.text(made)
+
+
+def _at(obj: Json, place: tuple[str, ...]) -> bool:
+    meta = obj["metadata"]
+    return (obj["apiVersion"], obj["kind"], meta.get("namespace"), meta["name"]) == place

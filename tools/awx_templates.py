@@ -196,6 +196,22 @@ JOBS = (
         extra_vars={"rdma_prove_by": "daemonset"},
     ),
     Template(
+        "RDMA workload namespaces",
+        "workload_network",
+        "What namespaces need for jobs on the fabric, and the nodes' places for Kueue and Volcano.",
+        (
+            "rdma_workload_namespaces",
+            "rdma_workload_state",
+            "rdma_workload_copy_secrets",
+            "rdma_workload_cluster_queue",
+            "rdma_workload_local_queue",
+            "rdma_workload_pod_security",
+            "rdma_workload_placement",
+            "rdma_workload_schedulers",
+            *_COMMON,
+        ),
+    ),
+    Template(
         "RDMA discover",
         "discover",
         "Describes nodes that are in no table; the shape is in the job's artifacts.",
@@ -320,7 +336,6 @@ WITHOUT = {
     "mixed": "RDMA site without a shape is the same",
     "inputs": "it shows the inputs of a command line",
     "workload_render": "it writes a file for a person, and asks no cluster",
-    "workload_network": "it needs the plan of a run, which goes with the job's pod",
     "oci_teardown": "it deletes a pool for good, and a survey would offer the confirmation of the last job",
 }
 """Playbooks without a template, and why."""

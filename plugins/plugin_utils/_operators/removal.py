@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
@@ -31,6 +31,8 @@ WAVES = 10
 DONE = "gpuops.rdma/handed-over"
 """Annotation of the old DaemonSet: the nodes whose VFs the remaining plugin offers already."""
 POLL = 0.5
+REPORTED = 12.0
+"""Seconds within which a node's status has what its kubelet counts: it is written every 10 s."""
 
 
 class Removal:
@@ -102,13 +104,19 @@ class Removal:
         return next((one for one in others if leftovers.PLUGIN_IMAGE in _images(one)), None)
 
     def _wave(self, name: ObjectName, rest: Json, nodes: Sequence[str], total: int) -> None:
-        before = self._offered(nodes)
+        vfs = _Vfs(self._offered(nodes))
         self.say(
             f"device plugin: {len(nodes)} of {total} nodes lose {name.name}, {rest['metadata']['name']} starts again"
         )
         self._take_from(name, nodes)
         old = self.client.find(self.client.path_of(name.empty)) or {}
-        self._await(lambda: {f"{name.name}/{node}": _gone(node in pods_of(self.client, old)) for node in nodes})
+
+        def ends() -> dict[str, Status]:
+            vfs.see(self._offered(nodes), ())
+            there = pods_of(self.client, old)
+            return {f"{name.name}/{node}": _gone(node in there) for node in nodes}
+
+        self._await(ends)
         stale = {node: pod for node, pod in pods_of(self.client, rest).items() if node in nodes}
         pods = self.client.path("v1", "Pod", name.namespace)
         for pod in stale.values():
@@ -116,10 +124,11 @@ class Removal:
         uids = {pod["metadata"]["uid"] for pod in stale.values()}
 
         def read() -> dict[str, Status]:
-            found, offered = pods_of(self.client, rest), self._offered(nodes)
+            found = pods_of(self.client, rest)
             new = {node: pod for node, pod in found.items() if pod["metadata"]["uid"] not in uids}
-            ready = {f"device-plugin/{node}": readiness.pod(new.get(node)) for node in stale}
-            return {**ready, **{f"vfs/{node}": _vfs(offered.get(node, 0), count) for node, count in before.items()}}
+            plugins = {node: readiness.pod(new.get(node)) for node in stale}
+            vfs.see(self._offered(nodes), [node for node in nodes if node not in plugins or plugins[node].ready])
+            return {**{f"device-plugin/{node}": plugins[node] for node in stale}, **vfs.statuses()}
 
         self._await(read)
         done = " ".join(sorted({*_done(self.client.get(self.client.path_of(name.empty))), *nodes}))
@@ -151,14 +160,49 @@ class Removal:
             title="device plugin",
         )
 
-    def _offered(self, nodes: Sequence[str]) -> dict[str, int]:
-        """Node -> allocatable VFs."""
+    def _offered(self, nodes: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Node -> VFs that are allocatable, and those that its kubelet knows of."""
         resource = self.plan.resources.vf
-        counts = self.client.projected(
-            self.client.path("v1", "Node"),
-            lambda node: (node["metadata"]["name"], int((node["status"].get("allocatable") or {}).get(resource, 0))),
-        )
-        return {name: count for name, count in counts if name in nodes}
+
+        def counts(node: Json) -> tuple[str, tuple[int, int]]:
+            kinds = (node["status"].get(kind) or {} for kind in ("allocatable", "capacity"))
+            allocatable, capacity = (int(kind.get(resource, 0)) for kind in kinds)
+            return node["metadata"]["name"], (allocatable, capacity)
+
+        found = self.client.projected(self.client.path("v1", "Node"), counts)
+        return {name: both for name, both in found if name in nodes}
+
+
+class _Vfs:
+    """Whether nodes have their VFs back: as many as were allocatable before, or as the kubelet knows of where there
+    were none, since a killed run has taken them. The old number counts only if it fell meanwhile, or still stands
+    REPORTED seconds after the plugin was ready: until then it may be of before the restart."""
+
+    def __init__(self, before: Mapping[str, tuple[int, int]]) -> None:
+        self.wanted = {node: allocatable or capacity for node, (allocatable, capacity) in before.items()}
+        self.counts: dict[str, int] = {}
+        self.fell: set[str] = set()
+        self.since: dict[str, float] = {}
+
+    def see(self, offered: Mapping[str, tuple[int, int]], ready: Collection[str]) -> None:
+        """``ready``: nodes whose plugin is the new one, and ready."""
+        now = time.monotonic()
+        self.counts = {node: offered.get(node, (0, 0))[0] for node in self.wanted}
+        self.fell |= {node for node, count in self.counts.items() if count < self.wanted[node]}
+        self.since = {node: self.since.get(node, now) for node in ready}
+
+    def statuses(self) -> dict[str, Status]:
+        return {f"vfs/{node}": self._status(node, count) for node, count in self.counts.items()}
+
+    def _status(self, node: str, count: int) -> Status:
+        wanted = self.wanted[node]
+        progress = f"{count}/{wanted}"
+        if count < wanted:
+            return Status(readiness.WAITING, f"{count} of {wanted} VFs allocatable", progress=progress)
+        now = time.monotonic()
+        if wanted and node not in self.fell and now - self.since.get(node, now) < REPORTED:
+            return Status(readiness.WAITING, "its kubelet may not have counted its VFs again yet", progress=progress)
+        return Status(readiness.READY, progress=progress)
 
 
 def pods_of(client: Client, daemonset: Json) -> dict[str, Json]:
@@ -202,10 +246,3 @@ def _fields(daemonset: Json) -> Iterator[Json]:
 
 def _gone(present: bool) -> Status:
     return Status(readiness.WAITING, "the old plugin's pod is still there") if present else Status(readiness.READY)
-
-
-def _vfs(count: int, wanted: int) -> Status:
-    progress = f"{count}/{wanted}"
-    if count >= wanted:
-        return Status(readiness.READY, progress=progress)
-    return Status(readiness.WAITING, f"{count} of {wanted} VFs allocatable", progress=progress)

@@ -1,0 +1,98 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""VFs are handed over from an old device plugin to the remaining one: when a node counts as having them back."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import removal
+from support.fake_api import Api
+
+OLD, NEW, NET, VF = "sriov-device-plugin", "network-operator-sriov-device-plugin", "nics", "nvidia.com/vf"
+UIDS = itertools.count(1)
+
+
+def daemonset(name: str) -> dict[str, Any]:
+    container = {"name": "sriovdp", "image": "example.test/sriov-network-device-plugin:1"}
+    spec = {"selector": {"matchLabels": {"name": name}}, "template": {"spec": {"containers": [container]}}}
+    return {"kind": "DaemonSet", "metadata": {"name": name, "namespace": NET, "uid": name}, "spec": spec}
+
+
+def pod(owner: str, node: str, ready: bool = True) -> dict[str, Any]:
+    uid = str(next(UIDS))
+    refs = [{"kind": "DaemonSet", "name": owner, "uid": owner}]
+    meta = {"name": f"{owner}-{uid}", "namespace": NET, "uid": uid, "labels": {"name": owner}, "ownerReferences": refs}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    return {"kind": "Pod", "metadata": meta, "spec": {"nodeName": node}, "status": status}
+
+
+class Kubelet(Api):
+    """One node, a second per ``sleep``. The old plugin's pod goes at once, a pod of the new one comes back Ready, and
+    the node says what ``counts`` has of that second, the last one from then on."""
+
+    def __init__(self, *counts: int, there: bool = True) -> None:
+        self.counts, self.now, self.said = counts, 0, list[int]()
+        meta, capacity = {"name": "n0"}, {VF: "16"}
+        node = {"kind": "Node", "metadata": meta, "status": {"capacity": capacity, "allocatable": {}}}
+        super().__init__(daemonset(OLD), daemonset(NEW), node, *([pod(OLD, "n0"), pod(NEW, "n0")] if there else []))
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += 1
+
+    def monotonic(self) -> float:
+        return float(self.now)
+
+    def projected(self, path: str, read: Any, **selectors: Any) -> list[Any]:
+        if path.startswith("Node"):
+            self.said.append(self.counts[min(self.now, len(self.counts) - 1)])
+            self.objects["Node//n0"]["status"]["allocatable"] = {VF: str(self.said[-1])}
+        return super().projected(path, read, **selectors)
+
+    def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
+        if "template" in body.get("spec", {}):
+            for key in [key for key in self.objects if key.startswith(f"Pod/{NET}/{OLD}")]:
+                del self.objects[key]
+        return super().patch(path, body, dry_run, **more)
+
+    def delete(self, path: str, dry_run: bool = False, **more: Any) -> bool:
+        self.add(pod(NEW, "n0"))
+        return super().delete(path, dry_run, **more)
+
+
+def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 100.0) -> int:
+    """The second in which the node's VFs are noted as handed over."""
+    monkeypatch.setattr(removal, "time", api)
+    leftover = Leftover(ObjectName("apps/v1", "DaemonSet", NET, OLD), "network_operator", "x", "y", True)
+    plan = Plan(mode="sriov", leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
+    removal.Removal(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
+    assert api.objects[f"DaemonSet/{NET}/{OLD}"]["metadata"]["annotations"][removal.DONE] == "n0"
+    return api.now
+
+
+def test_a_count_of_before_the_restart_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet writes its node's status every 10 s: the new pod is Ready by then, and the old count still there. The
+    node was let in again, and lost its VFs outside of its wave."""
+    assert handed_over(Kubelet(*[16] * 6, 0, 0, 16), monkeypatch) == 8
+    assert handed_over(Kubelet(16, 0, 0, 16), monkeypatch) == 3
+    # Restarted between two of its reports, it never says 0.
+    assert handed_over(Kubelet(16), monkeypatch) == removal.REPORTED
+
+
+def test_a_run_that_was_killed_between_the_two_plugins_waits_for_the_vfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There were none allocatable when it went on: none were awaited."""
+    api = Kubelet(0, 0, 0, 0, 16, there=False)
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n0"]}]}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    api.objects[f"DaemonSet/{NET}/{OLD}"]["spec"]["template"]["spec"]["affinity"] = affinity
+    assert handed_over(api, monkeypatch) == 4
+
+
+def test_vfs_that_do_not_come_back_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RdmaError, match="n0: 0 of 16 VFs allocatable"):
+        handed_over(Kubelet(16, 0), monkeypatch, timeout=30)

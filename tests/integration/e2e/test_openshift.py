@@ -98,11 +98,15 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
 
     played = play(here, **rows)
     assert (played.code, played.verdict) == (0, "pass"), played.output[-4000:]
+    assert "rdma_site=true: " in said(played) and " 48 RDMA ports" in said(played), played.output[:3000]
     assert played.node(sliced)["verdict"] == "shared"
     assert all(played.node(name)["verdict"] == "pass" for name in whole)
     csvs = here.kubectl("get", "csv", "-A", "-o", "jsonpath={.items[*].status.phase}").split()
     assert csvs == ["Succeeded"] * 4
     assert played.report["versions"]["gpu_operator"].startswith("gpu-operator-certified.v")
+    # The taints that gpu_taints made need no input: all of the run's pods tolerate them, and nothing is written again.
+    again = play(here, "--skip-tags", "nccl_test", report="again", **rows)
+    assert again.code == 0 and again.changed() == [] and "changed=0" in again.output, again.output[-4000:]
 
     # While the pool shares its GPUs nothing goes: its device plugin could not start again. What is printed undoes it.
     held = here.play("playbooks/teardown.yml", *INVENTORY, report="held", rdma_teardown="true")

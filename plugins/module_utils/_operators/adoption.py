@@ -155,6 +155,12 @@ def _policy(live: Json, made_by: str, fields: Sequence[PolicyField], stays: tupl
     return Policy(version, kind, str(live["metadata"]["name"]), made_by, tuple(fields), stays, patch)
 
 
+def held_back(live: Json, hold: Json) -> bool:
+    """Whether the policy has the values of ``hold`` in its spec because this collection has set them there itself."""
+    seen = _Live(live, {}, {})
+    return kube_objects.contained(hold, seen.spec) and any(OWNER in seen.managers((key,)) for key in hold)
+
+
 def reference(policy: Policy) -> Json:
     """The policy as an object without content."""
     return {"apiVersion": policy.api_version, "kind": policy.kind, "metadata": {"name": policy.name}}

@@ -40,6 +40,11 @@ HELD = (
     "an upgrade in waves has not ended and holds its operands and drivers back: upgrade.yml goes on with it, site.yml "
     "restarts the rest on all nodes at the operator's pace"
 )
+HELD_ALONE = (
+    "an upgrade in waves was killed before its Helm ran, and the policy holds operands and drivers back "
+    "(daemonsets.updateStrategy OnDelete, driver.upgradePolicy.autoUpgrade false): upgrade.yml goes on with it; "
+    "site.yml leaves it so, and then no pod of theirs is replaced by itself"
+)
 PATIENCE = 900.0
 """Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""
 REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")

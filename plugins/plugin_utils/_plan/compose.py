@@ -304,7 +304,8 @@ def _releases(
         faults.findings += faulty
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
-    return Released(kept, [*about, *_unreadable(given.survey), *faults.findings], oke, olm)
+    about += [*_held(given.survey), *_unreadable(given.survey)]
+    return Released(kept, [*about, *faults.findings], oke, olm)
 
 
 def _own_values(operator: str) -> list[Json]:
@@ -363,6 +364,14 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
     if len(names) > 1 and "name" in forms.values() and release.installs:
         text = f"the chart {release.chart} takes one pull secret: {names[0]}, without {', '.join(names[1:])}"
         yield finding("plan.registry", subject, text)
+
+
+def _held(survey: Survey) -> Iterator[Finding]:
+    """The hold of an upgrade that was killed between the ClusterPolicy and its release, which has a warning itself."""
+    hold = data.load(data.FILES / "upgrade.yml")["hold"]
+    for live in survey.policies if not any(item.holds for item in survey.releases) else ():
+        if live["kind"] == "ClusterPolicy" and adoption.held_back(live, hold):
+            yield finding("plan.values", f"ClusterPolicy {live['metadata']['name']}", releases.HELD_ALONE)
 
 
 def _unreadable(survey: Survey) -> Iterator[Finding]:

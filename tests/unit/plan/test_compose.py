@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts as read_charts
 from support import small_charts
@@ -119,6 +120,21 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     assert "upgrade.yml goes on with it" in warning.found
     assert again.releases["gpu_operator"].resets == (), "preflight refused to go on, as values would be lost"
     assert [item for item in whole(cluster(), installed(made)).findings if item.id == "plan.values"] == []
+
+
+@pytest.mark.parametrize("install", ["helm", "existing"])
+@pytest.mark.parametrize("manager", ["gpuops-rdma", "helm"])
+def test_a_hold_without_its_release_is_a_warning(install: str, manager: str) -> None:
+    """An upgrade that was killed between the ClusterPolicy and Helm: nothing said why no operand was replaced any more.
+    OnDelete in the values of a release is its owner's wish."""
+    hold = data.load(data.FILES / "upgrade.yml")["hold"]
+    owned = {"f:spec": {"f:daemonsets": {"f:updateStrategy": {}}}}
+    meta = {"name": "cluster-policy", "managedFields": [{"manager": manager, "fieldsV1": owned}]}
+    live = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": meta, "spec": hold, "schema": {}}
+    there = replace(installed(whole(cluster())), policies=(live,))
+    found = [item for item in whole(cluster(), there, install=install).findings if item.id == "plan.values"]
+    said = [(item.severity, item.subject, "killed before its Helm ran" in item.found) for item in found]
+    assert said == ([("warning", "ClusterPolicy cluster-policy", True)] if manager == "gpuops-rdma" else [])
 
 
 def test_an_unreadable_release_of_others_is_a_warning() -> None:

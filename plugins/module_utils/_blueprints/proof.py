@@ -180,9 +180,10 @@ def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterat
         where = f" on {', '.join(slow[:5])}" if slow else ""
         found = f"NET/IB without GDRDMA{where}: data went through host memory"
         yield finding("blueprint.proof-gdr", name, found, expected="NET/IB with GDRDMA")
-    hosts = {host for item in logged for group in item.get("hcas_by_host") or [] for host in group["hosts"]}
+    groups = [group for item in logged for group in item.get("by_host") or [] if group["net"] == "IB"]
+    hosts = {host for group in groups for host in group["hosts"]}
     if len(hosts) < expected.nodes:
-        found = f"NCCL's lines are of {len(hosts)} hosts"
+        found = f"the log has channels over NET/IB of {len(hosts)} hosts"
         yield finding("blueprint.proof-hosts", name, found, expected=f"of all {expected.nodes} nodes")
 
 

@@ -83,6 +83,7 @@ def test_lines_that_ray_left_out() -> None:
         (["INFO api_server.py: vLLM"], ["log unknown"]),
         ([line for line in log() if "Channel" not in line], ["net unknown"]),
         (log(hosts=1), ["net unknown"]),
+        ([line for line in log() if "node-1:" not in line or "via NET/" not in line], ["hosts unknown"]),
     ],
 )
 def test_what_nccl_logged(lines: list[str], found: list[str]) -> None:

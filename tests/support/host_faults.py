@@ -543,6 +543,14 @@ def _gid_duplicate(files: Tree, at: int) -> None:
     files[f"{files.port(at)}/gids/3"] = files.content(f"{files.port(at - 1)}/gids/3")
 
 
+def _mac_duplicate(files: Tree, at: int) -> None:
+    """A VF has the MAC of the one before, and its port holds it."""
+    first, second = (next(key for key in files.below(vf.path) if key.endswith("/address") and "/net/" in key)
+                     for vf in (files.vfs[at - 1], files.vfs[at]))  # fmt: skip
+    files[second] = files.content(first)
+    _admin_mac(files.content(first).decode().strip())(files, at)
+
+
 def _dcb(**values: Any) -> Apply:
     return _answer("dcb", values)
 
@@ -739,6 +747,7 @@ _LIST = (
     Fault("gid-netdev", "function", "GID 3 is of a VLAN above the port", "nic.gid-netdev",
           _port("gid_attrs/ndevs/3", "vlan7"), 1),
     Fault("gid-duplicate", "function", "two ports have one address", "nic.gid-duplicate", _gid_duplicate, 1),
+    Fault("mac-duplicate", "function", "two VFs have one MAC", "nic.mac-duplicate", _mac_duplicate, 1),
     Fault("gid-foreign", "function", "a port has an address of another network", "nic.gid-network",
           _port("gids/3", "0000:0000:0000:0000:0000:ffff:c0a8:0107"), 1),
     Fault("nic-slot", "function", "a NIC is in a slot that cannot carry its rate", "nic.pci-fit", _old_slot, 1),

@@ -1022,6 +1022,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "network is RoCE"),
         "nic-link-layer",
     ),
+    "nic.mac-duplicate": (
+        "error",
+        "host_checks",
+        ("set another for the VF (ip link set PF vf 0 mac MAC), or restart the node; then run the stage "
+         "sriov again"),
+        "nic-mac-duplicate",
+    ),
     "nic.max-read": (
         "warning",
         "host_checks",

@@ -709,21 +709,43 @@ def nic_pci_fit(host: Host) -> Answer:
 
 def nic_gid_duplicate(host: Host) -> Answer:
     """No two functions of the host have the same GID 3. ``Missing`` if one that a pod does not use is not known."""
+    ports = host.ports()
+    functions = [*ports.have, *(vf for vf in host.vfs().have if not _in_pod(vf))]
+    answer = _twice(functions, lambda item: str(_field(item, "functions", "gid3_address")), "an address")
+    if answer is None:
+        _all_there("functions.gid3_address", ports)
+    return answer
+
+
+def nic_mac_duplicate(host: Host) -> Answer:
+    """No two ports or VFs of the host have the same MAC; of a VF it is the one that its port holds for it."""
+    ports, vfs = host.ports(), host.vfs().have
+
+    def mac(item: Json) -> str:
+        return str(_field(item, "functions", "admin_mac" if item.get("of") else "mac"))
+
+    functions = [*ports.have, *(vf for vf in vfs if vf.get("admin_mac") != NO_MAC)]
+    answer = _twice(functions, mac, "a MAC")
+    if answer is None:
+        _all_there("functions.mac", ports)
+    return answer
+
+
+def _twice(functions: Sequence[Json], value: Callable[[Json], str], what: str) -> Answer:
+    """Two of the functions have one value. ``Missing`` if none has, and the value of one is not known."""
     seen: dict[str, list[str]] = {}
     missing: Optional[Missing] = None
-    ports = host.ports()
-    for item in [*ports.have, *(vf for vf in host.vfs().have if not _in_pod(vf))]:
+    for item in functions:
         try:
-            seen.setdefault(str(_field(item, "functions", "gid3_address")), []).append(_name(item))
+            seen.setdefault(value(item), []).append(_name(item))
         except Missing as one:
             missing = missing or one
     double = {address: names for address, names in seen.items() if len(names) > 1}
     if double:
         found = listed([f"{address} on {listed(names, _SHOWN)}" for address, names in double.items()], _SHOWN, "; ")
-        return Bad(found, "an address of its own for each port and VF")
+        return Bad(found, f"{what} of its own for each port and VF")
     if missing:
         raise missing
-    _all_there("functions.gid3_address", ports)
     return None
 
 

@@ -61,6 +61,10 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         functions[-1]["gid3_address"] = f"10.224.{pf.rail}.100"
     for nic in shape.vcn:
         functions.append(_function(nic.pci, nic.pf_id, "pf", nic.netdev, nic.hca, shape, numvfs=0, totalvfs=0))
+    for number, function in enumerate(functions):
+        function["mac"] = f"02:00:00:00:00:{(number - 15) % 256:02x}"
+        if function["kind"] == "vf":
+            function["admin_mac"] = function["mac"]
     module = {"loaded": True, "version": "25.10", "from": "ofed", "file": "updates/dkms/x.ko"}
     return {
         "v": 1,
@@ -296,6 +300,16 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("nic.gid-netdev", {"functions.1.gid3_netdev": "vlan7"}, "rdma1 (0000:0c:00.1): of vlan7"),
     ("nic.gid-duplicate", {"functions.1.gid3_address": "10.224.0.1"}, "10.224.0.1 on rdma0"),
     ("nic.gid-duplicate", {"functions.16.gid3_address": "10.224.0.1"}, "rdma0v0"),
+    (
+        "nic.mac-duplicate",
+        {"functions.16.admin_mac": "02:00:00:00:00:77", "functions.17.admin_mac": "02:00:00:00:00:77"},
+        "02:00:00:00:00:77 on ",
+    ),
+    (
+        "nic.mac-duplicate",
+        {"functions.1.mac": "02:00:00:00:00:78", "functions.16.admin_mac": "02:00:00:00:00:78"},
+        "02:00:00:00:00:78 on rdma1",
+    ),
     ("nic.gid-network", {"functions.1.gid3_address": "192.168.1.7"}, "192.168.1.7"),
     ("nic.pci-fit", {"functions.1.max_speed": 16.0}, "x16 at 16 GT/s carries 252 of 400 Gb/s"),
     ("nic.pfc", {"functions.1.pfc": []}, "priorities: none"),

@@ -133,9 +133,9 @@ def _notes(shape: Json, document: Json) -> Iterable[str]:
         )
         return
     if shape["nic"]["link_layer"] == INFINIBAND:
-        yield "InfiniBand: mode host; the CNI plugin sriov makes Ethernet interfaces only"
+        yield "InfiniBand: rdma_mode=shared, or host; the CNI plugin sriov makes Ethernet interfaces only"
     elif "vf_id" not in shape["nic"]:
-        yield "no VFs: mode host"
+        yield "no VFs: rdma_mode=shared, or host"
     yield "no threshold is known for it: the test is unjudged without rdma_nccl_thresholds or rdma_nccl_baseline"
 
 

@@ -9,6 +9,7 @@
     work_out(nodes, given) -> Tolerated           known GPU taints, those of gpu_taints and of whole pools
     passing(taint) -> str                         why a taint is never tolerated by itself; "" = it may be
     held(node, tolerations) -> [taint]            what keeps such pods off a node
+    keeps_off(taints) -> str                      what they do to a pod, and what to do
     excluded(node, tolerations) -> str            why a run leaves a node out
 """
 
@@ -23,6 +24,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import UNHEALTHY_TAINT, Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 
 BASE: Json = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists"}
@@ -179,6 +181,13 @@ def held(node: NodeFacts, tolerations: Sequence[Json]) -> list[Json]:
         for one in pod_gpu.untolerated(tolerations, hard)
         if one["key"] != UNHEALTHY_TAINT and not one["key"].startswith(_OF_KUBERNETES)
     ]
+
+
+def keeps_off(taints: Sequence[Json]) -> str:
+    """What taints do to a pod that does not tolerate them, and what to do."""
+    words = listed([f"'{pod_gpu.in_words([one])}'" for one in taints], 4)
+    why = listed(sorted({passing(one) for one in taints} - {""}), 4)
+    return f"taint {words} keeps its pod off{f' ({why})' if why else ''}; add it to rdma_tolerations"
 
 
 def excluded(node: NodeFacts, tolerations: Sequence[Json]) -> str:

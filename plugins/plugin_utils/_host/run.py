@@ -13,7 +13,7 @@ import contextlib
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 from urllib.parse import urlencode
@@ -34,6 +34,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -111,6 +113,7 @@ class HostRun:
         self.objects = [kube_objects.owned(obj) for obj in objects]
         self.namespace = str(objects[0]["metadata"]["name"])
         self._applied: list[Json] = []
+        self._away: dict[str, str] = {}
 
     def predict(self) -> list[str]:
         """The changes that check mode reports, validated by the server if possible. InputError for an unmanaged
@@ -190,6 +193,7 @@ class HostRun:
         -> whether to wait until ``timeout``; nodes that the run has excluded get only ``grace`` seconds."""
         if not nodes:
             return {}
+        self._away = self._kept_off(nodes)
         with Watcher(self.client) as watcher:
             try:
                 wait.await_state(
@@ -226,10 +230,21 @@ class HostRun:
         found = {}
         for name, needed in nodes.items():
             status = readiness.pod(pods.get(name)) if name in pods or refused is None else refused
+            if name in self._away and name not in pods:
+                status = Status(readiness.WAITING, self._away[name], stuck=True)
             if not needed and status.state == readiness.WAITING:
                 status = Status(readiness.WAITING, status.why, status.code, stuck=True, progress=status.progress)
             found[f"documents/{name}"] = status
         return found
+
+    def _kept_off(self, names: Container[str]) -> dict[str, str]:
+        """Node -> the taints that keep the daemon's pod off it; {} where nodes may not be listed."""
+        pod = next(obj for obj in self.objects if obj["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+        with contextlib.suppress(Forbidden):
+            facts = self.client.projected("/api/v1/nodes", lambda node: nodes_facts.node_facts(node, {}))
+            held = {fact.name: tolerations.held(fact, pod["tolerations"]) for fact in facts if fact.name in names}
+            return {name: tolerations.keeps_off(found) for name, found in held.items() if found}
+        return {}
 
     def _refused(self, watcher: Watcher) -> Optional[Status]:
         path = self.client.path("v1", "Event", self.namespace)

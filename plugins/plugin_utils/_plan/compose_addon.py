@@ -85,7 +85,8 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json, b
         raise InputError(f"An add-on of OKE takes no chart: rdma_charts.{stage} may only have a version.")
     if last and options.image_registry:
         raise InputError("Add-ons of OKE take their images from Oracle's registry: leave out rdma_image_registry.")
-    defaults = {**one["configuration"], **_tolerations(one.get("tolerations", {}), bearing)}
+    by_mode = one.get("modes", {}).get(options.mode, {})
+    defaults = {**one["configuration"], **by_mode, **_tolerations(one.get("tolerations", {}), bearing)}
     configuration = addon.configuration(defaults, values)
     return Addon(
         name=one["name"],

@@ -55,7 +55,11 @@ def wants(
     if chart_values.as_values(options.network_operator_values):
         raise InputError("On OpenShift the Network Operator comes through OLM and no chart takes values; use rdma_olm.")
     return {
-        stage: tuple(_want(name, given.get(name) or {}, options, profile, choice, bearing) for name in STAGES[stage])
+        stage: tuple(
+            _want(name, given.get(name) or {}, options, profile, choice, bearing)
+            for name in STAGES[stage]
+            if name != "sriov_operator" or options.mode == "sriov"
+        )
         for stage in stages
     }
 
@@ -91,7 +95,7 @@ def release(stage: str, wants: Sequence[OlmOperator]) -> Release:
     """The entry of plan.releases for a stage: a Helm release with the action olm."""
     want = wants[-1]
     values = want.resources[0].values if want.resources else {}
-    also = ", ".join(one.package for one in wants[:-1])
+    after = f", after {', '.join(one.package for one in wants[:-1])}" if wants[1:] else ""
     return Release(
         operator=stage,
         name=want.package,
@@ -100,5 +104,5 @@ def release(stage: str, wants: Sequence[OlmOperator]) -> Release:
         version=want.csv,
         values=values,
         action="olm",
-        why=f"through OLM, from the catalog {want.source}, after {also}",
+        why=f"through OLM, from the catalog {want.source}{after}",
     )

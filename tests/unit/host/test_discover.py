@@ -106,7 +106,8 @@ def test_a_dgx_with_infiniband() -> None:
     assert [pf.gpu for pf in made.pfs] == list(range(8)) and made.nodes
     assert (made.vf_id, made.mtu, made.trust, "NCCL_IB_GID_INDEX" in made.nccl_env) == ("", None, "", False)
     assert [port.netdev for port in made.vcn] == ["eth0", "eth1", "eth2", "eth3"]
-    assert "sriov_totalvfs 0" in one.missing["nic.vf_id"] and one.notes[0].startswith("InfiniBand: mode host")
+    assert "sriov_totalvfs 0" in one.missing["nic.vf_id"]
+    assert one.notes[0].startswith("InfiniBand: rdma_mode=shared, or host")
     assert "below a PCIe switch with a GPU" in one.shape["sources"]["pfs"]
 
 

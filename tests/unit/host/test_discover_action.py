@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,16 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shape_discover import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import HostRun
 from support import host_memory, host_trees
+from support.fake_api import Api
 from support.host_trees import Host
+from support.paths import ROOT
+
+_SPEC = importlib.util.spec_from_file_location("publish", ROOT / "files/host_probe/publish.py")
+assert _SPEC is not None and _SPEC.loader is not None
+publish = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(publish)
 
 
 def host(name: str = "gpu-0") -> Json:
@@ -34,7 +43,8 @@ def answer(check: bool = False, hostvars: Any = None, **given: Any) -> dict[str,
     action = shape_discover.ActionModule.__new__(shape_discover.ActionModule)
     action._loader, action._task = DataLoader(), SimpleNamespace(check_mode=check, diff=False)
     action._task_vars = {"hostvars": hostvars or {}, "ansible_play_hosts_all": list(hostvars or {})}
-    action.progress = lambda _line: None
+    action.progress = action.show = lambda _line: None
+    action._client = given.pop("client", None)
     named = {"name": "lab-h200", "source": "documents", **given}
     made = action.act({name: named.get(name, option.get("default")) for name, option in SPEC.items()})
     json.dumps(made)
@@ -135,6 +145,50 @@ def test_the_gpu_nodes_that_no_shape_describes_are_read_by_name(monkeypatch: pyt
         planned(monkeypatch, *nodes, names=["x"])
     with pytest.raises(InputError, match=r"Every GPU node has a shape already \(BM.GPU.H200.8\)"):
         planned(monkeypatch, nodes[2], nodes[3])
+
+
+class Probes(Api):
+    """Its DaemonSets write at once what publish.py writes on these hosts, if the node lets their pod run."""
+
+    def __init__(self, hosts: Any, *nodes: Json) -> None:
+        super().__init__(*nodes)
+        self.hosts = hosts
+
+    def get(self, path: str) -> Any:
+        return {"groups": []} if path == "/apis" else super().get(path)
+
+    def apply(self, obj: Any, dry_run: bool = False, **more: Any) -> Any:
+        made = super().apply(obj, dry_run, **more)
+        if obj["kind"] == "DaemonSet":
+            env = {one["name"]: one.get("value", "") for one in obj["spec"]["template"]["spec"]["containers"][0]["env"]}
+            for name, tree in self.hosts.items():
+                where = {"NODE_NAME": name, "POD_NAME": "p", "POD_NAMESPACE": "gpuops-rdma"}
+                where["DOCUMENT"] = publish.document_name(env["PREFIX"], name)
+                data = publish.content(lambda tree=tree: probe.probe(str(tree)))  # type: ignore[misc]
+                self.add(publish.config_map(data, {**env, **where}))
+        return made
+
+
+def test_over_ssh_and_by_the_daemonset_the_same_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hosts, of which one has lost a GPU: it is named in both."""
+    hosts = {f"gpu-{index}": tmp_path / f"gpu-{index}" for index in range(3)}
+    for name, path in hosts.items():
+        host_trees.build(path, "BM.GPU.H200.8", name=name, faults=("gpu-missing",) if name == "gpu-2" else ())
+    over_ssh = {name: {"shape_discover_facts": {"host": probe.probe(str(path))}} for name, path in hosts.items()}
+    one = answer(source="inventory", hostvars=over_ssh, dest=str(tmp_path / "ssh.yml"))
+
+    nodes = [{"kind": "Node", **node(name, "p5.48xlarge")} for name in hosts]
+    monkeypatch.setattr(HostRun, "follow", lambda _self, _nodes, **_: {})
+    client = Probes(hosts, *nodes)
+    other = answer(source="daemonset", client=client, dest=str(tmp_path / "daemonset.yml"))
+    assert (one["same"], list(one["differing"])) == (2, ["gpu-2"])
+    assert any(text.startswith("gpu.pci: ") for text in one["differing"]["gpu-2"]), one["differing"]
+    assert (tmp_path / "ssh.yml").read_text() == (tmp_path / "daemonset.yml").read_text()
+    assert {**one, "dest": ""} == {**other, "dest": ""}
+    kinds = {path.partition("/")[0] for path in client.objects}
+    assert kinds <= {"Node", "Namespace", "ConfigMap"}, "the DaemonSet and its rights are removed again"
 
 
 def test_the_daemonset_of_unknown_shapes_selects_nodes_by_name() -> None:

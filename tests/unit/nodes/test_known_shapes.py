@@ -146,6 +146,25 @@ def test_a_shape_of_the_sites_own_is_taken_and_another_one_refused(name: str, ow
         use(name, LAB, str(Path(own).parent))
 
 
+@pytest.mark.parametrize("name", TAKES)
+def test_a_file_with_the_name_of_a_shape_of_the_collection_is_refused_by_every_module(name: str, own: str) -> None:
+    document = {"name": "BM.GPU.H100.8", "like": "BM.GPU.H200.8"}
+    (Path(own) / "again.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(
+        RdmaError, match=r"again\.yml: BM\.GPU\.H100\.8 is a shape of the collection; give the site's own"
+    ):
+        use(name, "BM.GPU.H100.8", own)
+
+
+def test_a_node_that_two_files_match_is_named_with_both(own: str) -> None:
+    (Path(own) / "other.yml").write_text(yaml.safe_dump({"name": "other", "like": "BM.GPU.H100.8", "nodes": LABELS}))
+    made = act("node_info", own)
+    (told,) = [one for one in made["problems"] if one["id"] == "shape.ambiguous"]
+    assert (told["subject"], made["nodes"][0]["shape"]) == ("n1", "")
+    assert f"the labels in the file of {LAB}" in told["found"] and "the labels in the file of other" in told["found"]
+    assert not [one for one in act("node_info", own, shape=["other"])["nodes"] if one["shape"]], "it is of neither"
+
+
 def test_a_log_of_an_unknown_shape_is_unjudged_with_what_would_make_it_known(own: str) -> None:
     log = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 1 iters: 1 validation: 1"
     expected = {"shape": "lab-l40s", "content": log}

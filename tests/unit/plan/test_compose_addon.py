@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
@@ -47,6 +48,20 @@ def test_the_policy_is_the_add_ons_and_gets_the_device_plugin_only() -> None:
     assert "IPPool" in kinds and "NetworkAttachmentDefinition" in kinds
     assert not made(mode="host").objects["network_operator"]
     assert "network_operator" not in made(mode="host").releases
+
+
+def test_in_mode_shared_the_add_ons_policy_gets_the_shared_device_plugin() -> None:
+    plan = made(mode="shared")
+    assert not faults(plan)
+    (policy,) = plan.objects["network_operator"]
+    assert objects.is_shared(policy) and list(policy["spec"]) == ["rdmaSharedDevicePlugin"]
+    part = policy["spec"]["rdmaSharedDevicePlugin"]
+    assert json.loads(part["config"])["configList"][0]["resourceName"] == "rdma_shared_device_a" and part["version"]
+    values = plan.releases["network_operator"].values
+    assert values["sriovNetworkOperator.enabled"] == "false", "its daemon has nothing to do there"
+    assert made().releases["network_operator"].values["sriovNetworkOperator.enabled"] == "true"
+    own = made(mode="shared", network_operator_values={"sriovNetworkOperator": {"enabled": True}})
+    assert own.releases["network_operator"].values["sriovNetworkOperator.enabled"] == "true"
 
 
 def test_values_become_keys() -> None:

@@ -36,6 +36,17 @@ def test_operators_come_through_olm_in_order() -> None:
     assert plan.releases["batch"].action == "install"
 
 
+def test_mode_shared_needs_no_sriov_operator() -> None:
+    plan = made(mode="shared")
+    assert faults(plan) == {} and [one.package for one in plan.olm["network_operator"]] == ["nvidia-network-operator"]
+    (policy,) = [one for one in plan.objects["network_operator"] if one["kind"] == "NicClusterPolicy"]
+    assert "rdmaSharedDevicePlugin" in policy["spec"] and "secondaryNetwork" not in policy["spec"]
+    assert plan.releases["network_operator"].why == "through OLM, from the catalog certified-operators"
+    assert not {"sriovnetworknodepolicies", "sriovnetworks"} & {rule.resource for rule in plan.permissions}
+    binding = plan.objects["nccl_test"][1]
+    assert binding["roleRef"]["name"] == "system:openshift:scc:privileged", "the workers add IPC_LOCK"
+
+
 def test_the_policys_values_are_the_plans_and_the_users_over_them() -> None:
     values = made(gpu_operator_values={"mig": {"strategy": "mixed"}}).olm["gpu_operator"][-1].resources[0].values
     assert values["driver"]["enabled"] is True

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED, OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client, objects, permissions
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from support.fake_api import Api
 
@@ -42,9 +46,9 @@ class FakeClient:
 
 
 def test_what_is_there_may_be_removed() -> None:
-    client = FakeClient()
-    rights.require_removal(client, KINDS, "x=y")
-    assert client.asked == {
+    there = FakeClient()
+    rights.require_removal(there, KINDS, "x=y")
+    assert there.asked == {
         *(f"list {name}" for name in FOUND),
         *("get daemonsets a", "delete daemonsets a", "get namespaces", "delete namespaces"),
         *(f"list {RESOURCES[kind]} a" for _version, kind in objects.OCCUPANTS if kind in RESOURCES),
@@ -63,6 +67,52 @@ def test_what_is_there_may_be_removed() -> None:
 def test_any_right_that_is_missing_is_named(denied: str, line: str) -> None:
     with pytest.raises(InputError, match=f"^Nothing was removed.*\n- {line}$"):
         rights.require_removal(FakeClient(denied), KINDS, "x=y")
+
+
+class Whole(Api):
+    """One object of ours of each kind, in a namespace of ours where the kind has them; what was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Permission] = []
+        meta = {"name": "x", "labels": dict(OWNED)}
+        found = [
+            {"kind": kind, "metadata": {**meta, **({"namespace": "gpuops-rdma"} if self._of(version, kind)[1] else {})}}
+            for version, kind in objects.KINDS
+        ]
+        super().__init__(*found)
+
+    @staticmethod
+    def _of(version: str, kind: str) -> tuple[str, bool]:
+        return client.KINDS.get((version, kind), (f"{kind.lower()}s", kind != "PersistentVolume"))
+
+    def resource(self, version: str, kind: str) -> tuple[str, bool]:
+        return self._of(version, kind)
+
+    def allowed(self, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> bool:
+        self.asked.append(Permission(verb, group, resource, namespace, name))
+        return super().allowed(verb, group, resource, namespace, name)
+
+
+def test_the_plan_announces_every_right_of_a_teardown_and_each_that_is_missing_is_named() -> None:
+    there = Whole()
+    rights.require_removal(there, objects.KINDS, OWNED_SELECTOR)  # type: ignore[arg-type]
+    every = list(dict.fromkeys(there.asked))
+    announced = plan_permissions.teardown(Plan(mode="sriov"), client.KINDS)
+    rules = [
+        {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb], "at": one.namespace}
+        for one in announced
+    ]
+    assert len(every) > 80
+    for asked in every:
+        known = [rule for rule in rules if rule["at"] in ("", asked.namespace)]
+        # A namespace's own list comes with the right to list everywhere.
+        assert permissions.allowed(asked, known), asked
+        there.denied = {f"{asked.verb} {asked.resource} {asked.namespace}".strip()}
+        with pytest.raises(InputError, match=r"^Nothing was removed") as error:
+            rights.require_removal(there, objects.KINDS, OWNED_SELECTOR)  # type: ignore[arg-type]
+        (line,) = permissions.texts([asked])
+        place, _sep, words = line.partition(": ")
+        assert place in str(error.value) and set(words.split()) <= set(re.split(r"[ ,;]+", str(error.value))), line
 
 
 def test_objects_of_an_older_kueue_are_removed_too() -> None:

@@ -339,6 +339,30 @@ def test_nothing_is_uninstalled_without_every_right_for_it(check: bool, denied: 
     assert len(site.calls) == (0 if check else 1), "a kind that no API server serves needs no right"
 
 
+def test_without_any_one_of_the_rights_to_uninstall_nothing_is_uninstalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    allowed = Api.allowed
+
+    def noted(api: Api, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> bool:
+        asked.append((verb, resource, namespace))
+        return allowed(api, verb, group, resource, namespace, name)
+
+    monkeypatch.setattr(Api, "allowed", noted)
+    site = Site(record("op", manifest=INSTALLED, hooks=[{"manifest": HOOK}]))
+    site.api.absent = ("Thing",)
+    site.run(state="absent")
+    every = list(dict.fromkeys(asked))
+    assert len(every) > 8
+    for verb, resource, namespace in every:
+        site.calls.clear()
+        site.api.denied = {f"{verb} {resource} {namespace}".strip()}
+        if verb in ("escalate", "bind"):
+            continue  # instead of it the rules of the charts' Roles count: see above
+        with pytest.raises(InputError, match=rf"^Nothing was removed.*\n- .*\b{verb}\b.* {resource}"):
+            site.run(state="absent")
+        assert site.calls == []
+
+
 def test_of_several_kubeconfigs_helm_gets_the_one_that_exists(tmp_path: Path) -> None:
     there = tmp_path / "config"
     there.write_text("")

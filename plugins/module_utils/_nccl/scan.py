@@ -19,7 +19,9 @@ docs/scan.md describes the rounds.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from operator import is_not
 from typing import Optional
@@ -79,6 +81,9 @@ ENOUGH_EDGES = 3
 STRONG = 2.0
 """Sum of weights from which a suspect is retested with good nodes only, several times."""
 RAIL_REPEATS = 2
+RAIL_CONTROLS = 6
+CONTROL_PAIRS, CONTROL_RUNS = 2, 2
+"""Runs of good rails of a node, good pairs of a block and runs of each, beside what is in doubt."""
 PART_RUNS = 4
 
 Lane = tuple[Trial, ...]
@@ -234,6 +239,9 @@ class Scan:
             if nth <= self.limits.rounds:
                 parts.append(("retest", self._retests(nth, view, fit, free)))
                 parts.append(("retest", self._watches(nth, view, free)))
+                parts.append(
+                    ("retest", self._controls(nth, view, [lane for _stage, lanes in parts for lane in lanes], free))
+                )
             parts.append(("rails", self._rail_lanes(number, view, free)))
             parts.append(("across", self._across_lanes(view, free)))
             if nth <= self.limits.rounds and sum(DEPTHS[self.limits.depth]) > 1:
@@ -304,15 +312,34 @@ class Scan:
                     free.take(name, other)
                     lanes.append(self._pair(f"p{nth}", name, other, runs))
 
-        firm = [name for name in wanted if name in strong]
+        firm = [*(name for name in wanted if name in strong), *(name for name in view.barely if free.has(name))]
         match(firm, view.good, 1 if nth == 2 else 3)
         rest = [name for name in wanted if name in weak]
         if many:
             match(rest, weak, 1, near_only=True)
             match(rest, weak, 1, near_only=True, again=True)
-        match(rest, view.good, max(1, nth - 3))
+        match(rest, view.good, max(1, nth - 4))
         match(wanted, set(wanted), 1 if nth == 2 else 2)
         return lanes
+
+    def _controls(self, nth: int, view: View, lanes: Sequence[Lane], free: _Free) -> list[Lane]:
+        """Pairs of good nodes beside those that are still suspect after a retest: in blocks with noise in common, and
+        where a block has several suspects."""
+        found: list[Lane] = []
+        least = 0.0 if view.shared and nth > 3 else STRONG
+        doubted = {
+            name for lane in lanes if lane[0].kind == "pair" for name in lane[0].nodes if view.suspicion(name) > least
+        }
+        often = Counter(self.blocks[name] for name in doubted)
+        for block in sorted(often) if nth > 2 else ():
+            if not view.shared and often[block] < 2:
+                continue
+            good = [name for name in self._order if self.blocks[name] == block and name in view.good and free.has(name)]
+            for one, other in list(zip(good[::2], good[1::2]))[:CONTROL_PAIRS]:
+                free.take(one, other)
+                runs = self._pair(f"k{nth}", one, other, CONTROL_RUNS)
+                found.append(tuple(replace(trial, control=True) for trial in runs))
+        return found
 
     def _watches(self, nth: int, view: View, free: _Free) -> list[Lane]:
         """More runs for both ends of pairs that were slow once: first together, then with others."""
@@ -422,7 +449,7 @@ class Scan:
             return []
         lanes = []
         for name in list(view.pairs.convicted)[: self.limits.rail_nodes]:
-            if name in view.dead or name in view.alone or view.is_flaky(name):
+            if name in view.dead or name in view.alone or view.is_flaky(name) or not free.has(name):
                 continue
             tried = [item for item in view.of("rail") if item["nodes"][0] == name]
             wanted = view.open_rails(name) if tried else list(range(len(self.rails)))
@@ -432,16 +459,26 @@ class Scan:
             partner = free.partner(name, view.good, (other for item in tried for other in item["nodes"]))
             if partner:
                 free.take(partner)
-                ids = f"r{number}-{self._number[name]}-{self._number[partner]}"
-                repeats = RAIL_REPEATS if tried else 1
-                lanes.append(
-                    tuple(
-                        Trial(f"{ids}-{rail}-{i}" if i else f"{ids}-{rail}", "rail", (name, partner), rail)
+                ids = f"{number}-{self._number[name]}-{self._number[partner]}"
+                doubted = [
+                    [
+                        Trial(f"r{ids}-{rail}-{i}" if i else f"r{ids}-{rail}", "rail", (name, partner), rail)
                         for rail in wanted
-                        for i in range(repeats)
-                    )
-                )
+                    ]
+                    for i in range(RAIL_REPEATS if tried else 1)
+                ]
+                beside = [
+                    Trial(f"k{ids}-{rail}-{i}", "rail", (name, partner), rail, control=True)
+                    for i, rail in enumerate(self._good_rails(view, name) if tried else ())
+                ]
+                lanes.append((*doubted[0], *beside, *(trial for more in doubted[1:] for trial in more)))
         return lanes
+
+    def _good_rails(self, view: View, name: str) -> list[int]:
+        """Rails that run beside those in doubt, RAIL_CONTROLS in all."""
+        scores = view.rail_scores[name]
+        good = sorted((rail for rail, score in scores.items() if score.good), key=lambda rail: scores[rail].constant)
+        return [good[i % len(good)] for i in range(RAIL_CONTROLS)] if good else []
 
     # ---- all together
 

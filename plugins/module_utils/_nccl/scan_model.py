@@ -69,12 +69,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Trial:
-    """One mpirun. ``kind``: single, pair, across, rail (``rail`` is its index), gate, load or group."""
+    """One mpirun. ``kind``: single, pair, across, rail (``rail`` is its index), gate, load or group. ``control``: of
+    known-good ends, beside those in doubt: what all runs of its round have in common shows in it."""
 
     id: str
     kind: str
     nodes: tuple[str, ...]
     rail: int = -1
+    control: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ _MAD = 1.4826
 _ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
 """Spread that a scan of few runs assumes, and how many runs that assumption, or that of a similar kind, counts for."""
 _LEAST_SPREAD = 0.005
+_ALONE = 0.025
+"""Share by which one block may differ although the others are alike."""
+_FAST = 2.0
+"""Spreads above the median from which a run says nothing when noise has heavy tails: what made it so fast may hide a
+fault."""
 _MEDIANS = 1.57
 """Variance of a median of normal values, in units of that of their mean."""
 ENOUGH_PAIRS = 5
@@ -52,14 +57,22 @@ class Norm:
 
     middle: float
     spread: float
+    heavy: bool = False
+    """Whether runs are further above the median than normal noise has them in one of twenty scans."""
 
     @property
     def loss(self) -> float:
         """The loss of a constant fault, as a share of the median."""
         return max(LOSS[0], min(LOSS[1], SPREADS[0] * self.spread), SPREADS[1] * self.spread)
 
+    def beside(self, speeds: Sequence[float]) -> Norm:
+        """The norm of runs that are compared with the median of these few."""
+        return Norm(median(speeds), self.spread * math.sqrt(1 + _MEDIANS / len(speeds)))
+
     def weight(self, lost: float) -> float:
         """Log-likelihood ratio of a run that lost this share: a constant fault against none."""
+        if self.heavy and lost < -_FAST * self.spread:
+            return 0.0
         return self.loss / self.spread**2 * (lost - self.loss / 2)
 
 
@@ -96,7 +109,9 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
     first = Norm(median(sound), _spread(sound, median(sound), spread))
     near = [value for value, _good in speeds if value > first.middle * (1 - first.loss)]
     middle = median(near)
-    return Norm(middle, _spread(near, middle, spread))
+    own = _spread(near, middle, spread)
+    most = 1 + NormalDist().inv_cdf(1 - 0.05 / len(near)) * own
+    return Norm(middle, own, max(near) > middle * most)
 
 
 def middle_of(speeds: Sequence[float], spread: Optional[float]) -> Norm:
@@ -141,6 +156,11 @@ class Blocks:
         mean, error = sum(both) / len(both), stdev(both) / math.sqrt(len(both))
         self.lasting = (max(0.0, min(common, mean - error)), max(0.0, min(common, mean + error)))
 
+    @property
+    def shared(self) -> bool:
+        """Whether the common part is beyond what chance often makes of blocks that are alike."""
+        return self.common > self.within**2 / 4
+
     def _differs(self, values: Sequence[float]) -> float:
         """Share by which a block's median differs; within what noise and shared load do."""
         return max(-self.norm.loss, min(self.norm.loss, median(values) / self.norm.middle - 1))
@@ -154,17 +174,28 @@ class Blocks:
                 off.append(abs(value - others) / self.norm.middle / math.sqrt(1 + _MEDIANS / (len(values) - 1)))
         return max(_LEAST_SPREAD, min(self.norm.spread, _MAD * median(off)))
 
-    def place(self, others: Sequence[float], later: int) -> tuple[float, float]:
+    def place(self, others: Sequence[float], later: int, controls: Sequence[float] = ()) -> tuple[float, float]:
         """(share by which a run's block differs, spread of its runs), from its other runs of the first round.
         ``later``: 0 for a run of that round; else how many runs of its nodes a later round has, which share what that
-        round adds."""
-        real = self.lasting[self._differs(others) < 0] if later and others else self.common
-        if not self.common or len(others) < ENOUGH_PAIRS - 1:
-            return 0.0, math.sqrt(self.within**2 + max(later, 1) * self.common)
-        chance = _MEDIANS * self.within**2 / len(others)
-        shift = self._differs(others) * real / (real + chance)
-        rest = real * chance / (real + chance) + max(later, 1) * (self.common - real)
-        return shift, math.sqrt(self.within**2 + rest)
+        round adds, and ``controls``: those of good nodes of its block in that round."""
+        shift, lasting, fresh = 0.0, 0.0, self.common
+        if self.common and len(others) >= ENOUGH_PAIRS - 1:
+            real = self.lasting[self._differs(others) < 0] if later else self.common
+            chance = self._chance(others)
+            shift, lasting, fresh = (
+                self._differs(others) * real / (real + chance),
+                real * chance / (real + chance),
+                self.common - real,
+            )
+        if controls:
+            before, chance = max(lasting + fresh, _ALONE**2), self._chance(controls)
+            shift += (self._differs(controls) - shift) * before / (before + chance)
+            lasting, fresh = 0.0, before * chance / (before + chance)
+        return shift, math.sqrt(self.within**2 + lasting + max(later, 1) * fresh)
+
+    def _chance(self, values: Sequence[float]) -> float:
+        """The variance of their median by noise inside of a block."""
+        return _MEDIANS * self.within**2 / len(values)
 
 
 def _without_one(off: Sequence[float]) -> float:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from statistics import median
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -24,12 +26,23 @@ GATES = 4
 LINK_RUNS = 5
 """Runs of two good nodes with each other, all slow, that convict the link: an intermittent node is slow in 3 of 3
 with 0.06."""
+BARELY = 1.0
+"""Sum of weights beyond what convicts up to which a node is tested once more."""
 CROWD = 0.6
 """Share of a block's runs under load that are slow when the block is."""
 
 
 def _bad(item: Json) -> bool:
     return bool(item["verdict"] != OK)
+
+
+def _has_speed(item: Json) -> bool:
+    return item["verdict"] != FAILED and item.get("busbw") is not None
+
+
+def _loss(runs: Sequence[Run]) -> float:
+    """The median of what these runs lost; all, when they failed."""
+    return median([1.0 if run.lost is None else run.lost for run in runs])
 
 
 def _first(items: Iterable[Json]) -> list[Json]:
@@ -64,6 +77,7 @@ class View:
         self.blocks, self.limits, self.rails, self.dead = blocks, limits, rails, dead
         self.finished = finished
         self.at = {trial.id: now.number for now in finished for trial in now.trials}
+        self._controls = {trial.id for now in finished for trial in now.trials if trial.control}
         self.items = [results[trial.id] for now in finished for trial in now.trials]
         self.many = max(2, len(blocks))
         self.alike: set[str] = set()
@@ -121,8 +135,30 @@ class View:
         groups, common = self._common[item["kind"]]
         ends, group = set(item["nodes"]), groups.get(block, [])
         others = [float(other["busbw"]) for other in group if not ends.intersection(other["nodes"])]
-        first = any(other["id"] == item["id"] for other in group)
-        return common.place(others, 0 if first else max(self._often[self.at[item["id"]], name] for name in ends))
+        if any(other["id"] == item["id"] for other in group):
+            return common.place(others, 0)
+        at = self.at[item["id"]]
+        beside = [
+            float(other["busbw"])
+            for other in self.controls.get(at, ())
+            if other["kind"] == item["kind"] and not ends.intersection(other["nodes"])
+            if other.get("busbw") is not None and self.blocks[other["nodes"][0]] == block
+        ]
+        return common.place(others, max(self._often[at, name] for name in ends), beside)
+
+    @cached_property
+    def controls(self) -> dict[int, list[Json]]:
+        """Round -> its runs of known-good ends."""
+        found: dict[int, list[Json]] = {}
+        for item in self.items:
+            if item["id"] in self._controls:
+                found.setdefault(self.at[item["id"]], []).append(item)
+        return found
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether pairs of a block have noise in common."""
+        return "pair" in self._common and self._common["pair"][1].shared
 
     @cached_property
     def low(self) -> dict[str, list[Json]]:
@@ -154,7 +190,7 @@ class View:
             at = [self._placed(item, block) for block in {self.blocks[name] for name in item["nodes"]}]
             shift = sum(one for one, _spread in at) / len(at)
             if kind != "far":
-                norm = Norm(norm.middle, at[0][1])
+                norm = replace(norm, spread=at[0][1])
         lost = 1 - item["busbw"] / (norm.middle * (1 + shift))
         return lost, norm.weight(lost)
 
@@ -203,6 +239,20 @@ class View:
     def good(self) -> set[str]:
         """Nodes that a pair has cleared."""
         return {name for name, score in self.pairs.scores.items() if score.good and name not in self.out}
+
+    @cached_property
+    def barely(self) -> list[str]:
+        """Convicted nodes that later runs of others, which move the median, may clear again."""
+        found = self.pairs.convicted.items()
+        most = self.pairs.enough + BARELY
+        return [
+            name for name, score in found if score.constant < most and not self.is_flaky(name) and name not in self.dead
+        ]
+
+    def suspicion(self, name: str) -> float:
+        """Sum of weights of a node's pair runs; 0 without any."""
+        score = self.pairs.scores.get(name)
+        return score.constant if score else 0.0
 
     def passed(self, name: str) -> bool:
         """At the end: whether a node has good runs and is not in doubt."""
@@ -300,24 +350,44 @@ class View:
         near = self.norms.get("near")
         for name, items in by_node.items():
             first = {item["rail"]: item for item in reversed(items)}
-            speeds = [
-                float(i["busbw"]) for i in first.values() if i["verdict"] != FAILED and i.get("busbw") is not None
-            ]
+            speeds = [float(item["busbw"]) for item in first.values() if _has_speed(item)]
             norm = stats.middle_of(speeds, near.spread if near else None) if speeds else None
             limit = next((item["threshold"] for item in items if item.get("threshold")), None)
             if norm is not None and limit and norm.middle < limit:
                 self.alike.add(name)
             most = math.log(len(items) + 100)
+            by_round: dict[int, list[Json]] = {}
             for item in items:
-                if item["verdict"] == UNKNOWN:
-                    continue
-                lost = weight = None
-                if item["verdict"] != FAILED and item.get("busbw") is not None and norm is not None:
-                    lost = 1 - item["busbw"] / norm.middle
-                    weight = norm.weight(lost)
-                run = Run.of(item, (name,), lost, math.inf if weight is None else weight, most)
-                found.setdefault(name, {}).setdefault(item["rail"], Score()).runs.append(run)
+                if item["verdict"] != UNKNOWN:
+                    by_round.setdefault(self.at[item["id"]], []).append(item)
+            scores = found.setdefault(name, {})
+            for own in by_round.values():
+                for run in self._rail_runs(name, own, norm, most):
+                    scores.setdefault(run.result["rail"], Score()).runs.append(run)
         return found
+
+    def _rail_runs(self, name: str, items: Sequence[Json], norm: Optional[Norm], most: float) -> list[Run]:
+        """A round's runs of a node's rails in doubt, compared with the good rails beside them, in the first round with
+        all rails; [] when good rails are as slow: then it is the round, or the node in some of its runs."""
+        controls = [item for item in items if item["id"] in self._controls]
+        if controls and norm is not None:
+            speeds = [float(item["busbw"]) for item in controls if _has_speed(item)]
+            if 2 * len(speeds) <= len(controls):
+                return []
+            norm = norm.beside(speeds)
+        runs: list[Run] = []
+        beside: list[Run] = []
+        for item in items:
+            lost = weight = None
+            if _has_speed(item) and norm is not None:
+                lost = 1 - item["busbw"] / norm.middle
+                weight = norm.weight(lost)
+            run = Run.of(item, (name,), lost, math.inf if weight is None else weight, most)
+            (beside if item["id"] in self._controls else runs).append(run)
+        worst = max((run.lost for run in runs if run.lost is not None), default=0.0)
+        if any(run.clear and (run.lost is None or run.lost > worst / 2) for run in beside):
+            return []
+        return runs
 
     def bad_rails(self, name: str) -> list[int]:
         """Rails of a node that are convicted; all of them when the node's rails are alike slow."""
@@ -325,9 +395,16 @@ class View:
         if name in self.alike:
             return []
         enough = stats.enough(self.rails * len(self.rail_scores))
-        if sum(1 for score in scores.values() if score.clear and score.runs[-1].weight < 0) > 1:
-            return []  # rails that are slow and then good: the node is, in some of its runs
-        return sorted(r for r, score in scores.items() if len(score.slow) > 1 and score.constant > enough)
+        bad = [
+            rail
+            for rail, score in scores.items()
+            if len({self.at[run.result["id"]] for run in score.slow}) > 1 and score.constant > enough
+        ]
+        least = min((_loss(scores[rail].slow) for rail in bad), default=0.0) / 2
+        turned = [score for score in scores.values() if score.clear and score.runs[-1].weight < 0]
+        if sum(_loss(score.clear) > least for score in turned) > 1:
+            return []  # rails that are as slow and then good: the node is, in some of its runs
+        return sorted(bad)
 
     def open_rails(self, name: str) -> list[int]:
         """Rails of a node that are neither cleared nor convicted."""
@@ -385,7 +462,7 @@ class View:
         """Runs under load, compared with single runs across blocks."""
         norm, own = self.norms.get("far"), stats.norm_of(self.of("load"))
         if norm is not None and own is not None:  # few runs across blocks are a weak median
-            norm = Norm(min(norm.middle, own.middle), norm.spread)
+            norm = replace(norm, middle=min(norm.middle, own.middle))
         found = []
         for item in self.of("load"):
             if item["verdict"] == UNKNOWN or norm is None:

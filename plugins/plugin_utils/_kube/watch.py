@@ -54,7 +54,13 @@ class Store:
     """What one list + watch has seen. ``absent``: the kind does not exist (yet)."""
 
     def __init__(
-        self, watcher: Watcher, path: str, project: Project, selectors: dict[str, Any], first: Optional[First] = None
+        self,
+        watcher: Watcher,
+        path: str,
+        project: Project,
+        selectors: dict[str, Any],
+        first: Optional[First] = None,
+        keep_deleted: bool = False,
     ) -> None:
         self.path, self.project, self.selectors, self.first = path, project, selectors, first
         self.synced = threading.Event()
@@ -62,6 +68,7 @@ class Store:
         self.trouble = ""
         self.fatal: Optional[ClusterError] = None
         self._watcher, self._items = watcher, {}  # type: ignore[var-annotated]
+        self._deleted: Optional[list[Any]] = [] if keep_deleted else None
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name=f"watch {path}", daemon=True).start()
 
@@ -76,6 +83,13 @@ class Store:
             raise Unreachable(self.trouble)
         with self._lock:
             return list(self._items.values())
+
+    def deleted(self) -> list[Any]:
+        """What was deleted since the last call, as the server had it last; to be called after ``items``. Empty unless
+        the store keeps it."""
+        with self._lock:
+            taken, self._deleted = self._deleted or [], [] if self._deleted is not None else None
+        return taken
 
     def _run(self) -> None:
         while not self._watcher.closed.is_set():
@@ -138,6 +152,8 @@ class Store:
         with self._lock:
             if kind == "DELETED":
                 self._items.pop(key, None)
+                if self._deleted is not None:
+                    self._deleted.append(self.project(obj))
             elif self._items.get(key) == value:
                 return
             else:
@@ -174,13 +190,14 @@ class Watcher:
         label_selector: str = "",
         field_selector: str = "",
         first: Optional[First] = None,
+        keep_deleted: bool = False,
     ) -> Store:
-        """``first``: of a cluster-wide collection."""
+        """``first``: of a cluster-wide collection. ``keep_deleted``: for Store.deleted."""
         key = (path, label_selector, field_selector)
         if key not in self._stores:
             given = {"label_selector": label_selector, "field_selector": field_selector}
             selectors = {name: value for name, value in given.items() if value}
-            self._stores[key] = Store(self, path, project, selectors, first)
+            self._stores[key] = Store(self, path, project, selectors, first, keep_deleted)
         return self._stores[key]
 
     def wait_change(self, seconds: float) -> None:

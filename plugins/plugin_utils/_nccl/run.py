@@ -155,7 +155,9 @@ class Run(JobObjects):
             return [event for uid in uids for event in items("v1", "Event", field_selector=f"{OF}={uid}")]
 
         own = f"metadata.name={name}"
-        pods = items("v1", "Pod", label_selector=self.selector)
+        store = watcher.store(self.pods_path, label_selector=self.selector, keep_deleted=True)
+        pods = store.items()
+        self._note_deleted(store.deleted())
         if self.launcher == "volcano":
             job = next(iter(items("batch.volcano.sh/v1alpha1", "Job", field_selector=own)), None)
             group = self._group(items("scheduling.volcano.sh/v1beta1", "PodGroup"))
@@ -228,12 +230,20 @@ class Run(JobObjects):
             failed = pod.get("status", {}).get("phase") == "Failed"
             words = disturbance(pod, deleted=runs) if self.tail is not None or failed else ""
             if runs and self._uids.setdefault(name, uid) != uid:
-                words = words or "its pod was deleted and made again while the test ran"
+                words = words or "its pod was deleted while the test ran"
             if words:
                 where = self._places.get(name) or pod["spec"].get("nodeName", "")
                 self._disturbed.setdefault(name, (where, words))
         for name in sorted(set(self._uids) - {pod["metadata"]["name"] for pod in pods}) if runs else ():
             self._disturbed.setdefault(name, (self._places.get(name, ""), "its pod was deleted while the test ran"))
+
+    def _note_deleted(self, pods: Sequence[Json]) -> None:
+        """An evicted pod may be gone before the next look; what deleted it stands in its last state."""
+        for pod in pods if self.tail is not None else ():
+            name, words = pod["metadata"]["name"], disturbance(pod, deleted=False)
+            if words:
+                where = self._places.get(name) or pod["spec"].get("nodeName", "")
+                self._disturbed.setdefault(name, (where, words))
 
     def _from_outside(self, outcome: Outcome) -> Outcome:
         """The outcome of a job that ended badly because a pod or a node was taken from it. A lost node's pods may still

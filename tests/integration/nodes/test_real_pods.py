@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov impor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
+from gpuops_sandbox.kubelets import hub, images
 from support.nccl_cluster import LAUNCHERS, ROOT, act, argv_of
 from support.real_nodes import FAULT_NODE, IMAGE, TIMEOUT, Real, install_ip, two_nodes
 from support.sandboxes import SHAPE
@@ -88,14 +89,17 @@ def test_perftest_without_its_program_is_incomplete_and_says_what_the_image_lack
 
 
 def test_on_the_hosts_network_ranks_are_named_by_their_nodes(real: Real, tmp_path: Path) -> None:
-    """What the containers see as their host's name is another."""
-    plan = two_nodes(real, tmp_path, "host")
+    """What the containers see as their host's name is another. The image is asked for by its digest."""
+    digest = (images.folder() / "nccl" / "manifest.json").resolve().name
+    image = f"registry.test/nccl-tests@sha256:{digest}"
+    plan = two_nodes(real, tmp_path, "host", image=image)
     result = act(real, "nccl_test", plan, "nccl-h100-8.json", launcher="mpi", grace=20)
     document = result["document"]
     hosts = {rank["host"] for rank in document["run"]["ranks"]}
     assert result["verdict"] == "pass" and len(hosts) == 2 and not hosts & set(real.nodes()), result
     assert not [host for host in hosts if host in json.dumps(document["verdict"])], document["verdict"]
     assert set(document["run"]["hosts"]) == hosts, "a rank of each host says its name"
+    assert document["digest"] == image
     assert real.left() == []
 
 
@@ -158,11 +162,16 @@ def test_a_log_that_the_kubelet_rotates_is_followed_whole(real: Real, tmp_path: 
     real.kubectl("delete", "pod", "talker", "--now")
 
 
-def test_an_image_that_is_not_there_makes_the_test_incomplete_in_the_kubelets_words(real: Real, tmp_path: Path) -> None:
-    result = nccl_test(real, tmp_path, image="registry.test/nothing:1")
-    assert result["verdict"] == "incomplete", result
-    assert "ImagePull" in result["reason"] or "ErrImagePull" in result["reason"], result["reason"]
-    assert real.left() == []
+def test_a_registry_that_wants_a_login_is_quoted_and_served_with_the_pull_secret(real: Real, tmp_path: Path) -> None:
+    image = f"registry.test/{hub.PRIVATE}nccl-tests:1"
+    result = nccl_test(real, tmp_path / "without", image=image)
+    assert result["verdict"] == "incomplete" and "ImagePull" in result["reason"], result
+    assert image in result["reason"] and "authoriz" in result["reason"], result["reason"]
+    login = f"--docker-username={hub.USER}", f"--docker-password={hub.PASSWORD}"
+    secret = ("secret", "docker-registry", "login", "-n", "gpuops-nccl")
+    real.kubectl("create", *secret, "--docker-server=registry.test", *login)
+    result = nccl_test(real, tmp_path / "with", image=image, pull_secrets=("login",))
+    assert result["verdict"] == "pass" and real.left() == [], result
 
 
 def test_an_image_without_mpirun_makes_the_test_incomplete(real: Real, tmp_path: Path) -> None:

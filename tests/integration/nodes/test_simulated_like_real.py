@@ -9,6 +9,7 @@ The table of tests/README.md is what ``table`` returns here; a difference in wha
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import threading
@@ -25,9 +26,10 @@ from support.real_nodes import TIMEOUT, Real, two_nodes
 from support.sandboxes import Pool
 
 NAMESPACE = "gpuops-nccl"
-COLUMNS = ("phase", "state", "exit code", "last line, or reason")
+COLUMNS = ("phase", "state", "exit code", "warnings", "last line, or reason")
 Rows = dict[tuple[str, str], dict[str, str]]
 NO_IMAGE = "registry.test/nothing:1"
+WORKER = "nccl-h100-8-worker-1"
 PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies:{}:Error"
 
 
@@ -55,13 +57,18 @@ def passes(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
+def on_the_host(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    yield nccl(cluster, folder, mode="host")
+
+
+@contextlib.contextmanager
 def unpullable(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     faults = [] if isinstance(cluster, Real) else [PULL.format(node) for node in cluster.nodes()]
     if faults:
         cluster.fault("add", *faults)
     found = nccl(cluster, folder, image=NO_IMAGE)
     waits = "jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff"
-    cluster.kubectl("wait", "-n", NAMESPACE, "pod/nccl-h100-8-worker-1", f"--for={waits}", f"--timeout={TIMEOUT}s")
+    cluster.kubectl("wait", "-n", NAMESPACE, f"pod/{WORKER}", f"--for={waits}", f"--timeout={TIMEOUT}s")
     yield found
     if faults:
         clean(cluster)
@@ -77,20 +84,45 @@ def killed(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
         yield nccl(cluster, folder)
         cluster.fault("clear", fault)
         return
-    thread = threading.Thread(target=kill_sshd, args=(cluster,))
+    yield amid(cluster, folder, kill_sshd)
+
+
+@contextlib.contextmanager
+def deleted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    """The second worker's pod, in the middle of the test."""
+    yield amid(cluster, folder, lambda _: cluster.kubectl("delete", "pod", WORKER, "-n", NAMESPACE, "--now"))
+
+
+@contextlib.contextmanager
+def evicted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    """The same, as a drain of its node does it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": WORKER, "namespace": NAMESPACE}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{WORKER}/eviction"
+    evict = ("kubectl", "create", "--raw", path, "-f", "-")
+    yield amid(cluster, folder, lambda _: cluster.run(*evict, text=json.dumps(body)))
+
+
+def amid(cluster: Nccl, folder: Path, what: Callable[[Any], object]) -> dict[str, Any]:
+    """The result of a test to which ``what`` happens once its table has begun; nothing where it does not begin."""
+    launcher = ("kubectl", "logs", "-n", NAMESPACE, "-l", "gpuops.rdma/role=launcher", "--tail=-1")
+
+    def happen() -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while time.monotonic() < deadline:
+            if " float " in cluster.done(*launcher).stdout:
+                what(cluster)
+                return
+            time.sleep(1)
+
+    thread = threading.Thread(target=happen)
     thread.start()
     found = nccl(cluster, folder, env={"STANDIN_PAUSE": "4"})
     thread.join()
-    yield found
+    return found
 
 
 def kill_sshd(cluster: Real) -> None:
-    """As soon as the table has begun; nothing where it does not begin."""
-    launcher = ("kubectl", "logs", "-n", NAMESPACE, "-l", "gpuops.rdma/role=launcher", "--tail=-1")
-    deadline = time.monotonic() + TIMEOUT
-    while " float " not in cluster.done(*launcher).stdout and time.monotonic() < deadline:
-        time.sleep(1)
-    uid = cluster.json("kubectl", "get", "pod", "nccl-h100-8-worker-1", "-n", NAMESPACE)["metadata"]["uid"]
+    uid = cluster.json("kubectl", "get", "pod", WORKER, "-n", NAMESPACE)["metadata"]["uid"]
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "sshd" and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
             process.send_signal(signal.SIGKILL)
@@ -100,7 +132,10 @@ Case = Callable[[Nccl, Path], contextlib.AbstractContextManager[dict[str, Any]]]
 CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "it passes": (passes, ("launcher",)),
     "no registry has its image": (unpullable, ("worker-1",)),
+    "it passes on the hosts' network": (on_the_host, ("launcher",)),
     "a worker is killed": (killed, ("launcher",)),
+    "a worker is deleted": (deleted, ("launcher",)),
+    "a worker is evicted": (evicted, ("launcher",)),
 }
 """What happens -> how it is done, and the pods that are left. The operator removes the workers of a launcher that has
 ended; what was seen of them stands in the reason."""
@@ -145,8 +180,16 @@ def record(cluster: Nccl, role: str) -> dict[str, str]:
         "phase": pod["status"]["phase"],
         "state": f"{state} {about.get('reason', '')}".strip(),
         "exit code": str(about.get("exitCode", "")),
+        "warnings": ", ".join(warnings(cluster, pod)),
         COLUMNS[-1]: plain(lines[-1]) if lines else "",
     }
+
+
+def warnings(cluster: Nccl, pod: dict[str, Any]) -> list[str]:
+    """The reasons of the events that are not normal."""
+    about = f"type=Warning,involvedObject.uid={pod['metadata']['uid']}"
+    found = cluster.json("kubectl", "get", "events", "-n", NAMESPACE, "--field-selector", about)["items"]
+    return sorted({event["reason"] for event in found})
 
 
 def plain(text: str) -> str:

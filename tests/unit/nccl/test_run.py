@@ -293,7 +293,7 @@ DISTURBED = {
     "deleted": (None, "nccl-worker-1 on b: its pod was deleted while the test ran"),
     "made again": (
         {**worker("nccl-worker-1", "d"), "metadata": {**RUNNING[1]["metadata"], "uid": "new"}},
-        "nccl-worker-1 on b: its pod was deleted and made again while the test ran",
+        "nccl-worker-1 on b: its pod was deleted while the test ran",
     ),
 }
 
@@ -364,7 +364,8 @@ def test_events_of_an_earlier_job_of_the_same_name_are_not_read(tmp_path: Path) 
 
     class Stores:
         def store(self, path: str, **selectors: str) -> Any:
-            return SimpleNamespace(items=lambda: running.client.list(path, **selectors))
+            selectors.pop("keep_deleted", None)
+            return SimpleNamespace(items=lambda: running.client.list(path, **selectors), deleted=list)
 
     running = run_of(Clock(), tmp_path)
     running.client = Api(made, *events)
@@ -372,6 +373,20 @@ def test_events_of_an_earlier_job_of_the_same_name_are_not_read(tmp_path: Path) 
     events[1]["involvedObject"]["uid"] = "mine"
     running.client = Api(made, *events)
     assert running._read(Stores())[1].code == "failed"  # type: ignore[arg-type]
+
+
+def test_an_evicted_pod_that_is_gone_at_once_is_named_as_evicted(tmp_path: Path) -> None:
+    """The simulation's pods go faster than real ones: it said that the pod was deleted, and not by what."""
+    running = run_of(Clock(), tmp_path)
+    evicted, words = DISTURBED["drained"]
+    running._note_deleted([evicted])
+    assert running._disturbed == {}, "before the test runs"
+    running.tail = object()  # type: ignore[assignment]
+    running._note(RUNNING, LAUNCHER)
+    running._note_deleted([RUNNING[0], evicted])
+    running._note(RUNNING[:1], LAUNCHER)
+    (found,) = running._disturbed.items()
+    assert f"{found[0]} on {found[1][0]}: {found[1][1]}" == words
 
 
 def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
+import urllib.error
+import urllib.request
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,6 +197,26 @@ def test_images_go_by_the_last_part_of_the_repository() -> None:
         "pythons/nothing:1": "",
     }
     assert {name: hub.image_of(images.RULES, name) for name in names} == names
+
+
+def test_private_repositories_want_a_login(tmp_path: Path) -> None:
+    digest = "ab" * 32
+    blobs = tmp_path / "nccl" / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    (blobs / digest).write_text("layer")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), hub.handler(tmp_path, tmp_path))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"http://127.0.0.1:{server.server_port}/v2/private/nccl-tests/blobs/sha256:{digest}"
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(place)
+        assert refused.value.code == 401 and refused.value.headers["WWW-Authenticate"].startswith("Basic")
+        known = urllib.request.Request(place, headers={"Authorization": f"Basic {hub.LOGIN}"})
+        assert urllib.request.urlopen(known).read() == b"layer"
+        assert urllib.request.urlopen(place.replace("private/", "")).read() == b"layer"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_kubelet_changes_nothing_of_the_machine() -> None:

@@ -66,6 +66,8 @@ class Order:
     mpi: int
     info: tuple[int, int] | None = None
     """First and number of the ranks that print INFO lines, after the last comes rank 0; None = all."""
+    pause: float = 0.0
+    """Seconds between two rows, as the stand-in of real nodes is asked for it."""
 
 
 def order_of(texts: Iterable[str]) -> Order | None:
@@ -90,6 +92,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
         mpi=5 if "--prtemca" in text else 4,
         info=(int(some[1]), int(some[2])) if some else None,
+        pause=float(found(r"STANDIN_PAUSE=([\d.]+)", "0")),
     )
 
 
@@ -307,6 +310,9 @@ class Kubelet(Tasks):
         if phase(pod) == "Pending":
             await self._set(pod, "Pending", {"waiting": {"reason": "ContainerCreating"}}, False, "ContainersNotReady")
             await asyncio.sleep(PULL)
+            if self._unpullable(pod):
+                about = {"apiVersion": "v1", "kind": "Pod", **pod}
+                await self.batch.events.post(about, "Warning", "Failed", "Error: ImagePullBackOff", "kubelet")
             while self._unpullable(pod):
                 await self._set(pod, "Pending", {"waiting": unpulled(pod)}, False, "ContainersNotReady")
                 await asyncio.sleep(1)
@@ -414,7 +420,7 @@ class Launch:
                 self.log.write(death_of(order, fleet, run, fleet.hosts[dead]))
                 return LOST_DAEMON[order.mpi]
             self.log.write([line])
-            await asyncio.sleep(ROW)
+            await asyncio.sleep(max(ROW, order.pause))
         self.log.write(lines[last:])
         return 0
 

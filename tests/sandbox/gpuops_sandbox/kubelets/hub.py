@@ -12,6 +12,7 @@ server listens, so that one kubeconfig is good inside and outside; it answers th
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import ipaddress
 import json
@@ -144,6 +145,10 @@ def _name(data: bytes) -> tuple[str, int]:
 
 # the registry
 
+PRIVATE, USER, PASSWORD = "private/", "reader", "sandbox"
+"""Repositories that want a login, and the one that there is."""
+LOGIN = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
 
 def image_of(rules: dict[str, str], name: str) -> str:
     """The image that a repository and tag are served as; "" for none."""
@@ -162,6 +167,10 @@ def handler(state: Path, images: Path) -> type[BaseHTTPRequestHandler]:
                 self._send(200 if found else 404, b"{}" if found else b"", "application/json")
                 return
             name, kind, reference = found.groups()
+            if name.startswith(PRIVATE) and self.headers.get("Authorization") != f"Basic {LOGIN}":
+                text = {"errors": [{"code": "UNAUTHORIZED", "message": f"{name} wants a login"}]}
+                self._send(401, json.dumps(text).encode(), "application/json")
+                return
             if kind == "manifests" and not reference.startswith("sha256:"):
                 rules = json.loads((state / IMAGE_RULES).read_text())
                 image = image_of(rules, f"{name}:{reference}")
@@ -180,6 +189,8 @@ def handler(state: Path, images: Path) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="sandbox"')
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -28,6 +28,7 @@ from support.paths import ROOT, UPSTREAM
 Json = dict[str, Any]
 LWS_CRD = UPSTREAM / "crds" / "lws" / "leaderworkerset.x-k8s.io_leaderworkersets.yaml"
 SMALL_CRDS = ROOT / "tests/sandbox/openshift/crds/serving.yaml"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACE = "default"
 GROUPS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 
@@ -41,8 +42,9 @@ class SandboxSite:
         self.oci, self.compartment, self.folder = oci, compartment, folder
         self.rdma, self.net, self.gdr, self.network, self.backing = True, "IB", True, "vf", "clusterNetworks"
         source = LWS_CRD if LWS_CRD.is_file() else SMALL_CRDS
+        there = {one["metadata"]["name"] for one in self.client.list(CRDS)}
         for one in yaml.safe_load_all(source.read_text(encoding="utf-8")):
-            if one["spec"]["names"]["kind"] == "LeaderWorkerSet":
+            if one["spec"]["names"]["kind"] == "LeaderWorkerSet" and one["metadata"]["name"] not in there:
                 self.client.apply(one)
 
     # ---- the fake's side

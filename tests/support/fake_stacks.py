@@ -21,8 +21,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Optional
 
 from support.fake_oci import Answer, FakeOci, Json, Refused, Request, not_found
@@ -364,3 +366,24 @@ _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("GET", f"/jobs{_KEY}/outputs", Stacks.job_outputs),
     ("GET", f"/workRequests{_KEY}", Stacks.work),
 ]
+
+# Variables of the stack of OCI AI Blueprints
+TERRAFORM = "\n".join(
+    f'variable "{name}" {{}}'
+    for name in (
+        *("tenancy_ocid", "compartment_ocid", "region", "existent_oke_cluster_id", "existent_vcn_ocid"),
+        *("existent_vcn_compartment_ocid", "existent_oke_k8s_endpoint_subnet_ocid", "existent_oke_nodes_subnet_ocid"),
+        *("existent_oke_load_balancer_subnet_ocid", "stack_version", "corrino_admin_username", "corrino_admin_nonce"),
+        "corrino_admin_email",
+    )
+) + "\n".join(
+    f'\nvariable "{name}" {{ default = "" }}'
+    for name in ("bring_your_own_cluster", "bring_your_own_lws", "bring_your_own_kueue", "existent_kueue_namespace")
+)
+
+
+def stack_zip(path: Path) -> None:
+    """A configuration of Terraform with the variables of OCI AI Blueprints' stack."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("variables.tf", TERRAFORM)
+        archive.writestr("OCI_AI_BLUEPRINTS_STACK_VERSION", "v1.0.11\n")

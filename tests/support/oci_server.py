@@ -3,25 +3,48 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The fake OCI as a process of its own, whose instances join a sandbox: `python -m support.oci_server SANDBOX FOLDER`.
 
-Returns when it answers; FOLDER/oci.json then has what roles need to know. It ends by POST /fake/end, or when nobody has
-asked for a quarter of an hour.
+Its Resource Manager installs a fake of OCI AI Blueprints that deploys into the sandbox. Returns when it answers;
+FOLDER/oci.json then has what roles need to know. It ends by POST /fake/end, or when nobody has asked for a quarter of
+an hour.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 from gpuops_sandbox.cluster import Sandbox
 
-from support import oci_site
+from support import authorities, oci_site
+from support.blueprint_sandbox import SandboxSite
+from support.fake_blueprints import FakeBlueprints
 from support.fake_join import Joiner
+from support.fake_oci import FakeOci
+from support.fake_stacks import Stacks, World, stack_zip
 
 IDLE = 900.0
 """Seconds without a request."""
+
+
+def blueprints(fake: FakeOci, kubeconfig: Path, compartment: str, folder: Path) -> dict[str, str]:
+    """What a stack of OCI AI Blueprints needs to know; its outputs lead to a fake API behind TLS."""
+    ca, server = authorities.make(folder, "plain")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server)
+    site = SandboxSite(str(kubeconfig), fake, compartment, folder)
+    site.network = "host"
+    api = FakeBlueprints(site=site)
+    stacks = Stacks(fake)
+    stacks.seconds = dict.fromkeys(stacks.seconds, 0.0)
+    outputs = {"corrino_api_url": api.start(context), "corrino_admin_username_output": api.username}
+    outputs["corrino_admin_nonce_output"] = api.password
+    stacks.world = World(resources={"helm_release.keda": "helm_release"}, outputs=outputs)
+    stack_zip(folder / "app.zip")
+    return {"zip": str(folder / "app.zip"), "ca_path": str(ca), "password": api.password}
 
 
 def serve(sandbox: str, folder: Path) -> None:
@@ -29,7 +52,10 @@ def serve(sandbox: str, folder: Path) -> None:
     url = fake.start()
     cluster = oci_site.cluster(fake)
     cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
-    joiner = Joiner(fake, Sandbox(sandbox), cluster, delay=0.0)
+    cluster["endpointConfig"] = {"subnetId": "ocid1.subnet.oc1..endpoint"}
+    cluster["options"] = {"serviceLbSubnetIds": ["ocid1.subnet.oc1..lb"]}
+    here = Sandbox(sandbox)
+    joiner = Joiner(fake, here, cluster, delay=0.0)
     cluster["certificateAuthority"] = base64.b64encode(joiner.ca.encode()).decode()
     fake.durations.update(dict.fromkeys(fake.durations, 0.0))
     link = f"/p/secret/n/space/b/images/o/{oci_site.IMAGE}"
@@ -44,6 +70,7 @@ def serve(sandbox: str, folder: Path) -> None:
         "shape": oci_site.H100,
         "subnet": oci_site.SUBNET,
         "image_url": url + link,
+        "blueprints": blueprints(fake, here.kubeconfig, cluster["compartmentId"], folder),
     }
     print(json.dumps(known), flush=True)
     seen = -1

@@ -1,7 +1,10 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""playbooks/blueprints.yml, row by row, against the fake Blueprints API and the fake OCI on one sandbox."""
+"""playbooks/blueprints.yml, row by row, against the fake Blueprints API and the fake OCI on one sandbox.
+
+All rows from the installation on, and a second run of them, are molecule's scenario oci.
+"""
 
 from __future__ import annotations
 
@@ -195,18 +198,6 @@ def test_inference_of_405b_is_proven(here: Here) -> None:
         assert {key: sent[key] for key in same} == {key: known[key] for key in same}
 
 
-def test_a_second_run_of_all_rows_changes_nothing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With blueprint_recreate, which leaves alone what is as asked for; the login is that of the row install."""
-    before = here.posts()
-    login = {"api_url": here.server.url, "admin_username": "admin", "admin_password": PASSWORD}
-    given = {key: value for key, value in here.inputs.items() if not key.startswith("rdma_blueprint")}
-    monkeypatch.setattr(here, "inputs", {**given, "blueprints_install_login": login})
-    monkeypatch.delenv("BLUEPRINTS_PASSWORD", raising=False)
-    rows = {**POOL, **ADD, **MODEL, "blueprint_recreate": "true"}
-    assert here.done("pool,add,inference", "-v", words=PROVEN, **rows) == 0
-    assert here.posts() == before
-
-
 def test_the_log_of_nccl_is_taken_off_afterwards(here: Here) -> None:
     before, quiet = here.posts(), {**MODEL, "rdma_blueprint_nccl_debug": "false"}
     if ALL:
@@ -216,18 +207,19 @@ def test_the_log_of_nccl_is_taken_off_afterwards(here: Here) -> None:
     assert "NCCL_DEBUG" not in json.dumps(here.server.posted[-1])
 
 
-def test_a_blueprint_of_ones_own_uses_rdma(here: Here) -> None:
-    """On the same nodes, so the first has to go."""
-    here.undo("405b")
-    blueprint = {**here.server.posted[-1], "deployment_name": "training"}
-    blueprint["recipe_container_env"] = [{"key": "NCCL_DEBUG", "value": "INFO"}]
-    path = here.folder / "training.json"
-    path.write_text(json.dumps(blueprint))
-    row = {"rdma_blueprint_service": str(path), "rdma_blueprint_service_name": "training"}
-    row["rdma_blueprint_service_timeout"] = "120"
-    if ALL:
+if ALL:
+
+    def test_a_blueprint_of_ones_own_uses_rdma(here: Here) -> None:
+        """On the same nodes, so the first has to go."""
+        here.undo("405b")
+        blueprint = {**here.server.posted[-1], "deployment_name": "training"}
+        blueprint["recipe_container_env"] = [{"key": "NCCL_DEBUG", "value": "INFO"}]
+        path = here.folder / "training.json"
+        path.write_text(json.dumps(blueprint))
+        row = {"rdma_blueprint_service": str(path), "rdma_blueprint_service_name": "training"}
+        row["rdma_blueprint_service_timeout"] = "120"
         here.site.net = "Socket"
         here.refused("service", "training: NCCL used TCP sockets (NET/Socket); expected NET/IB", **row)
         here.site.net = "IB"
         here.undo("training")
-    assert here.done("service", "-v", words=["verdict: proven", "host network"], **row) == 1
+        assert here.done("service", "-v", words=["verdict: proven", "host network"], **row) == 1

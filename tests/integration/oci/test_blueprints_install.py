@@ -16,7 +16,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,23 +32,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from support import oci_site
 from support.fake_oci import FakeOci
-from support.fake_stacks import Stacks, World
+from support.fake_stacks import Stacks, World, stack_zip
 from support.paths import ROOT
 
 GPU, SECRET = "ocid1.compartment.oc1..gpu", "hunter2-hunter2"
-TERRAFORM = "\n".join(
-    f'variable "{name}" {{}}'
-    for name in (
-        *("tenancy_ocid", "compartment_ocid", "region", "existent_oke_cluster_id", "existent_vcn_ocid"),
-        *("existent_vcn_compartment_ocid", "existent_oke_k8s_endpoint_subnet_ocid", "existent_oke_nodes_subnet_ocid"),
-        *("existent_oke_load_balancer_subnet_ocid", "stack_version", "corrino_admin_username", "corrino_admin_nonce"),
-        "corrino_admin_email",
-    )
-) + "\n".join(
-    f'\nvariable "{name}" {{ default = "" }}'
-    for name in ("bring_your_own_cluster", "bring_your_own_lws", "bring_your_own_kueue", "existent_kueue_namespace")
-)
-
 
 # ---- certificates --------------------------------------------------------------------------------------------------
 
@@ -220,9 +206,7 @@ class Site:
         outputs = {"corrino_api_url": f"https://127.0.0.1:{tls.port}", "corrino_admin_username_output": "admin"}
         outputs.update({"corrino_admin_nonce_output": SECRET, "postgres_db_password": "s3cr3t-s3cr3t"})
         self.stacks.world = World(resources={"helm_release.keda": "helm_release"}, outputs=outputs, echo=True)
-        with zipfile.ZipFile(folder / "app.zip", "w") as archive:
-            archive.writestr("variables.tf", TERRAFORM)
-            archive.writestr("OCI_AI_BLUEPRINTS_STACK_VERSION", "v1.0.11\n")
+        stack_zip(folder / "app.zip")
         self.variables: dict[str, Any] = {
             "compartment": GPU,
             "cluster": placed(fake)["id"],

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Json, Shape, VcnNic
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    INFINIBAND,
+    Json,
+    Shape,
+    VcnNic,
+    Workload,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import shared_device
@@ -104,6 +110,19 @@ def test_ofed_of_the_operator_beside_it() -> None:
     plan = made(infiniband(), driver="operator", ofed="operator")
     assert faults(plan) == {} and {"ofedDriver", "rdmaSharedDevicePlugin"} <= set(policy(plan)["spec"])
     assert plan.peermem
+
+
+def test_ofed_of_the_hosts_beside_it() -> None:
+    """The GPUDirect RDMA guide's other flow: the driver's pods build nvidia_peermem against the hosts' OFED."""
+    plan = made(infiniband(), driver="operator", ofed="host")
+    assert faults(plan) == {} and plan.peermem and "ofedDriver" not in policy(plan)["spec"]
+    values = plan.releases["gpu_operator"].values["driver"]
+    assert values == {"enabled": True, "rdma": {"enabled": True, "useHostMofed": True}}
+    assert [one["kind"] for one in plan.objects["network_operator"]] == ["NicClusterPolicy"]
+    there = survey(workloads=[Workload("daemonset", "net", "mofed-ubuntu22.04-ds", ("x/doca-driver:1",))])
+    kept = made(infiniband(), there, driver="operator", ofed="host")
+    (told,) = [one for one in kept.findings if one.id == "plan.gpudirect" and one.subject.startswith("DaemonSet")]
+    assert "an OFED container" in told.found and "rdma_ofed=operator keeps it" in told.remedy
 
 
 def test_nodes_that_have_vfs_are_refused() -> None:

@@ -117,6 +117,17 @@ def test_the_network_operator_rolls_its_daemonsets_itself() -> None:
     assert core.network_restarts(made, None, same, None, {}) == []
 
 
+def test_the_shared_device_plugin_of_mode_shared_rolls_and_stops_no_job() -> None:
+    made = Operands(
+        [daemonset("rdma-shared-dp-ds", "m/k8s-rdma-shared-dev-plugin:1", state="state-RDMA-device-plugin")],
+        OPERANDS["network_operator"],
+        TABLE["network_operator"],
+    )
+    (one,) = core.network_restarts(made, NETWORK, {}, {"rdmaSharedDevicePlugin": {"config": "{}"}}, {})
+    assert (one.part, one.how, one.stops) == ("state-RDMA-device-plugin", "rolling", False)
+    assert "no new pod gets an RDMA device" in one.feels and not core.everywhere([one], {})
+
+
 OFED_MADE = Operands(
     [daemonset("mofed-x-ds", "m/doca:1", state="state-OFED")],
     OPERANDS["network_operator"],

@@ -150,13 +150,18 @@ def takes(selector: dict[str, Any], vf_id: str, pf: str) -> bool:
 @pytest.mark.parametrize("release", ["v23.10.x", "v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
 def test_device_plugin_config_passes_the_webhook_schemas(release: str) -> None:
     folder = ("schemas", "network-operator", release)
-    outer = json.loads(upstream(*folder, "sriov_network_device_plugin.json").read_text())
-    inner = json.loads(upstream(*folder, "net_device.json").read_text())
+    outer, inner = (
+        jsonschema.validators.validator_for(schema)(schema)
+        for name in ("sriov_network_device_plugin.json", "net_device.json")
+        if (schema := json.loads(upstream(*folder, name).read_text()))
+    )
+    outer.check_schema(outer.schema)
+    inner.check_schema(inner.schema)
     for names in SETS:
         config = sriov.device_plugin_config(some(*names), VF)
-        jsonschema.validate(config, outer)
+        outer.validate(config)
         for entry in config["resourceList"]:
-            jsonschema.validate({"selectors": entry["selectors"]}, inner)
+            inner.validate({"selectors": entry["selectors"]})
             assert set(entry) <= {"resourceName", "resourcePrefix", "selectors"}
         assert "'" not in json.dumps(config), "the operator's ConfigMap template wraps it in single quotes"
 

@@ -159,8 +159,10 @@ def test_a_rank_that_is_killed_ends_the_test_and_names_its_node(lab: Any, tmp_pa
     assert text.count("NCCL_NVLS_ENABLE set by environment to 0") >= len(ranks) and " 0 nvls channels" in text
     document = json.loads((path.parent / "nccl-h100-8.json").read_text())
     assert document["verdict"]["verdict"] in ("fail", "incomplete"), document["verdict"]
-    assert document["verdict"]["reason"].count(lab.cluster.nodes()[-1]) and ".svc" not in document["verdict"]["reason"]
-    assert "signal 9" in json.dumps(document) or "Killed" in json.dumps(document), document["verdict"]
+    reason = document["verdict"]["reason"]
+    assert f"on {lab.cluster.nodes()[-1]}" in reason and "signal 9 (Killed)" in reason and ".svc" not in reason, (
+        document["verdict"]
+    )
 
 
 @WHOLE

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import (
     candidates,
     is_cell,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import ORDER
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import by_cause
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT, whole
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import Transport
 
@@ -322,11 +322,7 @@ class Draft:
         return "the log ends within the footer"
 
     def _errors(self) -> tuple[NcclError, ...]:
-        """Errors that NCCL reports come first: they name the cause, the launcher's only the rank that ended."""
-        found = []
-        for error in sorted(self.soft + self.hard, key=lambda e: (not e.hca, ORDER.index(e.kind))):
-            found.append(self._placed(error))
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(self._placed(error) for error in by_cause(self.soft + self.hard)))
 
     def _placed(self, error: NcclError) -> NcclError:
         """The error with its host's name and its rank, as far as they are known."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError
@@ -34,6 +35,11 @@ CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure 
 _SIGNAL = re.compile(
     r"process rank (?P<rank>\d+) with PID \S+ on node (?P<host>\S+) exited on signal (?P<text>\d+(?: \([^)]*\))?)"
 )
+_KILLED = re.compile(r"exited on signal (?:4|7|8|9|11)\b")
+_PEER_GONE = re.compile(
+    "remote process exited|[Cc]onnection (?:reset|closed) by|Broken pipe|Transport endpoint is not connected"
+    r"|RETRY_EXC_ERR|(?:status=|with error )12\b"
+)
 PROCESS = re.compile(r"Process name:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<rank>\d+)\]")
 EXIT = re.compile(r"Exit code:\s*(\d+)")
 _KERNEL = re.compile(r"([\w.-]+) kernel:")
@@ -57,6 +63,17 @@ LOST_DAEMON = re.compile(r"\bdaemon (\d+) on \S+")
 """In the text of an error: number n runs on the n-th worker of the hostfile."""
 EXITED = ("Primary job", "detected that one or more processes exited")
 ENDED = "mpirun: a process ended with a non-zero exit code"
+
+
+def by_cause(errors: Sequence[NcclError]) -> list[NcclError]:
+    """The errors, the likeliest cause first: what names a port, then by kind, where NCCL's come before the launcher's,
+    which tell only the rank that ended. Where one was killed, its peers' lost connections are the consequence."""
+    killed = any(_KILLED.search(error.text) for error in errors)
+
+    def rank(error: NcclError) -> tuple[bool, bool, int]:
+        return killed and bool(_PEER_GONE.search(error.text)), not error.hca, ORDER.index(error.kind)
+
+    return sorted(errors, key=rank)
 
 
 def place(found: re.Match[str]) -> str:

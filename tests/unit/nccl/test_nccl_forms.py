@@ -89,6 +89,37 @@ def test_failures_as_recorded(name, kind, rank, words):
     assert error.host in ("vm", "")
 
 
+SHUT = (
+    "oke-10-140-0-1:17:39 [0] misc/socket.cc:941 NCCL WARN Call to shutdown failed: Transport endpoint is not connected"
+)
+RESET = (
+    "oke-10-140-0-1:17:32 [0] misc/socket.cc:46 NCCL WARN socketProgressOpt: Call to send to 10.140.0.2<49077> failed "
+    ": Connection reset by peer"
+)
+RETRIES = (
+    "oke-10-140-0-1:17:32 [0] transport/net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.140.0.2<5> with "
+    "status=IBV_WC_RETRY_EXC_ERR(12) opcode=a(0) vendor_err=129  hca mlx5_5"
+)
+
+
+@pytest.mark.parametrize("others", [SHUT, RESET, RETRIES])
+def test_who_is_killed_is_the_cause_and_not_the_peer_that_lost_its_connection(others):
+    """Runs on H200s: the rank that lived was named, as NCCL's words come before the launcher's."""
+    ended = "mpirun noticed that process rank 1 with PID 17 on node w-1.nccl.svc exited on signal {}."
+    run = parse.parse([others, ended.format("9 (Killed)")])[0]
+    assert (run.errors[0].rank, run.errors[0].host) == (1, "w-1.nccl.svc") and len(run.errors) == 2
+    aborted = parse.parse([others, ended.format("6 (Aborted)")])[0]
+    assert aborted.errors[0].host == "oke-10-140-0-1", "a process aborts after NCCL's error"
+    cuda = SHUT.partition("Call to")[0] + "Cuda failure 719 'unspecified launch failure'"
+    assert parse.parse([others, cuda, ended.format("11 (Segmentation fault)")])[0].errors[0].kind == "cuda"
+
+
+@pytest.mark.parametrize(("name", "rank", "worker"), [("pod_killed.txt", 1, "0"), ("pod_killed_peer.txt", 0, "0")])
+def test_a_killed_rank_as_recorded_in_pods(name, rank, worker):
+    error = fixture(name).errors[0]
+    assert (error.rank, error.host) == (rank, f"nccl-h100-8-worker-{worker}.nccl-h100-8.gpuops-nccl.svc")
+
+
 def test_the_way_as_recorded():
     facts = fixture("info.txt").transport
     assert (facts["channels"], facts["cuda_driver"], facts["nvls"]) == ({"P2P/direct pointer": 96}, "13.0", False)

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -143,11 +142,9 @@ OMPI_COMM_WORLD_RANK=0 "$@"
 
 @pytest.fixture
 def listening() -> Iterator[int]:
-    """A port of this machine that takes connections."""
-    server = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(100)], daemon=True).start()
-    yield server.getsockname()[1]
-    server.close()
+    """A port of this machine that takes connections: the kernel does, as many as wait."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield server.getsockname()[1]
 
 
 def play(folder: Path, lanes: str, hosts: str, port: int, parallel: int = 8, **commands: Command) -> list[str]:

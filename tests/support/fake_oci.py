@@ -35,6 +35,7 @@ What is not public is marked "not public" and chosen freely; callers must not de
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import http.server
 import itertools
@@ -205,6 +206,33 @@ LISTED = {
 }
 COLLECTIONS = {"computeClusters": CORE, "computeCapacityTopologies": CORE, "computeHosts": CORE}
 """Lists that come as {"items": [...]}."""
+
+
+POOL_PARTS = ("nodePools", "computeClusters", "clusterNetworks", "instanceConfigurations")
+
+
+def stored(value: Any, key: str = "") -> Any:
+    """A request's body as a service may keep it: a duration in its shortest form, keys of ssh without the end of their
+    line, versions with v, sets in an order of their own. What OKE does of it is not public."""
+    if isinstance(value, dict):
+        return {name: stored(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        kept = [stored(item, key) for item in value]
+        return sorted(kept, key=lambda item: json.dumps(item, sort_keys=True), reverse=True) if key in SETS else kept
+    if not isinstance(value, str):
+        return value
+    if key == "kubernetesVersion":
+        return f"v{value.lstrip('v')}"
+    if key in ("sshPublicKey", "ssh_authorized_keys"):
+        return value.strip()
+    minutes = re.fullmatch(r"PT(\d+)M", value) if key.lower().endswith("graceduration") else None
+    if minutes and int(minutes[1]):
+        hours, rest = divmod(int(minutes[1]), 60)
+        return "PT" + (f"{hours}H" if hours else "") + (f"{rest}M" if rest else "")
+    return value
+
+
+SETS = ("nsgIds", "initialNodeLabels", "podSubnetIds", "podNsgIds", "faultDomains")
 
 
 class FakeOci:
@@ -418,20 +446,26 @@ class FakeOci:
                     raise Refused(409, "InvalidatedRetryToken", "What this retry token has made is gone.")
                 return made
             self._tagged(request)
-            answer = self._answer(request)
+            self._stamped(request)
+            answer = self._answer(dataclasses.replace(request, body=stored(request.body)))
             if token and request.method == "POST":
                 self._retry[token] = answer
             return answer
 
     def _tagged(self, request: Request) -> None:
         """Refuses what lacks a required tag. The wording is not public."""
-        parts = ("nodePools", "computeClusters", "clusterNetworks", "instanceConfigurations")
-        if request.method != "POST" or request.path.rpartition("/")[2] not in parts:
+        if request.method != "POST" or request.path.rpartition("/")[2] not in POOL_PARTS:
             return
         have = request.body.get("definedTags") or {}
         for namespace, key in self.required_tags:
             if key not in have.get(namespace, {}):
                 raise Refused(400, "InvalidParameter", f"The required tag {namespace}.{key} is missing.")
+
+    def _stamped(self, request: Request) -> None:
+        """Tag defaults of the tenancy: what is made has tags that nobody asked for."""
+        if request.method == "POST" and request.path.rpartition("/")[2] in POOL_PARTS:
+            own = {"CreatedBy": "user", "CreatedOn": self.stamp()}
+            request.body["definedTags"] = {"Oracle-Tags": own, **(request.body.get("definedTags") or {})}
 
     def _answer(self, request: Request) -> Answer:
         for prefix, mounted in self.mounted:

@@ -180,29 +180,41 @@ class Pool(abc.ABC):
         return [Change(f"labels of {name}", shown, None, "done") for name in done]
 
     def _change(self, there: Json, changes: Sequence[Change], wait: bool) -> None:
-        """Removes nodes one after the other; the rest is one request."""
+        """Settings before a node is replaced, so that its replacement has them; removes nodes one after the other; the
+        rest is one request."""
+        cycle = next((item for item in changes if item.how == "cycle"), None)
         for item in changes:
             if item.how == "remember":
                 there["tags"] = oci_pool.remembered(there["tags"], item.after)
                 work = self.update(there, [Change("tags", None, there["tags"])])
                 self._done(work, there["id"], "update of tags")
+        settings = [item for item in changes if item.how == "update"]
+        first = settings if any(item.how == "replace" for item in changes) else []
+        if first:
+            note = there["tags"].get(oci_pool.REMOVED, "")
+            kept = [
+                dataclasses.replace(item, after=oci_pool.remembered(item.after, note)) if item.what == "tags" else item
+                for item in first
+            ]
+            self._update(there, kept, wait=True, cycle=bool(cycle))
+        for item in changes:
             if item.how in ("remove", "replace"):
                 self.progress(f"{self.what} {there['name']}: {item.how} {item.before}")
                 work = self.remove(there, item.before, item.how == "remove")
                 self._done(work, there["id"], f"{item.how} of a node")
-        rest = [item for item in changes if item.how in ("update", "size")]
-        cycle = next((item for item in changes if item.how == "cycle"), None)
+        rest = [item for item in changes if item.how == "size" or (item.how == "update" and not first)]
         if rest:
-            self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in rest)}")
-            if not cycle and any(item.how == "update" and item.what not in ("tags", "defined_tags") for item in rest):
-                self.progress(
-                    f"{self.what} {there['name']}: existing nodes stay unchanged; new nodes get the new values"
-                )
-            work = self.update(there, rest)
-            if wait or cycle:
-                self._done(work, there["id"], "update")
+            self._update(there, rest, wait=wait, cycle=bool(cycle))
         if cycle:
             self._cycle(there["id"], cycle.after)
+
+    def _update(self, there: Json, changes: Sequence[Change], wait: bool, cycle: bool) -> None:
+        self.progress(f"{self.what} {there['name']}: changing {', '.join(item.what for item in changes)}")
+        if not cycle and any(item.how == "update" and item.what not in ("tags", "defined_tags") for item in changes):
+            self.progress(f"{self.what} {there['name']}: existing nodes stay unchanged; new nodes get the new values")
+        work = self.update(there, changes)
+        if wait or cycle:
+            self._done(work, there["id"], "update")
 
     def _cycle(self, key: str, value: str) -> None:
         """Cycles, and remembers it only when OCI is done: nodes that have the pool's settings are not cycled again."""

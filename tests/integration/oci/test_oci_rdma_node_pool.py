@@ -391,6 +391,18 @@ def test_changes(site: Site) -> None:
         site.present(availability_domain="AbCd:EU-FRANKFURT-1-AD-2")
 
 
+def test_a_replacement_has_the_settings_of_the_same_run(site: Site) -> None:
+    """The node went before the pool was changed, so the new one had the image of before."""
+    made, other = site.present()["pool"]["nodes"], oci_site.image(site.fake)["id"]
+    asked = {"image": other, "tags": {"cost": "other"}, "remove_nodes": [made[1]["private_ip"]]}
+    after = {item["id"] for item in site.present(**asked)["pool"]["nodes"]}
+    new = [item for item in site.alive() if item["id"] not in {node["id"] for node in made}]
+    assert [item["imageId"] for item in new] == [other] and made[1]["id"] not in after
+    again = site.present(**asked)
+    assert not again["changed"], again["changes"]
+    assert {item["id"] for item in again["pool"]["nodes"]} == after
+
+
 def test_a_foreign_pool_is_adopted_by_its_ocid(site: Site) -> None:
     """Made by someone else, under another name and without our tags: used as it is."""
     key = site.present(name="theirs")["pool"]["id"]

@@ -10,15 +10,21 @@ version_added: 0.1.0
 description:
 - The device plugin reads its configuration only when it starts. Network Operators before 26.1 do not restart it when
   the configuration changes; where the plan names such a release, this deletes the pods that were made before the
-  ConfigMap was last changed, and waits until their successors are ready.
+  ConfigMap was last changed, and waits until their successors are ready and the nodes offer their VFs again.
 - With newer releases, and where no pod is older, nothing is done.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.run_plan
 options:
+  nodes:
+    description: Only on these nodes, as the ones of a wave of an upgrade. Empty = on all.
+    type: list
+    elements: str
+    default: []
+    version_added: 0.2.0
   timeout:
-    description: Seconds for the new pods to be ready.
+    description: Seconds for the new pods to be ready, and for the VFs.
     type: int
     default: 300
 """

@@ -86,7 +86,8 @@ options:
       and C(driver.upgradePolicy.autoUpgrade=false) of its chart, so that a pod gets its new revision only when the old
       one is deleted.
     - The release keeps a note of its values of before, C(gpuopsRdmaBeforeHold). Without this option a release that was
-      held gets them again.
+      held gets them again, and so does a ClusterPolicy that an upgrade which did not end has held back without its
+      release.
     - Of the Network Operator, stop its Deployment and apply the plan's NicClusterPolicy before the release changes,
       where that differs. Helm starts it again, and it makes its DaemonSets from the new policy at once, not from that
       of before first.

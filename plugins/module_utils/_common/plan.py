@@ -189,6 +189,8 @@ class Release:
     addons: tuple[Addon, ...] = ()
     resets: tuple[PolicyField, ...] = ()
     """Values of the existing release that were set by hand, and that the action changes or removes."""
+    held: bool = False
+    """Whether an upgrade that has not ended holds the operands back, in the release or in the policy alone."""
 
     @property
     def installs(self) -> bool:

@@ -40,11 +40,6 @@ HELD = (
     "an upgrade in waves has not ended and holds its operands and drivers back: upgrade.yml goes on with it, site.yml "
     "restarts the rest on all nodes at the operator's pace"
 )
-HELD_ALONE = (
-    "an upgrade in waves was killed before its Helm ran, and the policy holds operands and drivers back "
-    "(daemonsets.updateStrategy OnDelete, driver.upgradePolicy.autoUpgrade false): upgrade.yml goes on with it; "
-    "site.yml leaves it so, and then no pod of theirs is replaced by itself"
-)
 PATIENCE = 900.0
 """Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""
 REFERENCE_KEYS = ("ref", "repo", "version", "release", "namespace")
@@ -162,9 +157,9 @@ def release(
     )
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
     guessed = () if decision.action == "none" else found.guessed
-    held = (HELD,) if decision.present and decision.present.holds else ()
-    told = (*found.warnings, *guessed, *decision.warnings, *held)
-    made = planned(want, replace(decision, warnings=told))
+    held = bool(decision.present and decision.present.holds)
+    told = (*found.warnings, *guessed, *decision.warnings, *([HELD] if held else ()))
+    made = replace(planned(want, replace(decision, warnings=told)), held=held)
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
 
 

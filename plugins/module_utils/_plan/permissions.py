@@ -99,6 +99,8 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     if plan.by_plugin:
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list watch", "", "configmaps", plan.namespaces.network_operator
+    if plan.restart_plugin:
+        yield "delete", "", "pods", plan.namespaces.network_operator
     if plan.mode == "sriov":
         if versions.minor(plan.server_version) >= SERVICE_CIDRS:
             yield "list", "networking.k8s.io", "servicecidrs", ""
@@ -194,6 +196,8 @@ def _olm(plan: Plan) -> Iterator[Rule]:
 def _releases(plan: Plan) -> Iterator[Rule]:
     yield from _olm(plan)
     for release in plan.releases.values():
+        if release.held and plan.install == "helm":
+            yield "list patch", "nvidia.com", "clusterpolicies", ""
         if not release.installs:
             continue
         yield APPLY, "", "namespaces", ""

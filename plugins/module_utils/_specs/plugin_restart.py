@@ -14,5 +14,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._specs.run_plan import
 SPEC: dict[str, Any] = {
     **AUTH,
     **RUN_PLAN,
+    "nodes": {"type": "list", "elements": "str", "default": []},
     "timeout": {"type": "int", "default": 300},
 }

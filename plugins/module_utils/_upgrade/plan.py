@@ -33,6 +33,7 @@ WAVES, ROLLING, POLICY = "waves", "rolling", "policy"
 SHOWN = 40
 """Fields of a policy, and waves, that are printed."""
 NFD_IMAGE = "node-feature-discovery"
+PLUGIN = "state-SRIOV-device-plugin"
 COMPONENT, DRIVER = "app.kubernetes.io/component", "nvidia-driver"
 """Label of the DaemonSets of drivers, those of NVIDIADriver objects too."""
 
@@ -131,7 +132,7 @@ def rights(plan: Plan) -> list[Permission]:
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
     if spaces.get("network_operator"):  # it is stopped until its policy is the new one
         found += needs("get list patch", "apps", "deployments", spaces["network_operator"])
-    if plan.ofed == "operator":
+    if plan.ofed == "operator" or plan.restart_plugin:
         found += needs("delete", "", "pods", spaces.get("network_operator") or plan.namespaces.network_operator)
     found += needs("get create patch delete", "", "configmaps", plan.namespaces.job)
     found += needs("get create patch list watch delete deletecollection", "", "pods", plan.namespaces.job)
@@ -281,9 +282,11 @@ def network_restarts(
     live: Json,
     wanted: Optional[Json],
     outdated: Mapping[str, Collection[str]],
+    reloads: bool = True,
 ) -> list[Restart]:
     """Operands of the Network Operator. ``wanted``: spec of the NicClusterPolicy, None if it is not changed.
-    ``outdated``: as for ``gpu_restarts``."""
+    ``outdated``: as for ``gpu_restarts``. ``reloads``: whether its device plugin reads a new configuration by itself;
+    else its pods are restarted in the waves."""
     new = bool(change and change.version)
     by_state: dict[str, list[Json]] = {}
     for item in made.daemonsets:
@@ -301,6 +304,8 @@ def network_restarts(
         if gpu_operands.at(section or {}, "upgradePolicy.autoUpgrade"):
             effect = {**effect, "how": POLICY}
         every = new or (state in sections and operands.nic_operand(sections[state], spec, items))
+        if not (every or reloads) and state == PLUGIN and fields("", live.get(sections[state]) or {}, section or {}):
+            every, effect = True, {**effect, "how": WAVES}
         for item in items:
             nodes = _desired(item) if every else len(outdated.get(item["metadata"]["name"], ()))
             found += [_restart(effect, item, nodes, image)] if nodes else []

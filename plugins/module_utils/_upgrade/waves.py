@@ -55,8 +55,8 @@ def outdated(pods: Sequence[Pod], begun: Collection[str], follow: bool) -> Outda
 @dataclass(frozen=True)
 class Seen:
     """``outdated``: DaemonSet -> nodes with a pod of an older revision. ``plugins``: nodes with a device plugin of an
-    older release. ``cordoned``: nodes that we have cordoned. ``all_nodes``: the operators are still to be changed, and
-    every node gets new pods."""
+    older release, or one that has yet to read its new configuration. ``cordoned``: nodes that we have cordoned.
+    ``all_nodes``: the operators are still to be changed, and every node gets new pods."""
 
     outdated: Mapping[str, Collection[str]] = field(default_factory=dict)
     plugins: Collection[str] = ()

@@ -12,27 +12,24 @@ old DaemonSet goes last: while it is there a killed run is not done, and its ann
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import device_plugins
 
 WAVES = 10
 """Into how many waves the nodes of a device plugin are divided."""
 DONE = "gpuops.rdma/handed-over"
 """Annotation of the old DaemonSet: the nodes whose VFs the remaining plugin offers already."""
-POLL = 0.5
-REPORTED = 12.0
-"""Seconds within which a node's status has what its kubelet counts: it is written every 10 s."""
 
 
 class Removal:
@@ -104,7 +101,7 @@ class Removal:
         return next((one for one in others if leftovers.PLUGIN_IMAGE in _images(one)), None)
 
     def _wave(self, name: ObjectName, rest: Json, nodes: Sequence[str], total: int) -> None:
-        vfs = _Vfs(self._offered(nodes))
+        restart = device_plugins.Restart(self.client, self.plan, nodes, self.say, self.timeout)
         self.say(
             f"device plugin: {len(nodes)} of {total} nodes lose {name.name}, {rest['metadata']['name']} starts again"
         )
@@ -112,25 +109,11 @@ class Removal:
         old = self.client.find(self.client.path_of(name.empty)) or {}
 
         def ends() -> dict[str, Status]:
-            vfs.see(self._offered(nodes), ())
             there = pods_of(self.client, old)
             return {f"{name.name}/{node}": _gone(node in there) for node in nodes}
 
-        self._await(ends)
-        stale = {node: pod for node, pod in pods_of(self.client, rest).items() if node in nodes}
-        pods = self.client.path("v1", "Pod", name.namespace)
-        for pod in stale.values():
-            self.client.delete(f"{pods}/{pod['metadata']['name']}")
-        uids = {pod["metadata"]["uid"] for pod in stale.values()}
-
-        def read() -> dict[str, Status]:
-            found = pods_of(self.client, rest)
-            new = {node: pod for node, pod in found.items() if pod["metadata"]["uid"] not in uids}
-            plugins = {node: readiness.pod(new.get(node)) for node in stale}
-            vfs.see(self._offered(nodes), [node for node in nodes if node not in plugins or plugins[node].ready])
-            return {**{f"device-plugin/{node}": plugins[node] for node in stale}, **vfs.statuses()}
-
-        self._await(read)
+        restart.until(ends)
+        restart.anew(lambda: pods_of(self.client, rest))
         done = " ".join(sorted({*_done(self.client.get(self.client.path_of(name.empty))), *nodes}))
         self.client.patch(self.client.path_of(name.empty), {"metadata": {"annotations": {DONE: done}}})
 
@@ -150,60 +133,6 @@ class Removal:
         if more:
             self.client.patch(path, {"spec": {"updateStrategy": strategy, "template": {"spec": pod}}})
 
-    def _await(self, read: Callable[[], dict[str, Status]]) -> None:
-        wait.await_state(
-            read,
-            wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
-            clock=time.monotonic,
-            timeout=self.timeout,
-            show=self.say,
-            title="device plugin",
-        )
-
-    def _offered(self, nodes: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Node -> VFs that are allocatable, and those that its kubelet knows of."""
-        resource = self.plan.resources.vf
-
-        def counts(node: Json) -> tuple[str, tuple[int, int]]:
-            kinds = (node["status"].get(kind) or {} for kind in ("allocatable", "capacity"))
-            allocatable, capacity = (int(kind.get(resource, 0)) for kind in kinds)
-            return node["metadata"]["name"], (allocatable, capacity)
-
-        found = self.client.projected(self.client.path("v1", "Node"), counts)
-        return {name: both for name, both in found if name in nodes}
-
-
-class _Vfs:
-    """Whether nodes have their VFs back: as many as were allocatable before, or as the kubelet knows of where there
-    were none, since a killed run has taken them. The old number counts only if it fell meanwhile, or still stands
-    REPORTED seconds after the plugin was ready: until then it may be of before the restart."""
-
-    def __init__(self, before: Mapping[str, tuple[int, int]]) -> None:
-        self.wanted = {node: allocatable or capacity for node, (allocatable, capacity) in before.items()}
-        self.counts: dict[str, int] = {}
-        self.fell: set[str] = set()
-        self.since: dict[str, float] = {}
-
-    def see(self, offered: Mapping[str, tuple[int, int]], ready: Collection[str]) -> None:
-        """``ready``: nodes whose plugin is the new one, and ready."""
-        now = time.monotonic()
-        self.counts = {node: offered.get(node, (0, 0))[0] for node in self.wanted}
-        self.fell |= {node for node, count in self.counts.items() if count < self.wanted[node]}
-        self.since = {node: self.since.get(node, now) for node in ready}
-
-    def statuses(self) -> dict[str, Status]:
-        return {f"vfs/{node}": self._status(node, count) for node, count in self.counts.items()}
-
-    def _status(self, node: str, count: int) -> Status:
-        wanted = self.wanted[node]
-        progress = f"{count}/{wanted}"
-        if count < wanted:
-            return Status(readiness.WAITING, f"{count} of {wanted} VFs allocatable", progress=progress)
-        now = time.monotonic()
-        if wanted and node not in self.fell and now - self.since.get(node, now) < REPORTED:
-            return Status(readiness.WAITING, "its kubelet may not have counted its VFs again yet", progress=progress)
-        return Status(readiness.READY, progress=progress)
-
 
 def pods_of(client: Client, daemonset: Json) -> dict[str, Json]:
     """Node -> the DaemonSet's pod there."""
@@ -213,7 +142,7 @@ def pods_of(client: Client, daemonset: Json) -> dict[str, Json]:
     mine = [
         pod for pod in pods if any(ref["uid"] == meta["uid"] for ref in pod["metadata"].get("ownerReferences") or [])
     ]
-    return {pod["spec"]["nodeName"]: pod for pod in mine if pod["spec"].get("nodeName")}
+    return device_plugins.by_node(mine)
 
 
 def pending(client: Client, item: Leftover) -> list[str]:

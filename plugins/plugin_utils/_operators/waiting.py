@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.named import Sta
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import device_plugins
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import Drivers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.parts import Parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.vfs import Vfs
@@ -45,6 +46,8 @@ def wait(
     if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
         return _result(kube_wait.Result(0.0, 0, 0))
     begun = cordons.cordoned(client, CORDONED_FOR_UPGRADE) if args["outdated"] else []
+    if args["outdated"] and args["for"] == "vfs":  # a name that is new comes with the plugin's restart, in the waves
+        begun += device_plugins.outdated(client, plan)
     if begun:
         rest = [name for name in _planned(args, plan) if name not in begun]
         if not rest and targets.TARGETS[args["for"]].per_node:

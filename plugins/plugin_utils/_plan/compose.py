@@ -10,7 +10,7 @@ those of earlier runs: a run for fewer nodes must neither remove VFs from other 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
@@ -304,7 +304,9 @@ def _releases(
         faults.findings += faulty
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
-    about += [*_held(given.survey), *_unreadable(given.survey)]
+    held = list(_held(given.survey, kept))
+    kept.update({key: replace(kept[key], held=True) for key in ("gpu_operator",) if held and key in kept})
+    about += [*held, *_unreadable(given.survey)]
     return Released(kept, [*about, *faults.findings], oke, olm)
 
 
@@ -366,12 +368,14 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
         yield finding("plan.registry", subject, text)
 
 
-def _held(survey: Survey) -> Iterator[Finding]:
+def _held(survey: Survey, found: Mapping[str, Release]) -> Iterator[Finding]:
     """The hold of an upgrade that was killed between the ClusterPolicy and its release, which has a warning itself."""
     hold = data.load(data.FILES / "upgrade.yml")["hold"]
-    for live in survey.policies if not any(item.holds for item in survey.releases) else ():
+    known = found.get("gpu_operator")
+    noted = known and (known.held or kube_objects.contained(hold, known.values))  # there, or what its owner wants
+    for live in survey.policies if not noted else ():
         if live["kind"] == "ClusterPolicy" and adoption.held_back(live, hold):
-            yield finding("plan.values", f"ClusterPolicy {live['metadata']['name']}", releases.HELD_ALONE)
+            yield finding("plan.values", f"ClusterPolicy {live['metadata']['name']}", releases.HELD)
 
 
 def _unreadable(survey: Survey) -> Iterator[Finding]:

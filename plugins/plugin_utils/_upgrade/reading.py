@@ -28,7 +28,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, installed, removal, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
+    chart_crds,
+    device_plugins,
+    removal,
+    render,
+)
 
 POLICIES = {
     "gpu_operator": ("nvidia.com/v1", "ClusterPolicy"),
@@ -91,7 +96,10 @@ class Reading:
         plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
         return waves.Seen(
             outdated=self.outdated() if outdated is None else outdated,
-            plugins={node for item in plugins for node in removal.pending(self.client, item)},
+            plugins={
+                *(node for item in plugins for node in removal.pending(self.client, item)),
+                *device_plugins.outdated(self.client, self.plan),
+            },
             cordoned=self.cordoned(),
             all_nodes=all_nodes,
         )
@@ -122,7 +130,8 @@ class Reading:
         )
         if "network_operator" in self.plan.operators:
             made = self._operands("network_operator")
-            restarts += core.network_restarts(made, by_name.get("network_operator"), nics, wanted_nics, outdated)
+            change, reloads = by_name.get("network_operator"), not self.plan.restart_plugin
+            restarts += core.network_restarts(made, change, nics, wanted_nics, outdated, reloads)
         seen = self.seen(outdated, all_nodes=core.everywhere(restarts, outdated))
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
@@ -143,19 +152,13 @@ class Reading:
             settled=self.plan.remove_leftovers,
             waves=tuple(tuple(one) for one in order),
             busy=busy,
-            held=self._held(),
+            held="gpu_operator" in self.plan.releases and self.plan.releases["gpu_operator"].held,
             outside=tuple(waves.outside(seen, self.nodes)),
             before=tuple(waves.before(self.plan, todo, seen, busy)),
             denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
             history=tuple(history.lines(past)),
             slowest=history.slowest(past, self.plan),
         )
-
-    def _held(self) -> bool:
-        """Whether the release has the hold of an upgrade that did not end."""
-        release = self.plan.releases.get("gpu_operator")
-        found = installed.releases(self.client, (release.chart,)) if release else []
-        return any(item.holds for item in found if release and item.chart == release.chart)
 
     def _running(self) -> dict[str, str]:
         """Operator to the version of its Deployment, of those whose release is not deployed."""

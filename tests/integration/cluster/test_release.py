@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from support import chart_repository
 from support.paths import ROOT
@@ -412,6 +413,25 @@ def test_a_newer_release_brings_its_definitions_from_every_place(cluster: Releas
     made = cluster.release(**asked("v26.7.0", ref=str(archive)))
     assert (made["failed"], made["version"], made["definitions"]) == (False, "v26.7.0", told), made
     assert "metrics" in fields() and set(before) < set(definitions(cluster)), "nothing is removed"
+    _a_hold_that_helm_leaves_is_let_go(cluster, tmp_path / "plan.json", asked("v26.7.0", ref=str(archive)))
+
+
+def _a_hold_that_helm_leaves_is_let_go(cluster: Releases, file: Path, asked: dict[str, Any]) -> None:
+    """An upgrade was killed between the ClusterPolicy and its Helm, or that Helm failed: no later one changed the
+    fields, as they are the same in both of its manifests, and no operand was replaced any more."""
+    hold = {"daemonsets": {"updateStrategy": "OnDelete"}, "driver": {"upgradePolicy": {"autoUpgrade": False}}}
+    held = ["kubectl", "patch", "clusterpolicy", "cluster-policy", "--field-manager=gpuops-rdma", "--type=merge", "-p"]
+    values = chart_values.merge(asked["values"], {"dcgmExporter": {"enabled": False}})
+    for _run in range(2):
+        cluster.run(*held, json.dumps({"spec": hold}))
+        entry = Release(**{**asked, "values": values}, images=("gpu-operator",), held=True)
+        base_run.write(file, Plan(install="helm", releases={"gpu_operator": entry}))
+        made = cluster.release(plan=str(file), operator="gpu_operator")
+        assert (made["failed"], made["changed"]) == (False, True), made
+        assert cluster.revision("gpu-operator", "gpu-operator") == 3
+        spec = cluster.json("kubectl", "get", "clusterpolicy", "cluster-policy")["spec"]
+        assert spec["daemonsets"]["updateStrategy"] == "RollingUpdate", "with a Helm, and without one"
+        assert spec["driver"]["upgradePolicy"]["autoUpgrade"] is True
 
 
 def test_definitions_of_another_origin_are_refused_and_newer_ones_left(cluster: Releases, tmp_path: Path) -> None:

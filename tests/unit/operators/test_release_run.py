@@ -146,6 +146,53 @@ def test_the_new_operator_finds_its_operands_held_back_even_if_helm_fails_half_w
     assert len(site.calls) == 2 and site.api.writes == ["ClusterPolicy//cluster-policy"], "once is enough"
 
 
+HELD = {"daemonsets": {"updateStrategy": "OnDelete"}, "driver": {"upgradePolicy": {"autoUpgrade": False}}}
+MADE = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec: {daemonsets: {updateStrategy: RollingUpdate}, driver: {enabled: false}}
+"""
+
+
+def held_alone(**more: Any) -> list[dict[str, Any]]:
+    """An upgrade was killed before its Helm: the policy is held back, and the release has no note of it."""
+    owned = {"f:spec": {"f:daemonsets": {"f:updateStrategy": {}}}}
+    meta = {"name": "cluster-policy", "managedFields": [{"manager": "gpuops-rdma", "fieldsV1": owned}]}
+    policy = {"kind": "ClusterPolicy", "metadata": meta, "spec": {"toolkit": {}, **HELD, **more}}
+    return [record("op", manifest=MADE), policy]
+
+
+def let_go(values: Any, held: bool = True, **more: Any) -> Plan:
+    release = Release(**{**GIVEN, "values": values}, operator="gpu_operator", held=held)
+    return Plan(install="helm", releases={"gpu_operator": release}, **more)
+
+
+@pytest.mark.parametrize("values", [{"a": 1}, {"a": 2}])
+def test_a_hold_that_is_in_the_policy_alone_is_let_go_with_or_without_a_helm(values: Any) -> None:
+    """Helm leaves a field that is the same in both manifests: no pod of an operand was ever replaced again."""
+    site = Site(*held_alone())
+    result = site.run(let_go(values), operator="gpu_operator")
+    assert result["changed"] and len(site.calls) == (values != {"a": 1})
+    spec = site.api.objects["ClusterPolicy//cluster-policy"]["spec"]
+    assert spec["daemonsets"] == {"updateStrategy": "RollingUpdate"}, "as its release has it"
+    assert spec["driver"]["upgradePolicy"] == {}, "which says nothing of it"
+    assert site.run(let_go(values), operator="gpu_operator")["changed"] is (values != {"a": 1})
+    assert site.api.writes == ["ClusterPolicy//cluster-policy"], "once"
+
+
+def test_a_hold_stays_where_it_is_wanted_and_in_check_mode() -> None:
+    for site, plan, hold in (
+        (Site(*held_alone(), check=True), let_go({"a": 1}), False),
+        (Site(*held_alone()), let_go({"a": 1}), True),  # upgrade.yml goes on
+        (Site(*held_alone()), let_go({"a": 1}, held=False), False),  # of the plan: no request is made for it
+    ):
+        result = site.run(plan, operator="gpu_operator", hold=hold)
+        assert result["changed"] is site.task.check_mode and site.api.writes == []
+    rolling = Site(*held_alone(daemonsets={"updateStrategy": "RollingUpdate"}))
+    assert rolling.run(let_go({"a": 1}), operator="gpu_operator")["changed"] is False
+
+
 def policy(version: str) -> dict[str, Any]:
     meta = {"name": "nic-cluster-policy"}
     spec = {"sriovDevicePlugin": {"version": version}}

@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""VFs are handed over from an old device plugin to the remaining one: when a node counts as having them back."""
+"""VFs are handed over from an old device plugin to the remaining one, or a plugin is restarted for its configuration:
+when a node counts as having them back."""
 
 from __future__ import annotations
 
@@ -10,11 +11,18 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import removal
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    Leftover,
+    Namespaces,
+    ObjectName,
+    Plan,
+    Resources,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import device_plugins, removal
 from support.fake_api import Api
 
 OLD, NEW, NET, VF = "sriov-device-plugin", "network-operator-sriov-device-plugin", "nics", "nvidia.com/vf"
+STATE = "state-SRIOV-device-plugin"
 UIDS = itertools.count(1)
 
 
@@ -67,7 +75,7 @@ class Kubelet(Api):
 
 def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 100.0) -> int:
     """The second in which the node's VFs are noted as handed over."""
-    monkeypatch.setattr(removal, "time", api)
+    monkeypatch.setattr(device_plugins, "time", api)
     leftover = Leftover(ObjectName("apps/v1", "DaemonSet", NET, OLD), "network_operator", "x", "y", True)
     plan = Plan(mode="sriov", leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
     removal.Removal(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
@@ -81,7 +89,7 @@ def test_a_count_of_before_the_restart_is_no_proof(monkeypatch: pytest.MonkeyPat
     assert handed_over(Kubelet(*[16] * 6, 0, 0, 16), monkeypatch) == 8
     assert handed_over(Kubelet(16, 0, 0, 16), monkeypatch) == 3
     # Restarted between two of its reports, it never says 0.
-    assert handed_over(Kubelet(16), monkeypatch) == removal.REPORTED
+    assert handed_over(Kubelet(16), monkeypatch) == device_plugins.REPORTED
 
 
 def test_a_run_that_was_killed_between_the_two_plugins_waits_for_the_vfs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,3 +104,37 @@ def test_a_run_that_was_killed_between_the_two_plugins_waits_for_the_vfs(monkeyp
 def test_vfs_that_do_not_come_back_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RdmaError, match="n0: 0 of 16 VFs allocatable"):
         handed_over(Kubelet(16, 0), monkeypatch, timeout=30)
+
+
+# ---- a plugin that reads its configuration only when it starts -------------------------------------------------------
+
+
+def configured(*nodes: str) -> Api:
+    """A pod per node, all but the last one made before the configuration was changed."""
+    config = {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"nvidia.network-operator.state": STATE}}
+    config["managedFields"] = [{"time": "2026-01-02T00:00:00Z"}]  # type: ignore[assignment]
+    api = Api({"kind": "ConfigMap", "metadata": {"name": "sriovdp", "namespace": NET, **config}})
+    for node in nodes:
+        made = pod(NEW, node)
+        made["metadata"]["labels"]["app"] = "sriovdp"
+        made["metadata"]["creationTimestamp"] = f"2026-01-0{3 if node == nodes[-1] else 1}T12:00:00Z"
+        api.add(made)
+    return api
+
+
+def test_only_pods_older_than_their_configuration_are_restarted_and_only_where_nothing_reloads_it() -> None:
+    api, spaces = configured("n0", "n1", "n2"), Namespaces(network_operator=NET)
+    assert list(device_plugins.outdated(api, Plan(restart_plugin="app=sriovdp", namespaces=spaces))) == ["n0", "n1"]
+    assert device_plugins.outdated(api, Plan(namespaces=spaces)) == {}
+    assert device_plugins.outdated(api, Plan(restart_plugin="app=x", namespaces=spaces)) == {}
+
+
+def test_a_restart_for_its_configuration_waits_for_the_vfs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the pod alone: the kubelet still said the count of before."""
+    api = Kubelet(16, 16, 0, 16)
+    monkeypatch.setattr(device_plugins, "time", api)
+    old = {key for key in api.objects if key.startswith(f"Pod/{NET}/{NEW}")}
+    plan = Plan(restart_plugin=f"name={NEW}", namespaces=Namespaces(network_operator=NET), resources=Resources("g", VF))
+    restart = device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)
+    restart.anew(lambda: device_plugins.pods(api, plan))
+    assert not old & set(api.objects) and api.now == 3

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
@@ -237,6 +237,23 @@ def test_ofed_goes_first_and_a_driver_with_modules_built_for_it_follows(peermem:
     assert api.renewed == [(owner, "n0") for owner in renewed]
 
 
+def test_a_node_whose_device_plugin_has_an_outdated_configuration_is_not_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = replace(plan(), restart_plugin="app=sriovdp")
+    api, changed = cluster(strategy="RollingUpdate"), "2026-01-02T00:00:00Z"
+    labels = {"nvidia.network-operator.state": "state-SRIOV-device-plugin"}
+    config = {"name": "sriovdp", "namespace": NICS, "labels": labels, "creationTimestamp": changed}
+    api.add({"kind": "ConfigMap", "metadata": config})
+    for name, at in (("n0", "2026-01-01T00:00:00Z"), ("n1", "2026-01-03T00:00:00Z")):
+        meta = {"name": name, "namespace": NICS, "labels": {"app": "sriovdp"}, "creationTimestamp": at}
+        api.add({"kind": "Pod", "metadata": meta, "spec": {"nodeName": name, "containers": []}})
+    assert Reading(api, made).waves("1")[0] == [["n0"]]
+    assert Reading(api, plan()).waves("1")[0] == []
+    seen = awaited(api, replace(made, nodes=made.nodes[:2]), monkeypatch, tmp_path)
+    assert [seen("vfs", True), seen("vfs", False), seen("vf_config", True)] == [["n1"], [], []], "in its wave"
+
+
 def test_the_version_that_runs_is_read_of_a_release_that_failed() -> None:
     labels = {"helm.sh/chart": "gpu-operator-v26.3.3"}
     template = {"spec": {"containers": [{"image": "nvcr.io/nvidia/gpu-operator:v26.3.3"}]}}
@@ -328,15 +345,24 @@ def test_killed_again_and_again() -> None:
         assert upgraded(api) and len(api.renewed) == len(set(api.renewed)) == 3 * len(NAMES), seed
 
 
-@pytest.mark.parametrize(("begun", "awaited"), [([], []), (["n0", "n2"], ["n1"]), (["n0", "n1", "n2"], None)])
+@pytest.mark.parametrize(("begun", "rest"), [([], []), (["n0", "n2"], ["n1"]), (["n0", "n1", "n2"], None)])
 def test_a_resumed_run_leaves_nodes_that_were_begun_to_their_wave(
-    begun: list[str], awaited: Any, monkeypatch: Any, tmp_path: Path
+    begun: list[str], rest: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     """A stage before the waves found them without VFs, and left them out of the run for good."""
     api = cluster()
     if begun:
         nodes(api, *begun).idle("fail", 0, True)
-    seen: list[Any] = []
+    seen = awaited(api, plan(["n0", "n1", "n2"]), monkeypatch, tmp_path)
+    assert seen("vfs", True) == rest
+    assert seen("vfs", False) == [], "any other run waits for all of them"
+
+
+def awaited(
+    api: Cluster, made: Plan, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Callable[[str, bool], Optional[list[str]]]:
+    """The nodes that a wait is narrowed to, [] = all of the plan, None = there is nothing to wait for."""
+    seen: list[list[str]] = []
 
     class View:
         def __init__(self, _watcher: Any, args: Any, _plan: Plan) -> None:
@@ -347,14 +373,16 @@ def test_a_resumed_run_leaves_nodes_that_were_begun_to_their_wave(
 
     monkeypatch.setattr(waiting, "View", View)
     monkeypatch.setattr(waiting, "Watcher", lambda _client: contextlib.nullcontext())
-    path = tmp_path / "plan.json"
-    run.write(path, plan(["n0", "n1", "n2"]))
-    args = {"for": "vfs", "plan": str(path), "nodes": [], "tolerate": True, "outdated": True}
-    found = waiting.wait(api, args, lambda _line: None)
-    assert seen == ([] if awaited is None else [awaited])
-    assert awaited is not None or (found["total"], found["late"]) == (0, {})
-    waiting.wait(api, {**args, "outdated": False}, lambda _line: None)
-    assert seen[-1] == [], "any other run waits for all of them"
+    run.write(folder / "plan.json", made)
+
+    def wait(target: str, outdated: bool) -> Optional[list[str]]:
+        args = {"for": target, "plan": str(folder / "plan.json"), "nodes": [], "tolerate": True, "outdated": outdated}
+        seen.clear()
+        found = waiting.wait(api, args, lambda _line: None)
+        assert seen or (found["total"], found["late"]) == (0, {})
+        return seen[0] if seen else None
+
+    return wait
 
 
 def test_nodes_outside_of_the_run_stay_and_are_named() -> None:

@@ -128,6 +128,31 @@ def test_the_shared_device_plugin_of_mode_shared_rolls_and_stops_no_job() -> Non
     assert "no new pod gets an RDMA device" in one.feels and not core.everywhere([one], {})
 
 
+@pytest.mark.parametrize(
+    ("change", "wanted", "reloads", "how"),
+    [
+        (None, "b", False, "waves"),
+        (None, "a", False, None),
+        (None, "b", True, None),  # its operator's hash of the configuration decides
+        (NETWORK, "b", False, "rolling"),
+    ],
+)
+def test_a_device_plugin_that_does_not_reload_its_configuration_restarts_in_waves(
+    change: Any, wanted: str, reloads: bool, how: Any
+) -> None:
+    """All nodes lost their VFs at once, before the first wave."""
+    made = Operands(
+        [daemonset("sriov-device-plugin", "m/sriovdp:1", state="state-SRIOV-device-plugin")],
+        OPERANDS["network_operator"],
+        TABLE["network_operator"],
+    )
+    image = {"repository": "m", "image": "sriovdp", "version": "1"}
+    live, spec = ({"sriovDevicePlugin": {**image, "config": text}} for text in ("a", wanted))
+    found = core.network_restarts(made, change, live, spec, {}, reloads)
+    assert [(item.how, item.nodes) for item in found] == ([(how, 4)] if how else [])
+    assert core.everywhere(found, {}) is (how == "waves")
+
+
 OFED_MADE = Operands(
     [daemonset("mofed-x-ds", "m/doca:1", state="state-OFED")],
     OPERANDS["network_operator"],
@@ -240,6 +265,8 @@ def test_rights_beyond_those_of_a_site_run() -> None:
     ofed = Plan(mode="sriov", ofed="operator", releases={"network_operator": Release("r", "nics", "c", "1")})
     found = {(item.verb, item.resource, item.namespace) for item in core.rights(ofed)}
     assert {("delete", "pods", "nics"), ("patch", "deployments", "nics")} <= found
+    old = Plan(mode="sriov", restart_plugin="app=x", releases={"network_operator": Release("r", "nics", "c", "1")})
+    assert ("delete", "pods", "nics") in {(item.verb, item.resource, item.namespace) for item in core.rights(old)}
     denied = core.lines(Upgrade(changes=(GPU,), denied=("cluster-wide: patch nodes",)), "current")
     assert "  not allowed cluster-wide: patch nodes" in denied
 

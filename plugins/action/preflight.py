@@ -21,14 +21,14 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is
         one."""
-        plan = run.read_plan(args["plan"], faulty=True)
+        plan = run.read_plan(args["plan"], faulty=not args["pods"])
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])
         book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
         view = plan_view.read(self.client, book, plan, plan_survey.kept(run_dir), args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"
         ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
-        findings = preflight.check(view, ignored, args["only"])
+        findings = preflight.check(view, ignored, args["only"] or (["tolerations"] if args["pods"] else []))
         place = run_dir / "findings-preflight-again.json" if again else first
         run.write(place, {"findings": findings, "ignored": ignored})
         for item in findings:

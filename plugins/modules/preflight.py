@@ -26,6 +26,20 @@ options:
     type: list
     elements: str
     default: []
+  pods:
+    description: >-
+      Compare the tolerations of these pods alone with the nodes' taints, and check nothing else: for a playbook that
+      makes no others. The pods of the host checks, of the NCCL test and scan, of those that load nvidia_peermem, and
+      of ib_write_bw.
+    type: list
+    elements: str
+    choices: [host_checks, nccl, peermem, perftest]
+    default: []
+  nodes:
+    description: Nodes whose taints are errors; those of others are warnings. Empty takes all of the plan.
+    type: list
+    elements: str
+    default: []
   ignore:
     description: Ids of checks to leave out. An unknown id is refused.
     type: list

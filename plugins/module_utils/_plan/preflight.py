@@ -75,6 +75,10 @@ class View:
     """Release -> the definitions of its chart."""
     read_only: bool = False
     """Whether the run creates nothing."""
+    pods: Sequence[str] = ()
+    """Entries of reach.OWN: the pods of the run, where it makes no others."""
+    needed: Sequence[str] = ()
+    """Nodes that the run needs; () = all of the plan."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
     plugins: Sequence[_leftovers.Plugin] = ()
@@ -311,8 +315,8 @@ def policies(view: View) -> Iterator[Finding]:
 
 def tolerated(view: View) -> Iterable[Finding]:
     """Taints of GPU nodes that keep pods of the run off, with the pods."""
-    everyone = reach.pods(view.plan, view.profile, view.survey.workloads)
-    return reach.findings(view.plan, view.nodes, everyone)
+    everyone = reach.pods(view.plan, view.profile, view.survey.workloads, view.pods)
+    return reach.findings(view.plan, view.nodes, everyone, view.needed)
 
 
 def ip_pool(view: View) -> Iterator[Finding]:

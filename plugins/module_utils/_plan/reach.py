@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts, Workload
@@ -26,6 +26,13 @@ OPERATORS_PODS = {
 }
 """Key of a list of tolerations in profiles and charts -> the pods that get it."""
 POLICIES = {"ClusterPolicy", "NicClusterPolicy"}
+OWN: dict[str, Union[str, host_objects.Daemon]] = {
+    "host_checks": host_objects.PROBE,
+    "nccl": "the NCCL test's workers",
+    "peermem": host_objects.PEERMEM,
+    "perftest": "the pods of ib_write_bw",
+}
+"""Pods of ours that come and go with a stage -> how they are called, or their DaemonSet."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,11 @@ class Pods:
     there: bool = False
 
 
-def pods(plan: Plan, profile: Json, workloads: Sequence[Workload]) -> list[Pods]:
-    """All pods of the run on GPU nodes: of our DaemonSets, of the operators, and of the test."""
+def pods(plan: Plan, profile: Json, workloads: Sequence[Workload], only: Sequence[str] = ()) -> list[Pods]:
+    """All pods of the run on GPU nodes: of our DaemonSets, of the operators, and of the test; with ``only`` the pods of
+    these entries of OWN alone, for a playbook that makes no others."""
+    if only:
+        return [_own(plan, name) for name in only]
     found = [_daemonset(item) for group in plan.objects.values() for item in group if item["kind"] == "DaemonSet"]
     found += [_policy(item) for group in plan.objects.values() for item in group if item["kind"] == "NicClusterPolicy"]
     daemonsets = [item for item in workloads if item.is_daemonset]
@@ -52,11 +62,19 @@ def pods(plan: Plan, profile: Json, workloads: Sequence[Workload]) -> list[Pods]
     if not any(one.name == OPERATORS_PODS[NFD] for one in found):
         found += [_live(item) for item in daemonsets if _is_nfd(item)]
     if plan.host_checks:
-        name = f"DaemonSet {plan.namespaces.own}/{host_objects.PROBE.name}"
-        found.append(Pods(name, tuple(tolerations.on_gpu_nodes(plan.tolerations))))
+        found.append(_own(plan, "host_checks"))
     if plan.tests:
-        found.append(Pods("the NCCL test's workers", plan.tolerations))
+        found.append(_own(plan, "nccl"))
     return found
+
+
+def _own(plan: Plan, name: str) -> Pods:
+    """Pods of an entry of OWN, as these are made from the plan."""
+    daemon = OWN[name]
+    if isinstance(daemon, str):
+        return Pods(daemon, plan.tolerations)
+    tolerated = tuple(tolerations.on_gpu_nodes(plan.tolerations))
+    return Pods(f"DaemonSet {plan.namespaces.own}/{daemon.name}", tolerated)
 
 
 def _daemonset(item: Json) -> Pods:
@@ -111,11 +129,13 @@ def _olm_nfd(plan: Plan, release: Release) -> Any:
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 
-def findings(plan: Plan, nodes: Sequence[NodeFacts], everyone: Sequence[Pods]) -> Iterator[Finding]:
-    """One per node with taints that keep pods off. An error for nodes of the run; a warning for those that it leaves
-    out anyway, unless none remains."""
-    planned = {node.name: node for node in plan.nodes}
-    left = [node for node in plan.nodes if not node.excluded]
+def findings(
+    plan: Plan, nodes: Sequence[NodeFacts], everyone: Sequence[Pods], names: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """One per node with taints that keep pods off. An error for nodes of the run, or those of ``names`` alone; a
+    warning for those that it leaves out anyway, unless none remains."""
+    planned = {node.name: node for node in plan.nodes if not names or node.name in names}
+    left = [node for node in planned.values() if not node.excluded]
     texts: dict[tuple[str, ...], tuple[str, str, bool]] = {}
     for node in sorted(nodes, key=lambda one: one.name):
         if node.name not in planned and node.shape not in plan.shapes:

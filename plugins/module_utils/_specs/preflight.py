@@ -16,6 +16,13 @@ SPEC: dict[str, Any] = {
     **RUN_PLAN,
     "read_only": {"type": "bool", "default": False},
     "only": {"type": "list", "elements": "str", "default": []},
+    "pods": {
+        "type": "list",
+        "elements": "str",
+        "default": [],
+        "choices": ["host_checks", "nccl", "peermem", "perftest"],
+    },
+    "nodes": {"type": "list", "elements": "str", "default": []},
     "ignore": {"type": "list", "elements": "str", "default": []},
     "vcn_cidrs": {"type": "list", "elements": "str", "default": []},
     "pod_cidrs": {"type": "list", "elements": "str", "default": []},

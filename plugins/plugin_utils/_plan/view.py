@@ -26,8 +26,8 @@ LOOKED_AT = 20
 
 
 def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json, *, check_mode: bool) -> preflight.View:
-    """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again, and
-    nothing that concerns the installation."""
+    """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again; with
+    that or ``args["pods"]`` nothing is read that concerns the installation."""
     again = bool(args["only"])
     found = preflight.View(
         plan=plan,
@@ -41,8 +41,10 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
         service_cidrs=args["service_cidrs"],
         pf_network=args["pf_network"],
         read_only=args["read_only"],
+        pods=args["pods"],
+        needed=args["nodes"],
     )
-    if again:
+    if again or args["pods"]:
         return found
     faults = helm.findings() if found.installs else []
     return dataclasses.replace(

@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
@@ -165,6 +166,36 @@ def test_openshift_gives_the_policy_and_nfd_what_they_need() -> None:
     # Its operator tolerates every NoSchedule by itself.
     soft = whole([gpu_node(taints=(GPU, TEAM))], seen, platform="openshift")
     assert "operand" not in soft.olm["gpu_operator"][0].resources[0].values
+
+
+def test_a_playbook_of_its_own_compares_its_own_pods_alone() -> None:
+    facts = nodes(first=(TEAM,))
+    made = whole(facts, host_checks=True)
+    for only, name in (
+        ("host_checks", "DaemonSet gpuops-rdma/gpuops-host-probe"),
+        ("peermem", "DaemonSet gpuops-rdma/gpuops-peermem"),
+        ("perftest", "the pods of ib_write_bw"),
+        ("nccl", "the NCCL test's workers"),
+    ):
+        (item,) = reach.findings(made, facts, reach.pods(made, {}, (), [only]))
+        assert (item.subject, item.severity) == ("n1", "error")
+        assert item.found == f"taint {TEAM} keeps off {name}" and f"'{TEAM}' to rdma_tolerations" in item.remedy
+    everyone = reach.pods(made, {}, (), ["host_checks", "perftest"])
+    assert [one.severity for one in reach.findings(made, facts, everyone, ["n1"])] == ["error"]
+    assert [one.severity for one in reach.findings(made, facts, everyone, ["n2"])] == ["warning"], "not of this run"
+
+
+def test_its_pods_have_the_tolerations_that_are_compared() -> None:
+    made = whole(nodes(TEAM), host_checks=True)
+    for daemon in (host_objects.PROBE, host_objects.PEERMEM):
+        (own,) = (one for one in reach.pods(made, {}, (), sorted(reach.OWN)) if daemon.name in one.name)
+        asked = {"image": "i", "tolerations": made.tolerations, "pull_secrets": (), "run": "r", "programs": {}}
+        objects = host_objects.objects(daemon, [SHAPES[H100]], [], "gpuops-rdma", interval=0, **asked)
+        (item,) = (one for one in objects if one["kind"] == "DaemonSet")
+        assert tuple(item["spec"]["template"]["spec"]["tolerations"]) == own.tolerations
+    run = perftest.Test("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
+    (own,) = reach.pods(made, {}, (), ["perftest"])
+    assert perftest.pod(run, 0, "n1")["spec"]["tolerations"] == [dict(one) for one in own.tolerations]
 
 
 def test_a_thousand_nodes_are_compared_quickly() -> None:

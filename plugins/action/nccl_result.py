@@ -34,7 +34,7 @@ class ActionModule(RdmaAction):
         history, good = (
             Path(self._loader.path_dwim(args[key])) if args[key] else None for key in ("history", "baseline")
         )
-        standard = Standard.of(args["thresholds"], history, good)
+        standard = Standard.of(args["thresholds"], history, good, args["mode"] or "")
         runs = self._runs(args)
         wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])] or runs
         verdicts = [
@@ -72,7 +72,9 @@ class ActionModule(RdmaAction):
             raise InputError("record needs history (the file) and shape (a known one).")
         when = now()
         records = [
-            thresholds.record(run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=when)
+            thresholds.record(
+                run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=when, mode=args["mode"] or ""
+            )
             for run, verdict in zip(runs, verdicts)
             if verdict.measured is not None
         ]
@@ -102,7 +104,7 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
         raise InputError(f"threshold must be above 0 GB/s, is {args['threshold']}.")
     if args["collective"] and args["collective"] not in COLLECTIVES:
         raise InputError(f"Unknown collective {args['collective']!r}. Known: {', '.join(COLLECTIVES)}.")
-    named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport", "checked", "hosts")
+    named = ("collective", "gpus", "algo", "exit_code", "hcas", "topology", "transport", "checked", "hosts", "mode")
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
         expect["max_bytes"] = bandwidth.size_bytes(args["max_bytes"])

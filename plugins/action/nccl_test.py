@@ -28,9 +28,8 @@ class ActionModule(RdmaAction):
         plan = base_run.read_plan(args["plan"])
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
-        standard = Standard.of(
-            args["thresholds"], *(Path(args[key]) if args[key] else None for key in ("history", "baseline"))
-        )
+        history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
+        standard = Standard.of(args["thresholds"], history, good, plan.mode)
         if self.check_mode:
             return self._check(plan, tests, args)
         with interruptible():

@@ -19,6 +19,6 @@ options:
     description:
     - A report.json, kept from a run that you found good. Where no public figure and no row of O(thresholds) applies,
       0.95 of its bandwidth is the threshold (C(baseline_share) of files/nccl.yml), for the same shape, collective and
-      number of nodes. Without it such a test is V(unjudged).
+      number of nodes. Without it such a test is V(unjudged). The report of a run in another mode is refused.
     type: path
 """

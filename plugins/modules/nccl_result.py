@@ -42,9 +42,15 @@ options:
   history:
     description:
       - File with this site's own results, one JSON object per line. It need not exist yet.
-      - From five passed runs of the same shape, collective, number of nodes, algorithm and size on, a run that passes
-        but is an outlier (median and MAD of the last 50) is V(degraded).
+      - From five passed runs of the same shape, O(mode), collective, number of nodes, algorithm and size on, a run that
+        passes but is an outlier (median and MAD of the last 50) is V(degraded).
     type: path
+  mode:
+    description:
+      - How the test's pods reached the fabric. A O(baseline) of another mode is refused, and results of another mode in
+        O(history) do not count. Without it neither is looked at.
+    type: str
+    choices: [sriov, shared, host]
   record:
     description: Add what was measured to O(history). Needs O(shape). Nothing is written in check mode.
     type: bool

@@ -13,6 +13,7 @@ description:
   and a ResourceFlavor per shape of the plan, for Volcano a HyperNode per domain.
 - HyperNodes follow the nodes when it runs again; none is made where Volcano's own discovery makes them of labels.
 - Refuses nodes whose labels are C(no-imds-data), because all of them would be one domain.
+- The playbook C(workload_network) runs it with C(rdma_workload_placement=true), alone or beside namespaces.
 - A Topology or ResourceFlavor of ours that differs in what cannot be changed is reported and left as it is.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff

@@ -2221,6 +2221,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
          "runtimePatches"),
         "workload.runtime",
     ),
+    "workload.served": (
+        "error",
+        "workload_lint",
+        "install the operator of that kind, or render the job as a kind that is served; Job needs none",
+        "workload.served",
+    ),
     "workload.shm": (
         "error",
         "workload_lint",

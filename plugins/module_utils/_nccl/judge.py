@@ -124,6 +124,7 @@ def judge(
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
     used, on each host with a rank of ``info_ranks``, by default all); ``checked`` (True: results must have been
     checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (why it is none of ours);
+    ``mode`` (of the run, for ``history``; "" = unknown);
     ``settings`` (what user or profile set that may change the bandwidth, as text: the table's thresholds are for the
     shape's own settings); ``silenced`` (what was set that keeps NCCL from printing INFO lines, as text).
     ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
@@ -477,6 +478,7 @@ def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Opti
         nodes=case.nodes,
         algo=_algo(case),
         size=row.size,
+        mode=str(case.expect.get("mode") or ""),
     )
 
 

@@ -113,6 +113,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
         "transport": True,
         "info_ranks": info_ranks(test),
         "checked": True,
+        "mode": test.mode,
         "settings": felt(test, table),
         "silenced": settings.silenced(test.settings),
     }

@@ -81,12 +81,20 @@ def from_site(table: Json, source: str) -> bool:
     return source in table.get("site", ())
 
 
-def with_baseline(table: Json, report: Json, name: str) -> Json:
+def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
     """The table with a row for each good result of an earlier report, after all others: it counts where no public
-    figure does. ``name``: the report's, for messages. ``InputError`` if it has no good result.
+    figure does. ``name``: the report's, for messages; ``mode``: of the runs to judge, "" = unknown. ``InputError`` if
+    it has no good result, or is of another mode.
 
     A result is good if everything but its bandwidth was proven: it passed, or was unjudged for want of a threshold.
     """
+    plan = report.get("plan")
+    was = str(plan.get("mode") or "") if isinstance(plan, dict) else ""
+    if mode and was and was != mode:
+        raise InputError(
+            f"{name} is no baseline of mode {mode}: it is of mode {was}, in which pods reach the fabric another way. "
+            f"Give the report of a run in mode {mode} that you found good."
+        )
     rows, others = [], []
     tests = report.get("nccl")
     for item in tests if isinstance(tests, list) else []:
@@ -168,8 +176,17 @@ class Baseline:
         return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
 
 
-def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[int], algo: str, when: str) -> Json:
-    """One line of a site's history file. ``nodes`` and ``algo`` as for ``judge``; ``when``: UTC, ISO 8601."""
+def record(
+    run: NcclRun,
+    verdict: NcclVerdict,
+    *,
+    shape: Shape,
+    nodes: Optional[int],
+    algo: str,
+    when: str,
+    mode: str = "",
+) -> Json:
+    """One line of a site's history file. ``nodes``, ``algo`` and ``mode`` as for ``judge``; ``when``: UTC, ISO 8601."""
     return {
         "v": 1,
         "time": when,
@@ -180,19 +197,22 @@ def record(run: NcclRun, verdict: NcclVerdict, *, shape: Shape, nodes: Optional[
         "size": verdict.size,
         "busbw": verdict.measured,
         "verdict": verdict.verdict,
+        **({"mode": mode} if mode else {}),
     }
 
 
 def baseline(
-    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int
+    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int, mode: str = ""
 ) -> Optional[Baseline]:
-    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Other records are ignored."""
+    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Other records are ignored; those
+    of a time when records had no mode count for each."""
     alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
     found = [
         float(item["busbw"])
         for item in history
         if isinstance(item, dict)
         and all(item.get(key) == value for key, value in alike.items())
+        and (not mode or item.get("mode") in (None, "", mode))
         and _is_number(item.get("size"))
         and _is_number(item.get("busbw"))
         and NEAR * size <= item["size"] <= size / NEAR

@@ -21,6 +21,7 @@ SPEC: dict[str, Any] = {
     "gpus": {"type": "int"},
     "threshold": {"type": "float"},
     "history": {"type": "path"},
+    "mode": {"type": "str", "choices": ["sriov", "shared", "host"]},
     "record": {"type": "bool", "default": False},
     "transport": {"type": "bool", "default": False},
     "checked": {"type": "bool", "default": False},

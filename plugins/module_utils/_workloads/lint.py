@@ -187,6 +187,7 @@ def _with_own(documents: Sequence[Any], around: Around) -> Around:
     networks = None if around.networks is None else dict(around.networks)
     spaces = None if around.namespaces is None else dict(around.namespaces)
     queues = None if around.queues is None else dict(around.queues)
+    served = None if around.served is None else dict(around.served)
     covered = {}
     objects = [one for one in documents if isinstance(one, dict)]
     for one in objects:
@@ -202,6 +203,8 @@ def _with_own(documents: Sequence[Any], around: Around) -> Around:
             networks[place] = resource_of(one)
         elif kind == "Namespace" and spaces is not None:
             spaces[str(meta.get("name"))] = mapping(meta.get("labels"))
+        elif kind == "CustomResourceDefinition" and served is not None:
+            served.update(dict.fromkeys(reading.served_by(one), True))
         elif kind == "ClusterQueue":
             covered[str(meta.get("name"))] = covered_by(one)
     for one in objects:
@@ -210,7 +213,13 @@ def _with_own(documents: Sequence[Any], around: Around) -> Around:
             target = str(mapping(one.get("spec")).get("clusterQueue"))
             queues[f"{meta.get('namespace') or 'default'}/{meta.get('name')}"] = covered.get(target, ())
     return dataclasses.replace(
-        around, config_maps=maps, runtimes=runtimes, networks=networks, namespaces=spaces, queues=queues
+        around,
+        config_maps=maps,
+        runtimes=runtimes,
+        networks=networks,
+        namespaces=spaces,
+        queues=queues,
+        served=served,
     )
 
 

@@ -10,6 +10,7 @@ but not what it is or whose memory it came from, so that they can convict and ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
@@ -29,6 +30,7 @@ BYTES = {"tx_bytes_phy": 1, "rx_bytes_phy": 1, "port_xmit_data": 4, "port_rcv_da
 """Counter of a port -> bytes of one; InfiniBand counts words of four."""
 WAYS = (("tx_bytes_phy", "rx_bytes_phy"), ("port_xmit_data", "port_rcv_data"))
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+_ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,7 @@ def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> 
     if kinds.LAUNCHER not in [one.role for one in found] or not phases <= {"Succeeded", "Failed"}:
         return []
     there = {str(one["metadata"]["name"]) for one in pods}
-    groups = [group for facts in transports.values() for group in facts.get("by_host") or ()]
-    nodes = iter(sorted({host for group in groups for host in group["hosts"]}))
+    nodes = iter(sorted(_hosts(transports)))
     made = []
     for one in found:
         for index in range(one.replicas or 0) if _gpus(one.spec) else ():
@@ -160,6 +161,53 @@ def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> 
                 place = {"nodeName": next(nodes, "")} if one.spec.get("hostNetwork") is True else {}
                 made.append({"metadata": meta, "spec": {**one.spec, **place}, "status": {"phase": "Succeeded"}})
     return made
+
+
+def names(node: Json) -> tuple[str, tuple[str, ...]]:
+    """A Node's name, and the others under which its processes may print: OKE names nodes by address, and NCCL prints
+    what the system is called."""
+    meta, status = mapping(node.get("metadata")), mapping(node.get("status"))
+    labels = mapping(meta.get("labels"))
+    found = [str(labels[key]) for key in ("kubernetes.io/hostname", "hostname") if labels.get(key)]
+    found += [str(one["address"]) for one in dicts(status.get("addresses")) if one.get("address")]
+    name = str(meta.get("name"))
+    return name, tuple(dict.fromkeys(one for full in found for one in (full, _short(full)) if one != name))
+
+
+def strange(transports: Mapping[str, Json], pods: Sequence[Json]) -> bool:
+    """Whether logs name hosts that are neither pods nor the nodes of pods."""
+    known = {str(mapping(one.get("metadata")).get("name")) for one in pods}
+    known |= {str(mapping(one.get("spec")).get("nodeName")) for one in pods}
+    return any(host not in known and _short(host) not in known for host in _hosts(transports))
+
+
+def by_node(transports: Mapping[str, Json], nodes: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Json]:
+    """The logs' facts with nodes' names where a host is called by another. ``nodes``: of ``names``. A name that two
+    nodes have is left."""
+    owners: dict[str, set[str]] = {}
+    for name, others in nodes:
+        for one in (name, *others):
+            owners.setdefault(one, set()).add(name)
+    of = {one: next(iter(own)) for one, own in owners.items() if len(own) == 1}
+
+    def renamed(group: Json) -> Json:
+        return {**group, "hosts": [of.get(host) or of.get(_short(host)) or host for host in group["hosts"]]}
+
+    return {
+        pod: {**facts, "by_host": [renamed(one) for one in facts["by_host"]]} if facts.get("by_host") else facts
+        for pod, facts in transports.items()
+    }
+
+
+def _hosts(transports: Mapping[str, Json]) -> set[str]:
+    return {
+        str(host) for facts in transports.values() for group in facts.get("by_host") or () for host in group["hosts"]
+    }
+
+
+def _short(host: str) -> str:
+    """Without its domain; an address has none."""
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]
 
 
 def _gpus(spec: Json) -> int:
@@ -235,15 +283,15 @@ def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
 def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
     """(pod, its host's facts). A launcher's log has the lines of all hosts; a rank's own log those of its own, under
     whatever name."""
-    names: dict[str, str] = {}
+    known: dict[str, str] = {}
     for one in pods:
-        names.update({name: one.name for name in (one.name, one.host, one.host.partition(".")[0]) if name})
+        known.update({name: one.name for name in (one.name, one.host, _short(one.host)) if name})
     best: dict[str, Json] = {}
     for printer, facts in transports.items():
         groups = [(host, group) for group in facts.get("by_host") or () for host in group["hosts"]]
         for host, group in groups:
             alone = printer if len(groups) == 1 and any(one.name == printer for one in pods) else ""
-            pod = alone or names.get(host) or names.get(host.partition(".")[0], "")
+            pod = alone or known.get(host) or known.get(_short(host), "")
             if pod and group["ranks"] >= best.get(pod, {"ranks": -1})["ranks"]:
                 best[pod] = group
     yield from best.items()

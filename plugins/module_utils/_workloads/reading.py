@@ -64,6 +64,8 @@ class Around:
     """``namespace/name`` -> resource of every NetworkAttachmentDefinition."""
     namespaces: Optional[Mapping[str, Mapping[str, str]]] = None
     """Name -> labels."""
+    served: Optional[Mapping[str, bool]] = None
+    """``apiVersion Kind`` of the documents' jobs -> whether the cluster serves it."""
     queues: Optional[Mapping[str, tuple[str, ...]]] = None
     """Kueue's LocalQueues, ``namespace/name`` -> resources that their ClusterQueue covers."""
     runtimes: Mapping[str, Json] = field(default_factory=dict)
@@ -213,6 +215,14 @@ def _rank(template: Template, namespace: str, templates: list[Template], around:
             settings = _settings(template, one, path, namespace, templates, around)
             yield Rank(template, one, path, asks, gpus, asks.get(around.vf_resource, 0), networks, settings)
             return
+
+
+def served_by(definition: Json) -> Iterator[str]:
+    """``apiVersion Kind`` of all that a CustomResourceDefinition serves."""
+    spec = mapping(definition.get("spec"))
+    for one in dicts(spec.get("versions")):
+        if one.get("served") is not False:
+            yield f"{spec.get('group')}/{one.get('name')} {mapping(spec.get('names')).get('kind')}"
 
 
 # ---- networks --------------------------------------------------------------------------------------------------------

@@ -61,6 +61,12 @@ def _mode(job: Job, rank: Rank) -> str:
     return job.around.mode
 
 
+def served(job: Job, limits: Json) -> Faults:
+    name = f"{job.document['apiVersion']} {job.kind.kind}"
+    if (job.around.served or {}).get(name) is False:
+        yield Fault(f"the cluster does not serve {name}", "a kind of kubectl api-resources")
+
+
 def runtime(job: Job, limits: Json) -> Faults:
     if job.kind.kind != "TrainJob" or job.runtime is not None:
         return
@@ -619,12 +625,13 @@ def _cut(value: str) -> str:
 CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
     one.__name__: one
     for one in (
-        runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus, host_access,
+        served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
+        host_access,
         dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_hca, nccl_gid, nccl_interface,
         nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration, tolerates_all, room, queue,
         pod_security, sidecar, locality,
     )
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""
-FACTS = ("shape", "nodes", "networks", "namespaces", "queues")
+FACTS = ("shape", "nodes", "networks", "namespaces", "queues", "served")
 """What a rule may need of ``Around``."""

@@ -76,7 +76,8 @@ class ShapeScan:
         seen = seen or Seen()
         self.plan, self.entry, self.args, self.boots = plan, entry, args, seen.boots
         self._show = show
-        self.standard = Standard.of(args["thresholds"], None, Path(args["baseline"]) if args["baseline"] else None)
+        good = Path(args["baseline"]) if args["baseline"] else None
+        self.standard = Standard.of(args["thresholds"], None, good, plan.mode)
         self.name, self.shape = scan_name(entry), files.shapes(plan.site_shapes)[entry.shape]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, seen.marked)]

@@ -25,14 +25,15 @@ class Standard:
     path: Optional[Path] = None
 
     @classmethod
-    def of(cls, rows: Sequence[Json], path: Optional[Path], good: Optional[Path] = None) -> Standard:
+    def of(cls, rows: Sequence[Json], path: Optional[Path], good: Optional[Path] = None, mode: str = "") -> Standard:
         """With a site's own ``rows``; ``path``: its history; ``good``: the report of a run that counts where no public
-        threshold does. InputError for a faulty row, and an unreadable file."""
+        threshold does; ``mode``: of the runs to judge, "" = unknown. InputError for a faulty row, an unreadable
+        file, and a report of another mode."""
         if path is not None:
             nccl_history.read(path)  # a file that cannot be read is reported before a job is created
         table = thresholds.with_site(files.nccl(), rows)
         if good is not None:
-            table = thresholds.with_baseline(table, run.read(good), str(good))
+            table = thresholds.with_baseline(table, run.read(good), str(good), mode)
         return cls(table, path)
 
     @property
@@ -44,7 +45,13 @@ class Standard:
         """Appends a measured result to the history file, if there is one. InputError if it cannot be written."""
         if self.path is not None and verdict.measured is not None:
             line = thresholds.record(
-                run, verdict, shape=shape, nodes=len(test.nodes), algo=test.algo or "default", when=now()
+                run,
+                verdict,
+                shape=shape,
+                nodes=len(test.nodes),
+                algo=test.algo or "default",
+                when=now(),
+                mode=test.mode,
             )
             nccl_history.append(self.path, [line])
 

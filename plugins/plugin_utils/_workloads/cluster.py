@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, lint
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import (
     Around,
@@ -100,6 +100,7 @@ def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Arou
         networks=networks,
         namespaces=_readable(lambda: dict(_namespaces(client, spaces))),
         queues=_readable(lambda: _queues(client)),
+        served=_readable(lambda: dict(_served(client, objects))),
         runtimes=_readable(lambda: dict(_runtimes(client, objects))) or {},
         config_maps=_readable(lambda: dict(_config_maps(client, objects))) or {},
     )
@@ -135,6 +136,16 @@ def _namespaces(client: Client, names: Iterable[str]) -> Iterator[tuple[str, Map
         found = client.find(client.path("v1", "Namespace", name=name))
         if found:
             yield name, mapping(found["metadata"].get("labels"))
+
+
+def _served(client: Client, objects: Sequence[Json]) -> Iterator[tuple[str, bool]]:
+    """``apiVersion Kind`` of each job, and whether the cluster serves it."""
+    for version, kind in {(str(one["apiVersion"]), str(one["kind"])) for one in objects if kinds.kind_of(one)}:
+        try:
+            client.resource(version, kind)
+            yield f"{version} {kind}", True
+        except NotFound:
+            yield f"{version} {kind}", False
 
 
 def _queues(client: Client) -> dict[str, tuple[str, ...]]:

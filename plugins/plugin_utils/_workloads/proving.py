@@ -60,6 +60,7 @@ def result(
         raise InputError(f"{kinds.reference(job)} has no pods: nothing runs that could be looked at.")
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
     facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
+    facts = _by_node(client, job, before, facts)
     gone = prove.deleted(job, before, facts)
     resource = args["resource"] or (plan.resources.vf if plan else "") or _resource([*before, *gone])
     shapes = _shapes(client, [*before, *gone], known, args["shape"])
@@ -121,6 +122,17 @@ def _pods(client: Client, path: str, selector: str) -> list[Json]:
         return client.list(path, label_selector=selector)
     one = client.find(path)
     return [one] if one else []
+
+
+def _by_node(client: Client, job: Json, pods: Sequence[Json], facts: dict[str, Json]) -> dict[str, Json]:
+    """The logs' facts with nodes' names for the names of their systems, which pods on the host network print."""
+    specs = [one.spec for one in kinds.templates(job)] + [mapping(one.get("spec")) for one in pods]
+    if not prove.strange(facts, pods) or not any(one.get("hostNetwork") is True for one in specs):
+        return facts
+    try:
+        return prove.by_node(facts, client.projected("/api/v1/nodes", prove.names))
+    except Forbidden:  # what the logs name is then nobody's
+        return facts
 
 
 def _resource(pods: Iterable[Json]) -> str:

@@ -228,6 +228,18 @@ def test_only_good_runs_of_the_same_kind_count():
     assert base([line(100.0)] * 60 + [line(500.0)] * 50).median == 500.0
 
 
+def test_results_of_another_mode_are_no_history():
+    verdict = NcclVerdict("pass", "", measured=500.0, size=8 << 30)
+    kept = thresholds.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="", mode="sriov")
+    assert kept["mode"] == "sriov"
+    of = [line(400.0, mode="host")] * 6
+    assert base([*USUAL, *of], mode="sriov") == base(USUAL), "records of before have no mode and count"
+    assert base(of, mode="sriov") is None and base(of, mode="host").median == base(of).median == 400.0
+    other = [{**one, "mode": "host"} for one in USUAL]
+    assert judged(RUN, history=other, mode="sriov").verdict == "pass"
+    assert judged(RUN, history=other, mode="host").verdict == judged(RUN, history=other).verdict == "degraded"
+
+
 def test_an_outlier_that_passes_is_degraded():
     found = judged(RUN, history=USUAL)
     assert (found.verdict, found.baseline) == ("degraded", 500.0)
@@ -283,6 +295,19 @@ def test_a_baseline_does_not_replace_a_public_figure():
     table = thresholds.with_baseline(samples.TABLE, report(judged(samples.model_run(H100, 2, **LARGE)), shape=H100.name,
                                                            measured=100.0), "report.json")  # fmt: skip
     assert judged(samples.model_run(H100, 2, "all_reduce", slow=0.5, **LARGE), table=table).verdict == "fail"
+
+
+def test_a_baseline_is_of_the_mode_of_the_run():
+    first = judged(samples.model_run(LAB, 2, "all_reduce", **LARGE), LAB)
+    of_sriov = {**report(first), "plan": {"mode": "sriov"}}
+    for mode in ("shared", "host"):
+        with pytest.raises(InputError, match=rf"good\.json is no baseline of mode {mode}: it is of mode sriov"):
+            thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode)
+    alike = [thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode) for mode in ("sriov", "")]
+    # A report that does not say its mode, and one whose plan is no mapping, count as before.
+    alike += [thresholds.with_baseline(samples.TABLE, {**report(first), **odd}, "good.json", "host")
+              for odd in ({}, {"plan": {}}, {"plan": None})]  # fmt: skip
+    assert all(table == alike[0] for table in alike)
 
 
 @pytest.mark.parametrize(("changes", "why"), [

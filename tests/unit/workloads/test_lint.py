@@ -47,6 +47,7 @@ KNOWN = Around(
     networks={NAD: VF, "team-a/other": ""},
     namespaces={"team-a": {}},
     queues={"team-a/train": (GPU, VF, "cpu", "memory")},
+    served={"kubeflow.org/v1 PyTorchJob": True},
     runtimes={"ClusterTrainingRuntime/torch-rdma": runtime()},
 )
 HOST = dataclasses.replace(KNOWN, mode="host", runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("host")})
@@ -300,6 +301,8 @@ MISTAKES: dict[str, tuple[str, Any, str, Around]] = {
         KNOWN, namespaces={"team-a": {rules.ENFORCE: "baseline"}})),
     "queue without VFs": ("JobSet", lambda one: None, "queue", dataclasses.replace(KNOWN, queues={"team-a/train": (GPU,)})),
 }  # fmt: skip
+ABSENT = dataclasses.replace(KNOWN, served={"kubeflow.org/v1 PyTorchJob": False})
+MISTAKES["a kind without its operator"] = ("PyTorchJob", lambda one: None, "served", ABSENT)
 MISTAKES["no fabric at all"] = ("JobSet", nothing_of_the_fabric, "fabric", KNOWN)
 MISTAKES["not on the host network"] = ("JobSet", lambda one: worker(one)["spec"].pop("hostNetwork"), "fabric", HOST)
 WARNINGS: dict[str, tuple[str, Any, str, Around]] = {

@@ -164,3 +164,21 @@ def test_the_result_in_a_line() -> None:
     assert linted.line({**known, "jobs": ["Job a"]}) == "Job a, for BM.GPU.H100.8 in mode sriov: clean"
     some = {"shape": "", "mode": "host", "jobs": ["a", "b"], "counts": {"error": 1, "unknown": 2, "warning": 3}}
     assert linted.line(some) == "2 jobs, for no known shape in mode host: 1 error, 2 unknown, 3 warnings"
+
+
+def test_a_kind_that_the_cluster_does_not_serve_is_named() -> None:
+    api = cluster(absent=("PyTorchJob",))
+    result = run(api, definitions=[users_jobs.job("PyTorchJob"), users_jobs.job("Job")], fail_when="never")
+    (found,) = (one for one in result["findings"] if one["id"] == "workload.served")
+    assert found["subject"] == "PyTorchJob team-a/train" and found["severity"] == "error"
+    assert found["found"] == "the cluster does not serve kubeflow.org/v1 PyTorchJob" and api.writes == []
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pytorchjobs.kubeflow.org"},
+        "spec": {"group": "kubeflow.org", "names": {"kind": "PyTorchJob"}, "versions": [{"name": "v1"}]},
+    }
+    brought = run(api, definitions=[users_jobs.job("PyTorchJob"), definition], fail_when="never")
+    assert "workload.served" not in {one["id"] for one in brought["findings"]}
+    alone = run(None, definitions=[users_jobs.job("PyTorchJob")], cluster=False, fail_when="never")
+    assert alone["unchecked"]["workload.served"] == ["served"], "no cluster is asked"

@@ -228,7 +228,7 @@ def test_a_job_without_all_of_its_pods_proves_nothing_about_the_others() -> None
 # ---- a job that has ended ----------------------------------------------------------------------------------------------
 
 
-def ended(log: Any, mode: str = "sriov", kind: str = "MPIJob", **status: Any) -> dict[str, Any]:
+def ended(log: Any, mode: str = "sriov", kind: str = "MPIJob", nodes: Any = (), **status: Any) -> dict[str, Any]:
     """Of a job whose launcher alone is left."""
     job, label, name = users_jobs.job(kind, mode), "training.kubeflow.org/job-name", "train-launcher-x7k2p"
     if kind == "VolcanoJob":
@@ -238,7 +238,7 @@ def ended(log: Any, mode: str = "sriov", kind: str = "MPIJob", **status: Any) ->
     launcher["spec"]["containers"][0]["resources"] = {}
     launcher["metadata"]["labels"] = {label: "train"}
     asked = {"kind": "Job", "api_version": "batch.volcano.sh/v1alpha1"} if kind == "VolcanoJob" else {"kind": kind}
-    return run(launcher, job=job, logs={name: log}, **asked)
+    return run(launcher, job=job, logs={name: log}, more=nodes, **asked)
 
 
 @pytest.mark.parametrize(("kind", "host"), [("MPIJob", "train-worker"), ("VolcanoJob", "train-node")])
@@ -256,6 +256,50 @@ def test_a_job_that_has_ended_is_proven_by_its_launchers_log(kind: str, host: st
 def test_on_the_host_network_the_launcher_names_the_nodes() -> None:
     result = ended([*lines("n0"), *lines("n1")], "host")
     assert (result["verdict"], [one["node"] for one in result["pods"]]) == ("pass", ["n0", "n1"])
+
+
+OF_OKE = {"inst-0": "10.140.0.1", "inst-1": "10.140.0.2"}
+"""What a host's system is called -> its node."""
+
+
+def addressed(host: str, address: str, **labels: str) -> Any:
+    made = node(address)
+    made["metadata"]["labels"].update({"kubernetes.io/hostname": address, "hostname": host, **labels})
+    made["status"] = {"addresses": [{"type": "InternalIP", "address": address}]}
+    return made
+
+
+def of_oke(log: Any, **more: Any) -> dict[str, Any]:
+    """A job on the host network of nodes that are named by addresses."""
+    nodes = [addressed(host, address) for host, address in OF_OKE.items()]
+    return ended(log, "host", nodes=more.pop("nodes", nodes), **more)
+
+
+def test_nodes_that_are_named_by_addresses_are_found_by_what_their_systems_are_called() -> None:
+    result = of_oke([*lines("inst-0"), *lines("inst-1.sub.vcn.oraclevcn.com")])
+    assert (result["verdict"], [one["node"] for one in result["pods"]]) == ("pass", sorted(OF_OKE.values()))
+    assert of_oke([*lines("inst-0"), *lines("inst-1", gdr="")])["verdict"] == "fail"
+    internal = addressed("x", "ignored")
+    internal["status"]["addresses"] += [{"type": "Hostname", "address": "inst-1"}]
+    both = [addressed("inst-0", "10.140.0.1"), internal]
+    assert of_oke([*lines("inst-0"), *lines("inst-1")], nodes=both)["verdict"] == "pass", "by the node's addresses"
+
+
+def test_a_name_that_two_nodes_have_is_nobodys() -> None:
+    twice = [addressed("inst-0", "10.140.0.1"), addressed("inst-0", "10.140.0.2")]
+    result = of_oke([*lines("inst-0"), *lines("inst-1")], nodes=twice)
+    assert result["verdict"] == "unknown", result
+
+
+def test_an_address_has_no_domain() -> None:
+    """10.9.9.9 was taken for 10.140.0.2, since both begin with 10."""
+    pods = [pod("train-0", "10.140.0.1", "host"), pod("train-1", "10.140.0.2", "host")]
+    nodes = [addressed(host, address) for host, address in OF_OKE.items()]
+    logs = {"train-0": [*lines("10.140.0.1"), *lines("10.9.9.9")]}
+    result = run(*pods, logs=logs, more=nodes)
+    assert result["verdict"] == "unknown" and ("prove.info", "train-1") in ids(result)
+    logs = {"train-0": [*lines("inst-0"), *lines("inst-1")]}
+    assert run(*pods, logs=logs, more=nodes)["verdict"] == "pass", "one rank's log may have the lines of all"
 
 
 def test_what_the_launcher_does_not_show_is_unknown() -> None:

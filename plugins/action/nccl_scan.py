@@ -19,6 +19,7 @@ class ActionModule(RdmaAction):
         """The worst verdict of all shapes with its reason, and each scan; in check mode or with ``plan_only`` what
         would run. Failed on request unless it is a pass."""
         plan = base_run.read_plan(args["plan"])
+        plan.require_rdma("an NCCL scan")
         entries = choice.chosen(plan, args["tests"])
         if args["plan_only"]:
             outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]

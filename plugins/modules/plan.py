@@ -306,6 +306,17 @@ options:
     description: Seconds for the test itself.
     type: int
     default: 1800
+  expect_transport:
+    description:
+    - What carries NCCL's data between nodes. V(rdma), RDMA with GPUDirect, which the verdict demands.
+    - V(socket), TCP on the pods' network, for nodes without RDMA NICs and for labs; needs O(mode=host). Nodes of any
+      shape take part, pods get GPUs alone, the host checks of the NICs and all thresholds that follow from a NIC line
+      do not apply. The verdict demands sockets on each host, and says so.
+    type: str
+    choices:
+    - rdma
+    - socket
+    default: rdma
   topology:
     description: 'NCCL topology file: V(auto) and V(none) leave it to NCCL, V(file) renders one from files/topology.'
     type: str

@@ -113,7 +113,7 @@ def machine(request: pytest.FixtureRequest, pool: Pool, tmp_path_factory: pytest
 
 @dataclass(frozen=True)
 class Lab:
-    """The cluster, and this machine's shape file as discover.yml wrote it; a known one in a rehearsal."""
+    """The cluster, and this machine's shape file as discover.yml wrote it; in a rehearsal one of two H100."""
 
     cluster: Real
     shapes: str
@@ -125,7 +125,11 @@ class Lab:
 def lab(machine: Real) -> Lab:
     shapes = machine.folder / "shapes"
     if REHEARSAL:
-        return Lab(machine, "", "", "BM.GPU.H100.8")
+        count = len(gpus.found()) // len(machine.nodes())
+        model = {"model": "NVIDIA H100 80GB HBM3", "pci": [f"0000:0{1 + number}:00.0" for number in range(count)]}
+        shapes.mkdir()
+        (shapes / f"{SHAPE}.yml").write_text(json.dumps({"name": SHAPE, "gpu": model}))
+        return Lab(machine, str(shapes), "")
     inputs = {"rdma_discover_name": SHAPE, "rdma_shapes_dir": str(shapes), "rdma_nodes": machine.nodes()}
     given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
     done = machine.done("ansible-playbook", "playbooks/discover.yml", *given, timeout=300)

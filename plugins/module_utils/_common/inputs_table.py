@@ -109,6 +109,7 @@ INPUTS: dict[str, bool] = {
     "rdma_discover_name": False,
     "rdma_discover_ports": False,
     "rdma_driver": False,
+    "rdma_expect_transport": False,
     "rdma_expected_nodes": False,
     "rdma_gpu_operator_catalog_image": False,
     "rdma_gpu_operator_channel": False,

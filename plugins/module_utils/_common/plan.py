@@ -20,6 +20,8 @@ T = TypeVar("T")
 SCHEMA_VERSION = 2
 INSTALLS = ("install", "upgrade", "adopt")
 """Actions of a release that install something."""
+SOCKET = "socket"
+"""``expect_transport`` of a run without RDMA."""
 INPUT = "plan.input"
 """Id of the finding about invalid input."""
 
@@ -159,7 +161,8 @@ class Addon:
 class Release:
     """One operator as it is to be, and what is to be done about it.
 
-    ``action``: install, upgrade, adopt, none, refuse; enable, configure, wait for add-ons of OKE; olm.
+    ``action``: install, upgrade, adopt, none, refuse; absent (not there, and not needed); enable, configure, wait for
+    add-ons of OKE; olm.
     """
 
     name: str
@@ -196,6 +199,11 @@ class Release:
     def installs(self) -> bool:
         """Whether the action installs something."""
         return self.action in INSTALLS
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether others than Helm care for it: OLM, or a device plugin that needs no operator."""
+        return self.action in ("olm", "absent")
 
 
 @dataclass(frozen=True)
@@ -384,6 +392,8 @@ class Plan:
     server_version: str = ""
     profile: str = ""
     mode: str = ""
+    expect_transport: str = "rdma"
+    """What must carry NCCL's data between nodes: rdma or socket."""
     launcher: str = ""
     install: str = ""
     driver: str = ""
@@ -449,6 +459,19 @@ class Plan:
     def by_plugin(self) -> bool:
         """Whether a device plugin of the Network Operator gives pods their RDMA devices (modes sriov and shared)."""
         return self.mode in ("sriov", "shared")
+
+    @property
+    def sockets(self) -> bool:
+        """Whether the run is one without RDMA: pods get GPUs alone, and NCCL uses TCP between nodes."""
+        return self.expect_transport == SOCKET
+
+    def require_rdma(self, what: str) -> None:
+        """InputError if the run is one without RDMA, which ``what`` measures."""
+        if self.sockets:
+            text = (
+                f"Cannot run {what}: it measures RDMA, and the plan is of a run without (rdma_expect_transport=socket)"
+            )
+            raise InputError(f"{text}. Make the plan without that input.")
 
     def offered(self, vfs: Optional[int]) -> Optional[int]:
         """How many of ``resources.vf`` a node with so many VFs offers in this mode; None if ``vfs`` is unknown."""

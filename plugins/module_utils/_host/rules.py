@@ -299,6 +299,16 @@ def _need(ok: bool, found: str, expected: str) -> Answer:
     return None if ok else Bad(found, expected)
 
 
+RDMA_GROUPS = ("nic", "port", "sriov", "gpudirect", "rdma", "counters")
+RDMA_RULES = (
+    "nic.relaxed-ordering",
+    "memlock.runtime",
+    "memlock.ssh",
+    "host.acs",
+    "host.default-route",
+    "driver.ib-umad",
+)
+"""Rules of other groups that are about RDMA."""
 SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
     "mode-host": (lambda host: not host.sriov, "only mode sriov uses VFs"),
     "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
@@ -1116,6 +1126,11 @@ def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -
     if not chosen:
         raise InputError("No host rule is left: every selected rule is muted.")
     return chosen
+
+
+def of_rdma(rules: Table) -> list[str]:
+    """IDs of the rules that only a run over RDMA depends on."""
+    return [rule.id for rule in rules.rules if rule.group in RDMA_GROUPS or rule.id in RDMA_RULES]
 
 
 def _near(name: str, ids: Sequence[str]) -> str:

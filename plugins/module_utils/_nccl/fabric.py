@@ -145,7 +145,7 @@ def needs_host_network(mode: str, shape: Shape) -> bool:
 def of_plan(plan: Plan) -> Json:
     """Fields of Fabric, and of a test's job, that are the same for all pods of a plan."""
     return {
-        "mode": plan.mode,
+        "mode": "" if plan.sockets else plan.mode,
         "gpu_resource": plan.resources.gpu,
         "vf_resource": plan.resources.vf,
         "network": plan.network,

@@ -67,6 +67,7 @@ class Test:
     gpus_per_node: int
     image: str
     mode: str = "sriov"
+    """"" = without RDMA, over TCP sockets between nodes."""
     vfs_per_node: int = 0
     gpu_resource: str = "nvidia.com/gpu"
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
@@ -604,7 +605,7 @@ def check(test: Test, launcher: str) -> None:
     faults = []
     if launcher not in LAUNCHERS:
         faults.append(f"launcher {launcher!r} is unknown; known: {', '.join(LAUNCHERS)}")
-    if test.mode not in fabric.MODES:
+    if test.mode not in (*fabric.MODES, ""):
         faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(fabric.MODES)}")
     if test.collective not in PROGRAMS:
         faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")

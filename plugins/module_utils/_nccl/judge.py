@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     to_dict,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
     ceiling,
@@ -70,8 +71,25 @@ class _Case:
         return self.run.transport
 
     @property
+    def sockets(self) -> bool:
+        """Whether TCP sockets are expected between several nodes, not RDMA."""
+        return self.several and self.expect.get("transport") == SOCKET
+
+    @property
+    def net(self) -> str:
+        """The network of NCCL that is expected between nodes."""
+        return "Socket" if self.sockets else "IB"
+
+    @property
+    def nic_line(self) -> Optional[float]:
+        """Line rate of a node's RDMA ports in GB/s, where the data goes over them; None if it does not, or unknown."""
+        return self.shape.nic_gbytes if self.shape is not None and self.several and not self.sockets else None
+
+    @property
     def wanted_hcas(self) -> int:
-        """HCAs that each host is to use; 0 = unknown."""
+        """HCAs that each host is to use; 0 = unknown, or none."""
+        if self.sockets:
+            return 0
         return int(self.expect.get("hcas") or (self.shape.vf_count if self.shape is not None else 0))
 
     @property
@@ -122,9 +140,9 @@ def judge(
     not all of them); ``max_bytes`` (last size of the sweep, bytes); ``exit_code``; ``algo`` (NCCL_ALGO, ``default`` =
     NCCL's own choice, "" = as in the shape's reference numbers); ``hcas`` (per node; default: those of the shape);
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
-    used, on each host with a rank of ``info_ranks``, by default all); ``checked`` (True: results must have been
-    checked); ``hosts`` (names of the hosts that must have taken part); ``unknown_shape`` (why it is none of ours);
-    ``mode`` (of the run, for ``history``; "" = unknown);
+    used, on each host with a rank of ``info_ranks``, by default all; ``socket``: TCP sockets likewise); ``checked``
+    (True: results must have been checked); ``hosts`` (names of the hosts that must have taken part);
+    ``unknown_shape`` (why it is none of ours); ``mode`` (of the run, for ``history``; "" = unknown);
     ``settings`` (what user or profile set that may change the bandwidth, as text: the table's thresholds are for the
     shape's own settings); ``silenced`` (what was set that keeps NCCL from printing INFO lines, as text).
     ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
@@ -308,7 +326,9 @@ def _check_net(case: _Case) -> _Answer:
     if not case.several:
         inside = any(way.startswith("NET/Socket") for way in facts.get("channels") or ())
         return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
-    if net == "Socket":
+    if net == "IB" and case.sockets:
+        return "fail", "NCCL used RDMA (NET/IB), not the TCP sockets that were asked for (rdma_expect_transport=socket)"
+    if net == "Socket" and not case.sockets:
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
         where = f" on {listed(hosts, 4)}" if hosts and len(hosts) < len(case.hosts) else ""
@@ -316,7 +336,7 @@ def _check_net(case: _Case) -> _Answer:
     if case.expect.get("transport") and not net:
         why = f"; set was {case.expect['silenced']}" if case.expect.get("silenced") else ""
         text = f"no INFO line names the network{why}"
-        case.findings.append(finding("nccl.transport", "nccl", text, expected="NET/IB"))
+        case.findings.append(finding("nccl.transport", "nccl", text, expected=f"NET/{case.net}"))
     return None
 
 
@@ -372,7 +392,7 @@ def _check_proof(case: _Case) -> _Answer:
     hosts = {rank.host for rank in case.run.ranks if asked is None or rank.rank in asked}
     gaps: dict[tuple[str, str, str], list[str]] = {}
     for host, found, ranks in case.evidence():
-        gap = _gap(found, ranks, case.used_hcas) if host in hosts else None
+        gap = _gap(found, ranks, case.used_hcas, case.net) if host in hosts else None
         if gap is not None:
             gaps.setdefault(gap, []).append(host)
     proven = f"transport proven on {len(hosts & set(_proven(case)))} of {counted(len(hosts), 'host')} that were asked"
@@ -382,7 +402,7 @@ def _check_proof(case: _Case) -> _Answer:
     return None
 
 
-def _gap(found: Json, ranks: int, want: int) -> Optional[tuple[str, str, str]]:
+def _gap(found: Json, ranks: int, want: int, net: str) -> Optional[tuple[str, str, str]]:
     """(id of the finding, what the lines of a host's ``ranks`` do not show, what they should); None if all is there.
     A union over hosts would hide what one of them lacks."""
     printed = found.get("ranks", 0)
@@ -391,9 +411,11 @@ def _gap(found: Json, ranks: int, want: int) -> Optional[tuple[str, str, str]]:
         return "nccl.transport", "no INFO lines of HOSTS", every
     if printed < ranks:
         return "nccl.transport", f"INFO lines of only {printed} of {ranks} ranks on HOSTS", every
-    if found["net"] != "IB":
+    if found["net"] != net:
         way = f"shows NET/{found['net']}" if found["net"] else "shows no channel over the network"
-        return "nccl.transport", f"what HOSTS printed {way}", "NET/IB"
+        return "nccl.transport", f"what HOSTS printed {way}", f"NET/{net}"
+    if net == "Socket":
+        return None
     if not found["gdr"]:
         return "nccl.gdr", "no INFO line of HOSTS reports GPUDirect RDMA", "GDRDMA"
     if want and not found["hcas"]:
@@ -408,11 +430,12 @@ def _gap(found: Json, ranks: int, want: int) -> Optional[tuple[str, str, str]]:
 
 
 def _proven(case: _Case) -> list[str]:
-    """Hosts of which the log shows the whole way: all ranks, NET/IB, all HCAs, GPUDirect RDMA on each."""
+    """Hosts of which the log shows the whole way: all ranks, NET/IB, all HCAs, GPUDirect RDMA on each; or sockets
+    where these are expected."""
     return [
         host
         for host, found, ranks in case.evidence()
-        if _gap(found, ranks, case.used_hcas) is None and all(found["gdr"].values())
+        if _gap(found, ranks, case.used_hcas, case.net) is None and all(found["gdr"].values())
     ]
 
 
@@ -465,11 +488,21 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
         return threshold, threshold / bound if bound else None, _GIVEN
     if case.shape is None or not case.nodes or case.partial:
         return None
-    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
+    found = threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
+    if case.sockets and not (found and from_site(table, found[2])):
+        return None  # a part of the NIC line, which sockets do not use
+    return found
 
 
 def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
-    if case.shape is None or not case.nodes or case.partial or row is None or case.expect.get("settings"):
+    if (
+        case.shape is None
+        or not case.nodes
+        or case.partial
+        or row is None
+        or case.sockets
+        or case.expect.get("settings")
+    ):
         return None
     return baseline(
         history,
@@ -489,7 +522,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if case.standard is None:
         return "unjudged", f"{_measured(case, row)}{_share(case, row)}; {_why_unjudged(case)}"
     value, _fraction, source = case.standard
-    if source != _GIVEN and row.size < NEAR * smallest:
+    if source != _GIVEN and not case.sockets and row.size < NEAR * smallest:
         return (
             "unjudged",
             f"{_measured(case, row)}; thresholds apply from {size_text(smallest)} on; run up to 8G or set a threshold",
@@ -507,7 +540,8 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
     weak = _weakness(case, row, value)
-    proven = f"; transport proven on {len(_proven(case))} of {len(case.hosts)} hosts" if case.several else ""
+    what = "TCP sockets, as asked for, proven" if case.sockets else "transport proven"
+    proven = f"; {what} on {len(_proven(case))} of {len(case.hosts)} hosts" if case.several else ""
     return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + proven + _above(case, row.busbw))
 
 
@@ -571,6 +605,8 @@ def _why_unjudged(case: _Case) -> str:
         return f"thresholds are for whole nodes with {case.shape.gpu_count} GPUs; set one"
     if not case.collective:
         return "the log does not name the collective; set it, or a threshold"
+    if case.sockets:
+        return "no table has thresholds for TCP sockets (rdma_expect_transport=socket); set one (rdma_nccl_thresholds)"
     if case.shape.nic_gbytes is None and case.several:
         return f"the line rate of {case.shape.name} is unknown; set a threshold"
     kind = f"{case.collective} on {case.nodes} x {case.shape.name}"
@@ -584,14 +620,14 @@ def _measured(case: _Case, row: NcclRow) -> str:
 
 def _share(case: _Case, row: NcclRow) -> str:
     """What part of the NIC line rate that is, where no threshold says whether it is enough."""
-    line = case.shape.nic_gbytes if case.shape is not None and case.several else None
+    line = case.nic_line
     return f", {100 * (row.busbw or 0.0) / line:.0f} % of the NIC line {line:g}" if line else ""
 
 
 def _line(case: _Case, standard: _Standard) -> str:
     value, fraction, _source = standard
     shown = ""
-    if case.shape is not None and case.several and case.nodes and case.shape.nic_gbytes is not None:
+    if case.shape is not None and case.nodes and case.nic_line is not None:
         bound = limit(case.shape, case.collective, case.nodes)
         shown = f"NIC line {case.shape.nic_gbytes:g}, "
         if bound is not None and bound != case.shape.nic_gbytes:
@@ -601,10 +637,10 @@ def _line(case: _Case, standard: _Standard) -> str:
 
 def _above(case: _Case, busbw: float) -> str:
     """Explains a number above the NIC line rate, if there is one."""
-    if case.shape is None or not case.nodes or case.shape.nic_gbytes is None or case.standard is None:
+    if case.shape is None or not case.nodes or case.nic_line is None or case.standard is None:
         return ""
     bound = hierarchical_bound(case.shape, case.collective, case.nodes)
-    if bound is None or not case.shape.nic_gbytes < max(busbw, case.standard[0]) <= bound:
+    if bound is None or not case.nic_line < max(busbw, case.standard[0]) <= bound:
         return ""
     return (
         f". Above the NIC line rate is normal for {case.nodes} nodes: "
@@ -620,7 +656,7 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
         )
     shape, nodes, standard = case.shape, case.nodes, case.standard
     bound = limit(shape, case.collective, nodes) if shape is not None and nodes else None
-    line = shape.nic_gbytes if shape is not None and case.several else None
+    line = case.nic_line
     measured = row.busbw if row is not None else None
     return NcclVerdict(
         verdict=verdict,

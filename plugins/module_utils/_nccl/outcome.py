@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NcclVerdict,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings
@@ -110,7 +111,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
         "algo": nccl_env(test).get("NCCL_ALGO") or "default",
         "hcas": test.vfs_per_node or len(shape.pfs),
         "topology": nccl_env(test).get("NCCL_TOPO_FILE", ""),
-        "transport": True,
+        "transport": "rdma" if test.mode else SOCKET,
         "info_ranks": info_ranks(test),
         "checked": True,
         "mode": test.mode,

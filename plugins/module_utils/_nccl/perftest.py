@@ -101,6 +101,7 @@ def share(plan: Plan, shape: str, pull_secrets: tuple[str, ...] = (), cordoned: 
 def groups(plan: Plan, names: Sequence[str], shapes: Mapping[str, Shape]) -> list[tuple[Shape, list[str]]]:
     """The nodes to pair, per shape. Without ``names`` all that are not excluded, of shapes with two or more. Raises
     InputError without a pair."""
+    plan.require_rdma("ib_write_bw")
     known = {node.name: node for node in plan.nodes}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -117,6 +117,8 @@ class Asked:
     registry: str = ""
     pull_secrets: tuple[str, ...] = ()
     resume: bool = False
+    spare: str = ""
+    """Why an existing cluster does not need the operator; "" if it does."""
     own: Sequence[Json] = ()
     """Trees of values that this collection sets in any case: of the profiles, and while it upgrades."""
 
@@ -154,6 +156,7 @@ def release(
         now=now,
         resume=asked.resume,
         bad=entry["rules"].get("bad", ()),
+        spare=asked.spare,
     )
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
     guessed = () if decision.action == "none" else found.guessed
@@ -235,9 +238,10 @@ def decide(
     resume: bool = False,
     patience: float = PATIENCE,
     bad: Iterable[Json] = (),
+    spare: str = "",
 ) -> Decision:
     """What to do about one operator. ``releases``: from ``installed``; ``now``: seconds since the epoch; ``install``:
-    helm, or existing (nothing is ever installed)."""
+    helm, or existing (nothing is ever installed; ``spare``: why the operator is not needed then)."""
     everything = list(releases)
     same = [item for item in everything if item.chart == want.chart]
     strangers = _strangers(want, same, workloads)
@@ -249,6 +253,8 @@ def decide(
         decision = _one(want, same[0], install, now, resume, patience)
         notes = [f"installed {text}" for text in chart_values.bad_release(bad, same[0].version, same[0].values)]
         return replace(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
+    if install == "existing" and spare:
+        return _decision(want, "absent", f"no {want.chart} is installed; {spare}")
     if install == "existing":
         return _refuse(want, f"rdma_install=existing, but no {want.chart} is installed; use rdma_install=helm")
     return _fresh(want, everything)

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    SOCKET,
     Decision,
     Faults,
     IpPool,
@@ -87,10 +88,11 @@ def decide(given: Given) -> Plan:
     launcher = _launcher(options, survey)
     gang = _gang(survey) if launcher.value == "mpi" else None
     topology = _topology(options)
+    sockets = options.expect_transport == SOCKET
     tests = tuple(
         _test(options, shape, profile, topology.value != SYSFS, bool(gang and gang.value))
         for shape in shapes
-        if shape.nccl_env
+        if shape.nccl_env or sockets
     )
     install = _install(options, place.value)
     by_shape = [
@@ -98,6 +100,8 @@ def decide(given: Given) -> Plan:
         for shape in shapes
     ]
     mode = Decision("mode", options.mode, _mode_reason(options.mode))
+    why = "asked for, as in a lab: pods get no RDMA device, and nothing about RDMA is proven"
+    transport = [Decision("transport", SOCKET, why)] if sockets else []
     version = Decision("profile", options.profile, profile["title"])
     why = "rdma_guide_literal: names, pool, topology file and test as the guide has them"
     literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
@@ -107,26 +111,38 @@ def decide(given: Given) -> Plan:
         server_version=survey.server_version,
         profile=options.profile,
         mode=options.mode,
+        expect_transport=options.expect_transport,
         launcher=launcher.value,
         install=install.value,
         # With named nodes exactly these are expected: other nodes of the shape must not count.
         expected_nodes=0 if options.nodes else options.expected_nodes,
         wanted_shapes=tuple(name for name in options.shapes if name in given.shapes) or tuple(sorted(counts)),
         decisions=(
-            *(place, launcher, *([gang] if gang else []), mode, version, *literal, *by_shape, install, topology),
+            *(
+                place,
+                launcher,
+                *([gang] if gang else []),
+                mode,
+                *transport,
+                version,
+                *literal,
+                *by_shape,
+                install,
+                topology,
+            ),
             *_toleration_decision(bearing),
         ),
         findings=(
             *_option_faults(options, given.facts, given.shapes),
             *toleration_faults,
             *node_findings,
-            *(_untestable(shape) for shape in shapes if not shape.nccl_env),
+            *(_untestable(shape) for shape in shapes if not (shape.nccl_env or sockets)),
             *_platform_faults(options, place.value),
             *_queue_faults(options, survey, launcher.value),
             *_setting_faults(options, profile),
             *_topology_faults(options, topology.value, shapes),
-            *_hca_faults(tests, options.mode),
-            *_mode_faults(options.mode, shapes),
+            *_hca_faults(tests, options),
+            *_mode_faults(options, shapes),
             *_shared_faults(options.mode, survey.configured_shapes, profile),
             *_file_faults(survey.configured_shapes, given.shapes),
         ),
@@ -182,7 +198,7 @@ def text(plan: Plan) -> str:
 
 def _option_faults(options: Options, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> Iterator[Finding]:
     for name in options.shapes:
-        if fault := _shape_fault(name, shapes):
+        if fault := _shape_fault(name, shapes, options):
             yield input_fault("rdma_shape", fault)
     yield from _collective_faults(options.collectives)
     if "/" not in options.resource:
@@ -240,11 +256,11 @@ def _node_faults(options: Options, facts: Sequence[NodeFacts]) -> Iterator[Findi
         )
 
 
-def _shape_fault(name: str, shapes: dict[str, Shape]) -> str:
+def _shape_fault(name: str, shapes: dict[str, Shape], options: Options) -> str:
     shape = shapes.get(name)
     if shape is None:
         return shape_files.unknown(name, shapes)
-    if not shape.pfs and shape.status == "supported":
+    if not shape.pfs and shape.status == "supported" and options.expect_transport != SOCKET:
         return f"shape {name} has no NIC that mlx5 drives in its file: {NO_RDMA}"
     return f"shape {name} is refused: {shape.reason}" if shape.status != "supported" else ""
 
@@ -281,7 +297,7 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
         if fact.claims:
             findings.append(dataclasses.replace(ambiguous(fact), severity="error"))
             continue
-        fault = _shape_fault(fact.shape, shapes)
+        fault = _shape_fault(fact.shape, shapes, options)
         if fault and fact.shape in options.shapes:
             continue  # already reported for the option
         if fault:
@@ -541,10 +557,10 @@ def _settings(options: Options, profile: Json) -> Json:
     return {"settings": variables, "mpi_args": mpi_args, "told": tuple(told), **counts}
 
 
-def _hca_faults(tests: Sequence[NcclTest], mode: str) -> Iterator[Finding]:
-    for test in tests:
+def _hca_faults(tests: Sequence[NcclTest], options: Options) -> Iterator[Finding]:
+    for test in tests if options.expect_transport != SOCKET else ():
         if not test.hca:
-            yield input_fault("rdma_mode", f"{mode} is not possible on {test.shape}: its HCA names are unknown")
+            yield input_fault("rdma_mode", f"{options.mode} is not possible on {test.shape}: its HCA names are unknown")
 
 
 def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iterator[Finding]:
@@ -554,8 +570,11 @@ def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iter
         yield input_fault("rdma_shapes_dir", f"{text}; give the folder with its file, or delete DaemonSet {VF_CONFIG}")
 
 
-def _mode_faults(mode: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
-    for shape in shapes if mode == "sriov" else ():
+def _mode_faults(options: Options, shapes: Sequence[Shape]) -> Iterator[Finding]:
+    if options.expect_transport == SOCKET and options.mode != "host":
+        text = f"socket has no use for the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
+        yield input_fault("rdma_expect_transport", text)
+    for shape in shapes if options.mode == "sriov" else ():
         if why := no_vfs(shape):
             yield input_fault("rdma_mode", f"sriov is not possible on {shape.name}: {why}; use shared or host")
 

@@ -247,7 +247,8 @@ def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], des
 
 def _aged(item: Json, plan: Plan) -> Json:
     """A result that no longer applies to the cluster has the reason in ``stale``."""
-    if not item.get("stale") and item.get("mode") and plan.mode and item["mode"] != plan.mode:
+    mode = plan.expect_transport if plan.sockets else plan.mode
+    if not item.get("stale") and item.get("mode") and mode and item["mode"] != mode:
         return {**item, "stale": f"it is of mode {item['mode']}"}
     return item
 
@@ -764,9 +765,14 @@ def _nccl_line(item: Json) -> str:
         return f"{place}: {item['verdict']}: {item['reason']}"
     fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
     line = f"NIC line {item['bound']['nic_line']:.0f}, " if item["bound"]["nic_line"] else ""
-    threshold = f"threshold {item['threshold']:.0f}{fraction}" if item["threshold"] else "no threshold"
+    threshold = f"threshold {_gbytes(item['threshold'])}{fraction}" if item["threshold"] else "no threshold"
     measured = f"{_size(item['size'])}: {item['measured']:.1f} GB/s{_since(item)}"
     return f"{place}, {measured}; {line}{threshold}: {item['verdict']}"
+
+
+def _gbytes(value: float) -> str:
+    """Whole GB/s, where that is exact to some percent."""
+    return f"{value:.0f}" if value >= 20 else f"{value:.3g}"
 
 
 def _since(item: Json) -> str:

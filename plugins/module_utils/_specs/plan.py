@@ -75,6 +75,7 @@ SPEC: dict[str, Any] = {
     "mpi_args": {"type": "list", "elements": "str", "default": []},
     "guide_literal": {"type": "bool", "default": False},
     "test_timeout": {"type": "int", "default": 1800},
+    "expect_transport": {"type": "str", "default": "rdma", "choices": ["rdma", "socket"]},
     "topology": {"type": "str", "default": "auto", "choices": ["auto", "file", "none"]},
     "topology_file": {"type": "str", "default": ""},
     "interface": {"type": "str", "default": "eth0"},
@@ -135,6 +136,7 @@ class Options:
     mpi_args: tuple[str, ...]
     guide_literal: bool
     test_timeout: int
+    expect_transport: str
     topology: str
     topology_file: str
     interface: str

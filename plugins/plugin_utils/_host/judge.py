@@ -30,6 +30,7 @@ class Judge:
         """Uses mode, profile, driver and ofed of ``plan``. InputError for unknown rules."""
         self.shapes, self.rules, self.mode = files.shapes(plan.site_shapes), files.host_rules(), plan.mode
         rules.choose(self.rules, select, mute)
+        mute = [*mute, *rules.of_rdma(self.rules)] if plan.sockets else mute
         self.files = _topology_files(plan)
         self.how: Json = {
             "mode": self.mode,

@@ -42,8 +42,9 @@ class Standard:
         return nccl_history.read(self.path) if self.path else []
 
     def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
-        """Appends a measured result to the history file, if there is one. InputError if it cannot be written."""
-        if self.path is not None and verdict.measured is not None:
+        """Appends a measured result to the history file, if there is one: results without RDMA are no history of it.
+        InputError if it cannot be written."""
+        if self.path is not None and verdict.measured is not None and test.mode:
             line = thresholds.record(
                 run,
                 verdict,

@@ -99,9 +99,10 @@ class TestRun:
         test = self.test
         nccl_job.check(test, self.launcher)
         job_run = self._job_run(test, log)
+        way = f"mode {test.mode}" if test.mode else "TCP sockets between nodes"
         self.say(
             f"{test.collective} on {len(test.nodes)} nodes x {test.gpus_per_node} GPUs, {test.min_bytes} to "
-            f"{test.max_bytes} bytes, mode {test.mode}, launcher {self.launcher}"
+            f"{test.max_bytes} bytes, {way}, launcher {self.launcher}"
         )
         try:
             job_run.apply()
@@ -176,7 +177,7 @@ class TestRun:
             "shape": self.entry.shape,
             "nodes": list(test.nodes),
             "gpus": test.np,
-            "mode": test.mode,
+            "mode": test.mode or self.plan.expect_transport,
             "image": test.image,
             "settings": list(self.entry.told),
             "digest": ", ".join(sorted(set(images.values()))),

@@ -53,6 +53,12 @@ class Parts:
         namespace = self.namespaces.gpu_operator
         policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         nodes = self.nodes.targets()
+        release = self.plan.releases.get("gpu_operator")
+        if release is not None and release.action == "absent":
+            return {
+                f"gpus/{name}": readiness.resource(facts, *self.nodes.expected_gpus(facts, name))
+                for name, facts in nodes.items()
+            }
         if self.driver_pods.wait_for_policy():
             return self.driver_pods.begun(nodes)
         made = rollout.daemonsets(self.watcher, namespace)

@@ -87,7 +87,7 @@ class ReleaseRun:
         want = wanted(self.args, self.plan)
         if want.addons:
             return self._addons(want, self.plan.oke if self.plan else {})
-        if want.action == "olm":  # installed by gpuops.rdma.olm_operator
+        if want.elsewhere:
             keys = ("action", "why", "name", "namespace", "chart")
             return {"changed": False, **{key: getattr(want, key) for key in keys}}
         there = self._there(want)

@@ -211,7 +211,7 @@ def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, f
         image_driver=given.profile["nodes"]["driver"] == "image",
         kernels=sorted({node.kernel for node in nodes}),
         driver_version=str(chart_values.lookup(values, "driver.version") or ""),
-        host_driver=_host_driver(given.survey),
+        host_driver=True if _spare(plan, given) else _host_driver(given.survey),
     )
 
 
@@ -299,6 +299,7 @@ def _releases(
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
             own=_own_values(operator),
+            spare=_spare(plan, given) if operator == "gpu_operator" else "",
         )
         found[key], faulty = _release(asked, given, there, faults)
         faults.findings += faulty
@@ -308,6 +309,17 @@ def _releases(
     kept.update({key: replace(kept[key], held=True) for key in ("gpu_operator",) if held and key in kept})
     about += [*held, *_unreadable(given.survey)]
     return Released(kept, [*about, *faults.findings], oke, olm)
+
+
+def _spare(plan: Plan, given: Given) -> str:
+    """Why an existing cluster without a GPU Operator needs none; "" if it has one, or needs one."""
+    entry = given.profile["gpu_operator"]
+    there = any(item.chart == entry["chart"] for item in given.survey.releases)
+    if plan.install != "existing" or there or any(item.runs(*entry["images"]) for item in given.survey.workloads):
+        return ""
+    facts = {fact.name: fact for fact in given.facts}
+    offer = [facts[node.name].allocatable.get(node.gpu_resource, 0) >= (node.gpus or 1) for node in plan.nodes]
+    return "every node offers its GPUs through another device plugin" if offer and all(offer) else ""
 
 
 def _own_values(operator: str) -> list[Json]:

@@ -41,7 +41,7 @@ def test_from_nodes_in_no_table_to_a_verdict_by_the_sites_own_baseline(cluster: 
 
 @pytest.mark.e2e
 def test_nodes_with_efa_are_described_and_refused_for_what_needs_mlx5(cluster: Any) -> None:
-    here = cluster("--gpu-nodes", "0", "--pool", "BM.GPU.H100.8/EFA:p5.48xlarge=1", "--platform", "kubernetes")
+    here = cluster("--gpu-nodes", "0", "--pool", "BM.GPU.H100.8/EFA:p5.48xlarge=2", "--platform", "kubernetes")
     match = '{"node.kubernetes.io/instance-type":"p5.48xlarge"}'
     inputs = {"rdma_shapes_dir": str(here.folder / "shapes")}
     described = {"rdma_discover_name": "p5.48xlarge", "rdma_discover_match": match}
@@ -54,3 +54,9 @@ def test_nodes_with_efa_are_described_and_refused_for_what_needs_mlx5(cluster: A
     assert (refused.verdict, refused.changed()) == ("fail", []), refused.output[-3000:]
     assert "shape p5.48xlarge has no NIC that mlx5 drives" in refused.report["reason"]
     assert "Playbooks for GPUs alone (sharing.yml, workloads.yml) work" in refused.report["reason"]
+
+    lab = {"rdma_driver": "operator", "rdma_mode": "host", "rdma_expect_transport": "socket"}
+    line = '[{"nodes":"2","gbytes":1.5}]'
+    sockets = here.play("site.yml", report="sockets", rdma_nccl_thresholds=line, **lab, **inputs)
+    assert sockets.verdict == "pass", sockets.output[-3000:]
+    assert "TCP sockets, as asked for, proven on 2 of 2 hosts" in sockets.output

@@ -57,3 +57,12 @@ def test_no_document_and_no_shape_are_unknown(document: dict[str, Any]) -> None:
 def test_rules_that_do_not_exist_are_refused_before_anything_is_done() -> None:
     with pytest.raises(InputError, match=r"nearest: nic\.link"):
         Judge(PLAN, ["nic-lnik"], [])
+
+
+def test_a_run_without_rdma_depends_on_no_nic(document: dict[str, Any]) -> None:
+    ports = {port.pci for port in H100.pfs}
+    bare = {**document, "functions": [one for one in document["functions"] if one["pci"] not in ports]}
+    assert Judge(Plan(mode="host", profile="current"), [], [])("n1", bare, H100)[0]["verdict"] == "fail"
+    sockets = Plan(mode="host", profile="current", expect_transport="socket")
+    summary, findings, _kept = Judge(sockets, [], [])("n1", bare, H100)
+    assert (summary["verdict"], findings) == ("pass", [])

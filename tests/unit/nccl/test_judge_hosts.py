@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds
 from support import edited_logs
 from support import nccl_samples as samples
 from support.edited_logs import EDITS, Edit, drop
@@ -153,3 +154,40 @@ def test_no_number_of_any_length_raises(path):
 def test_a_failure_with_a_number_of_any_length_stays_a_failure(line):
     got = verdict(HEALTHY.partition("# Out of bounds")[0] + line + "\n")
     assert got.verdict == "fail"
+
+
+# --- runs without RDMA ------------------------------------------------------------------------------------------------
+
+H200 = SHAPES["BM.GPU.H200.8"]
+LAB = dataclasses.replace(H200, gpus=H200.gpus[:1])
+SOCKETS = (FIXTURES / "nccl" / "pod_sockets.txt").read_text("utf-8")
+
+
+def over_sockets(content=SOCKETS, rows=()):
+    (run,) = parse.parse_any(content)
+    table = thresholds.with_site(samples.TABLE, rows)
+    return judge.judge(run, shape=LAB, nodes=2, table=table, expect={"transport": "socket", "checked": True})
+
+
+def test_sockets_that_were_asked_for_have_no_threshold_but_the_sites_own():
+    """The table's are parts of the NIC line, which the data does not use."""
+    got = over_sockets()
+    assert (got.verdict, got.nic_line, got.percent_of_line) == ("unjudged", None, None)
+    assert "no table has thresholds for TCP sockets" in got.reason
+    good = over_sockets(rows=[{"nodes": "2", "gbytes": 1.5}])
+    assert (good.verdict, good.hosts, good.proven) == ("pass", 2, 2), good.reason
+    assert good.reason.endswith("TCP sockets, as asked for, proven on 2 of 2 hosts")
+    assert over_sockets(rows=[{"nodes": "2", "gbytes": 2.5}]).verdict == "fail"
+
+
+def test_sockets_of_one_host_prove_nothing_about_the_other():
+    one = sorted({rank.host for rank in parse.parse_any(SOCKETS)[0].ranks})[0]
+    silent = "\n".join(line for line in SOCKETS.splitlines() if not (line.startswith(f"{one}:") and "INFO" in line))
+    got = over_sockets(silent, [{"nodes": "2", "gbytes": 1.5}])
+    assert (got.verdict, got.proven) == ("incomplete", 1), got.reason
+    assert f"no INFO lines of {one}" in got.reason
+
+
+def test_rdma_where_sockets_were_asked_for_is_not_what_was_asked_for():
+    got = verdict(HEALTHY, transport="socket")
+    assert got.verdict == "fail" and "NCCL used RDMA (NET/IB)" in got.reason

@@ -104,6 +104,17 @@ def test_a_faulty_plan_is_read_by_preflight_and_the_report_only(tmp_path: Path) 
     assert run.read_plan(str(path)).nodes
 
 
+def test_gpus_of_another_device_plugin_need_no_gpu_operator() -> None:
+    """As on EKS, GKE, or OKE with its own plugin; on nodes that offer less the operator is missing."""
+    made = whole(cluster(), install="existing")
+    release = made.releases["gpu_operator"]
+    assert (release.action, made.driver) == ("absent", "host") and "through another device plugin" in release.why
+    assert Plan.from_json(json.loads(json.dumps(to_dict(made)))) == made
+    short = [replace(fact, allocatable={"nvidia.com/gpu": 7}) for fact in cluster()]
+    assert whole(short, install="existing").releases["gpu_operator"].action == "refuse"
+    assert whole(cluster(), install="helm").releases["gpu_operator"].action == "install"
+
+
 @pytest.mark.parametrize("install", ["helm", "existing"])
 def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     """A run of site.yml restarted the operands of all nodes, and a verify said nothing about the hold."""

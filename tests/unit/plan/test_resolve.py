@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given
 from hypothesis import given
 from hypothesis import strategies as st
 from support import plan_samples as samples
@@ -64,6 +68,33 @@ def test_mode_host_asks_for_no_vf() -> None:
 
 def scheduler(ready: int = 1) -> Workload:
     return Workload("deployment", "v", "x", ("docker.io/volcanosh/vc-scheduler:v1.15.1",), ready=ready)
+
+
+def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone() -> None:
+    bare = dataclasses.replace(samples.SHAPES[H100], name="lab", pfs=(), nccl_env={}, host_hca="", vf_hca="")
+    given_ = Given(
+        samples.options(mode="host", expect_transport="socket"),
+        survey(),
+        [gpu_node("a", "lab"), gpu_node("b", "lab")],
+        {**samples.SHAPES, "lab": bare},
+        samples.profile("current"),
+        0.0,
+    )
+    made = resolve.decide(given_)
+    assert made.findings == () and decision(made, "transport").value == "socket"
+    test = job.of_plan(made, made.tests[0], made.test_nodes("lab"))
+    job.check(test, "mpi")
+    assert (test.mode, test.fabric.security(), test.fabric.net(), test.fabric.annotations()) == ("", {}, {}, {})
+    assert test.fabric.resources()["limits"] == {"nvidia.com/gpu": "8"}
+    refused = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
+    assert "has no NIC that mlx5 drives" in refused.findings[0].found
+
+
+def test_sockets_are_of_mode_host_and_scans_refuse_them() -> None:
+    made = plan(cluster(), expect_transport="socket")
+    assert "use rdma_mode=host" in str(faults(made))
+    with pytest.raises(InputError, match="Cannot run ib_write_bw: it measures RDMA"):
+        perftest.groups(plan(cluster(), mode="host", expect_transport="socket"), [], samples.SHAPES)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ PULL, START = 0.4, 0.3
 """Seconds in ContainerCreating, and from Running to Ready."""
 HEAD, ROW = 0.4, 0.06
 """Seconds before the first row of a table, and between two rows."""
+SOCKETS, SOCKETS_HALF = 1.9, 1 << 20
+"""GB/s over TCP between nodes, as two H200 showed (docs/real_gpus.md), and the size that reaches half of it."""
 REACH = 120.0
 """Seconds that a launcher waits for its workers."""
 LAUNCH_FAILED, KILLED, TERMINATED = 97, 137, 143
@@ -98,12 +100,20 @@ def order_of(texts: Iterable[str]) -> Order | None:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The workers of a run: host names as NCCL prints them, their nodes, and the nodes' one shape."""
+    """The workers of a run: host names as NCCL prints them, their nodes, and the nodes' one shape. ``rdma``: whether
+    the pods have RDMA devices; without, NCCL takes sockets."""
 
     hosts: tuple[str, ...]
     nodes: tuple[str, ...]
     shape: Shape
     host_network: bool
+    rdma: bool = True
+
+
+def has_rdma(pod: Json) -> bool:
+    """Whether a container asks for another device than GPUs: VFs, or the shared RDMA device."""
+    asked = [name for one in pod["spec"]["containers"] for name in one.get("resources", {}).get("limits", {})]
+    return any("/" in name and not name.endswith("/gpu") for name in asked)
 
 
 def names_of(fleet: Fleet) -> list[str]:
@@ -120,7 +130,11 @@ def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
         collective=order.collective,
         hosts=fleet.hosts,
         gpus=[(gpu.pci, shape.gpu_model) for gpu in shape.gpus],
-        busbw=lambda size: bandwidth.model_busbw(shape, order.collective, count, size, order.algo, slow),
+        busbw=(
+            (lambda size: bandwidth.model_busbw(shape, order.collective, count, size, order.algo, slow))
+            if fleet.rdma or count == 1
+            else (lambda size: SOCKETS * slow * size / (size + SOCKETS_HALF))
+        ),
         factor=bandwidth.busbw_factor(order.collective, count * shape.gpu_count) or 1.0,
         min_bytes=order.min_bytes,
         max_bytes=order.max_bytes,
@@ -136,11 +150,12 @@ def text_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = 
 def info_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Sequence[str]:
     if not order.debug:
         return ()
-    hcas = hcas_of(fleet)
+    hcas, way = hcas_of(fleet), "IB" if fleet.rdma else "Socket"
     ranks = None if order.info is None else some_ranks(*order.info, len(fleet.hosts) * fleet.shape.gpu_count)
     host = dict(zip(fleet.nodes, fleet.hosts))
     odd = {host[fault.node]: _odd(fault.kind, hcas) for fault in faults if fault.kind in ODD and fault.node in host}
-    return list(render.info_lines(run, hcas, topology=order.topology, algo=_set(order.algo), ranks=ranks, odd=odd))
+    more = {"topology": order.topology, "algo": _set(order.algo), "ranks": ranks, "odd": odd}
+    return list(render.info_lines(run, hcas, net=way, **more))
 
 
 def some_ranks(first: int, count: int, every: int) -> set[int]:
@@ -395,7 +410,8 @@ class Launch:
             return 2
         on_host = bool(workers[0]["spec"].get("hostNetwork"))
         hosts = tuple(system_name(one) if on_host else one["metadata"]["name"] for one in workers)
-        fleet = Fleet(hosts, tuple(one["spec"]["nodeName"] for one in workers), shape, on_host)
+        rdma = bool(shape.pfs) and all(on_host or has_rdma(one) for one in workers)
+        fleet = Fleet(hosts, tuple(one["spec"]["nodeName"] for one in workers), shape, on_host, rdma)
         return await self._print(order, fleet, workers)
 
     def _shape_of(self, worker: Json) -> str:

@@ -567,7 +567,9 @@ def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
 
 
 def node_images(view: View) -> Iterator[Finding]:
-    """GPU nodes whose OS, kernel or container runtime the profile refuses or does not list; unknown if not reported."""
+    """GPU nodes whose OS, kernel or container runtime the profile refuses or does not list; unknown if not reported.
+    Where nothing is installed, what is not listed is a warning: whether it works there is measured."""
+    unlisted = "warning" if view.plan.install == "existing" else ""
     rules = view.profile.get("nodes", {})
     for node in view.gpu_nodes:
         for rule_id, value, allowed, refused in (
@@ -590,6 +592,7 @@ def node_images(view: View) -> Iterator[Finding]:
                     node.name,
                     f"{rule_id} {value}",
                     expected=f"one of {', '.join(_plain(allowed))} (profile {view.plan.profile})",
+                    severity="" if _matches(value, refused) else unlisted,
                 )
 
 

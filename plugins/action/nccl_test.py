@@ -29,7 +29,7 @@ class ActionModule(RdmaAction):
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
         history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
-        standard = Standard.of(args["thresholds"], history, good, plan.mode)
+        standard = Standard.of(args["thresholds"], history, good, plan.way)
         if self.check_mode:
             return self._check(plan, tests, args)
         with interruptible():

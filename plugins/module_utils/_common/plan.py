@@ -465,6 +465,11 @@ class Plan:
         """Whether the run is one without RDMA: pods get GPUs alone, and NCCL uses TCP between nodes."""
         return self.expect_transport == SOCKET
 
+    @property
+    def way(self) -> str:
+        """How the tests' pods reach each other: the mode, or ``socket``. Results of another way are not comparable."""
+        return self.expect_transport if self.sockets else self.mode
+
     def require_rdma(self, what: str) -> None:
         """InputError if the run is one without RDMA, which ``what`` measures."""
         if self.sockets:

@@ -39,6 +39,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.thresholds impor
     algo_of,
     baseline,
     from_site,
+    measured_here,
     threshold_for,
 )
 
@@ -489,7 +490,7 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
     if case.shape is None or not case.nodes or case.partial:
         return None
     found = threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
-    if case.sockets and not (found and from_site(table, found[2])):
+    if case.sockets and not (found and measured_here(table, found[2])):
         return None  # a part of the NIC line, which sockets do not use
     return found
 

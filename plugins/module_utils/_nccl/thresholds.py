@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import LIMITS, algorithm, limit
 
 NEAR = 0.99
@@ -81,6 +82,11 @@ def from_site(table: Json, source: str) -> bool:
     return source in table.get("site", ())
 
 
+def measured_here(table: Json, source: str) -> bool:
+    """Whether a threshold with this source is of a site's own rows or of its baseline, not a part of the NIC line."""
+    return from_site(table, source) or source in table.get("baseline", ())
+
+
 def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
     """The table with a row for each good result of an earlier report, after all others: it counts where no public
     figure does. ``name``: the report's, for messages; ``mode``: of the runs to judge, "" = unknown. ``InputError`` if
@@ -89,7 +95,9 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
     A result is good if everything but its bandwidth was proven: it passed, or was unjudged for want of a threshold.
     """
     plan = report.get("plan")
-    was = str(plan.get("mode") or "") if isinstance(plan, dict) else ""
+    plan = plan if isinstance(plan, dict) else {}
+    was = str(plan.get("mode") or "")
+    was = SOCKET if was and plan.get("expect_transport") == SOCKET else was
     if mode and was and was != mode:
         raise InputError(
             f"{name} is no baseline of mode {mode}: it is of mode {was}, in which pods reach the fabric another way. "
@@ -118,7 +126,7 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
     if not rows:
         told = "; ".join(others) or "it has no NCCL test"
         raise InputError(f"{name} is no baseline: {told}. Give the report of a run that you found good.")
-    found = {**table, "thresholds": [*_rows(table), *rows]}
+    found = {**table, "thresholds": [*_rows(table), *rows], "baseline": [row["source"] for row in rows]}
     check_table(found, name)
     return found
 

@@ -247,8 +247,7 @@ def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], des
 
 def _aged(item: Json, plan: Plan) -> Json:
     """A result that no longer applies to the cluster has the reason in ``stale``."""
-    mode = plan.expect_transport if plan.sockets else plan.mode
-    if not item.get("stale") and item.get("mode") and mode and item["mode"] != mode:
+    if not item.get("stale") and item.get("mode") and plan.way and item["mode"] != plan.way:
         return {**item, "stale": f"it is of mode {item['mode']}"}
     return item
 

@@ -177,7 +177,7 @@ class TestRun:
             "shape": self.entry.shape,
             "nodes": list(test.nodes),
             "gpus": test.np,
-            "mode": test.mode or self.plan.expect_transport,
+            "mode": self.plan.way,
             "image": test.image,
             "settings": list(self.entry.told),
             "digest": ", ".join(sorted(set(images.values()))),

@@ -303,6 +303,10 @@ def test_a_baseline_is_of_the_mode_of_the_run():
     for mode in ("shared", "host"):
         with pytest.raises(InputError, match=rf"good\.json is no baseline of mode {mode}: it is of mode sriov"):
             thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode)
+    lab = {**report(first), "plan": {"mode": "host", "expect_transport": "socket"}}
+    with pytest.raises(InputError, match=r"no baseline of mode host: it is of mode socket"):
+        thresholds.with_baseline(samples.TABLE, lab, "good.json", "host")
+    assert thresholds.with_baseline(samples.TABLE, lab, "good.json", "socket")["baseline"]
     alike = [thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode) for mode in ("sriov", "")]
     # A report that does not say its mode, and one whose plan is no mapping, count as before.
     alike += [thresholds.with_baseline(samples.TABLE, {**report(first), **odd}, "good.json", "host")

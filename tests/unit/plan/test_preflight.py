@@ -340,7 +340,8 @@ def test_where_nothing_is_installed_an_image_that_is_not_listed_is_a_warning() -
     """Debian on nodes whose GPUs work: what a verify can say is that nobody has listed it."""
     debian = look([gpu_node(os_image="Debian GNU/Linux 12 (bookworm)"), cpu_node()], asked={"install": "existing"})
     assert one(debian, "node-image", "warning").found.startswith("osImage Debian")
-    mainline = look([gpu_node(os_image="Oracle Linux Server 8.10", kernel="5.15.0-300.163.el8uek.x86_64"), cpu_node()], asked={"install": "existing", "profile": "guide-2024"})
+    uek = gpu_node(os_image="Oracle Linux Server 8.10", kernel="5.15.0-300.163.el8uek.x86_64")
+    mainline = look([uek, cpu_node()], asked={"install": "existing", "profile": "guide-2024"})
     assert one(mainline, "node-image", "error").found.startswith("kernel 5.15")
 
 

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import warm
 from support.sandboxes import PLAYBOOK, Cluster
 
 FAST = {
@@ -60,14 +62,23 @@ class Site(Cluster):
         self, playbook: str = "site.yml", *args: str, report: str = "report", path: str = "", **inputs: Any
     ) -> Played:
         """``report``: the folder's name. ``path``: another PATH than the sandbox's, which has its Helm."""
-        folder = self.folder / report
-        done = self.done(*command(playbook, folder, *args, **inputs), env={"PATH": path} if path else {})
-        document = folder / "report.json"
+        running, log = self.playing(playbook, *args, report=report, path=path, **inputs)
+        try:
+            code = running.wait()
+        except subprocess.TimeoutExpired:
+            self.kill(running)
+            raise
+        document, output = self.folder / report / "report.json", log.read_text()
         found = json.loads(document.read_text()) if document.exists() else {}
-        output = done.stdout + done.stderr
-        (self.folder / f"{report}.log").write_text(output)
         assert "Traceback" not in output, output[-4000:]
-        return Played(done.returncode, output, found)
+        return Played(code, output, found)
+
+    def playing(
+        self, playbook: str, *args: str, report: str = "report", path: str = "", lives: int = 0, **inputs: Any
+    ) -> tuple[warm.Play, Path]:
+        """The same while it runs: its process, and the file that its output goes to. ``lives``: see support.warm."""
+        log, env = self.folder / f"{report}.log", {**self.environment(), **({"PATH": path} if path else {})}
+        return warm.Play.start_of(command(playbook, self.folder / report, *args, **inputs), env, log, lives), log
 
 
 def pools(shapes: Sequence[str], number: int) -> list[str]:

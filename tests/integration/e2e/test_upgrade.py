@@ -7,20 +7,21 @@ were installed by hand, drivers in containers, and an account with its rights al
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import gzip
 import json
 import os
 import random
 import re
-import subprocess
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -32,10 +33,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account
 from support import chart_repository, rights_out
 from support.paths import ROOT
-from support.plays import Played, command
+from support.plays import Played
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 UPGRADE = "playbooks/upgrade.yml"
+KILLS = 20
 VF, CORDON = "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
 # The nodes stay those of the guide.
 INPUTS = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
@@ -88,7 +90,7 @@ GUIDES_OWN: list[dict[str, Any]] = [
 """What the guide of 2024 applies by hand beside the two charts."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def watched(here: Any) -> Iterator[list[str]]:
     """Every change of the nodes while the block runs: what a node outside of a wave lost, and what was going on."""
     client = Client.connect({"kubeconfig": str(here.sandbox.kubeconfig)})
@@ -137,11 +139,9 @@ def around(here: Any, client: Client, node: str) -> str:
 
 def killed(here: Any, when: str, **inputs: str) -> None:
     """Starts upgrade.yml and kills all of it as soon as its output shows ``when``."""
-    log = here.folder / "killed.log"
-    with log.open("w") as out:
-        process = here.start(*command(UPGRADE, here.folder / "killed", **inputs), stdout=out, stderr=subprocess.STDOUT)
-        shown(log, process, when)
-        here.kill(process)
+    process, log = here.playing(UPGRADE, report="killed", **inputs)
+    shown(log, process, when)
+    here.kill(process)
 
 
 def revisions(here: Any) -> dict[str, set[str]]:
@@ -212,16 +212,28 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         assert text in refused.output, (text, refused.output[-6000:])
     assert written(here, "ippools", "net-attach-def") == before
 
-    # Killed in its second wave: the first has the new revision, no node outside has lost anything.
+    # Killed after 20 writes, the last run in its second wave: the first has the new revision, no node outside has lost
+    # anything. Pods of a pair would be made anew by every run.
+    asked = with_its_rights(here, **SETTLED, rdma_release_resume="true")
+    without_pair, dice = {**asked, "rdma_upgrade_pair": "false"}, random.Random(15)
     with watched(here) as lost:
+        count = kills(
+            here,
+            lambda helm: dice.randint(*((5, 20) if helm else (1, 4))),
+            16,
+            f"nodes/{here.nodes()[0]}",
+            **without_pair,
+        )
         done = f"of older revisions replaced on {here.nodes()[1]}"
-        killed(here, done, **SETTLED)
+        killed(here, done, **asked)
         now = toolkits(here)
         assert now[here.nodes()[0]] != old[here.nodes()[0]]
         assert now[here.nodes()[2]] == old[here.nodes()[2]]
         cordoned = here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").split()
         assert cordoned == [f"node/{here.nodes()[1]}"]
-        resumed = here.play(UPGRADE, report="resumed", **SETTLED)
+        rest = KILLS - count - 1
+        assert kills(here, lambda helm: dice.randint(1, 2) * (5 if helm else 1), rest, **without_pair) == rest
+        resumed = here.play(UPGRADE, report="resumed", **asked)
     assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
     assert "goes on where an earlier run ended" in resumed.output
     assert f"replaced on {here.nodes()[0]}" not in resumed.output, "it was done"
@@ -232,13 +244,27 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     assert {node["vfs"]["allocatable"] for node in resumed.report["nodes"]} == {16}
     assert {stage["status"] for stage in resumed.report["stages"]} == {"ok"}
     # It is proven, and there is nothing more to do; what was done is known.
-    again = here.play(UPGRADE, report="again", **SETTLED)
+    again = here.play(UPGRADE, report="again", **asked)
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
+    assert account.refused(here.sandbox) == [], "a request that the plan does not announce"
     for name in here.nodes():
         assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(name)}\) to gpu_operator v26.7.0, ", again.output), name
 
 
+def with_its_rights(here: Any, *charts: str, **inputs: str) -> dict[str, str]:
+    """The inputs, with an account that has the rights of their plan and no others."""
+    planned = here.play(UPGRADE, *charts, "--tags", "plan", report="planned", **inputs)
+    assert planned.code == 0, planned.output[-3000:]
+    narrow = here.folder / "upgrade.kubeconfig"
+    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "upgrade.yml"), narrow)
+    return {**inputs, "rdma_kubeconfig": str(narrow)}
+
+
 # ---- killed --------------------------------------------------------------------------------------------------------
+
+
+MADE_UP = re.compile(r"(?<=-)[a-z0-9]{5}$")
+"""What the API server adds to the name of a DaemonSet's pod: its successor counts as the same."""
 
 
 def written_by(lines: Iterable[str]) -> Iterator[str]:
@@ -247,28 +273,29 @@ def written_by(lines: Iterable[str]) -> Iterator[str]:
         path, _sep, query = event["requestURI"].partition("?")
         changing = event["verb"] in ("create", "update", "patch", "delete", "deletecollection")
         if changing and "dryRun" not in query and "selfsubject" not in path and "responseStatus" in event:
-            yield f"{event['verb']} {path}"
+            yield f"{event['verb']} {MADE_UP.sub('', path)}"
 
 
 def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, str]:
-    """Kills upgrade.yml after that many writes: (its exit status if it ended before, its last write)."""
-    log, audit = here.folder / "killed.log", here.sandbox.log_file("audit")
+    """Kills upgrade.yml after that many writes: (its exit status if it ended before, its last write). Our own client
+    does so from within, at once; Helm's writes are counted in the audit log."""
     done: list[str] = []
     rest = ""
-    with log.open("w") as out, audit.open() as lines:
+    with here.sandbox.log_file("audit").open() as lines:
         lines.seek(0, os.SEEK_END)
-        argv = command(UPGRADE, here.folder / "killed", "--skip-tags", "nccl_test", **inputs)
-        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
+        asked = ("--skip-tags", "nccl_test")
+        process, log = here.playing(UPGRADE, *asked, report="killed", lives=number, **inputs)
         deadline = time.monotonic() + 1800
         while len(done) < number and process.poll() is None:
             *whole, rest = (rest + lines.read()).split("\n")
             done += written_by(whole)
             assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.05)
-        ended = process.poll()
-        if ended is None:
+            time.sleep(0.02)
+        with contextlib.suppress(psutil.NoSuchProcess):
             here.kill(process)
-    return ended, done[-1] if done else ""
+        done += written_by((rest + lines.read()).split("\n")[:-1])
+    code = process.wait()
+    return (None if code == -signal.SIGKILL else code), done[-1] if done else ""
 
 
 def aged(here: Any) -> bool:
@@ -284,19 +311,21 @@ def aged(here: Any) -> bool:
     return bool(found)
 
 
-def kills(here: Any, step: Callable[[], int], **inputs: str) -> int:
-    """Kills run after run, each a step of writes further, until one ends; how many were killed. A run that gets no
-    further than the one before, as within Helm, has that many more."""
-    number, last, count = step(), "", 0
-    while True:
+def kills(here: Any, step: Callable[[bool], int], most: int = 500, until: str = "", **inputs: str) -> int:
+    """Kills run after run, each a step of writes further, until one ends, so many were killed, or the last write of one
+    has ``until`` in its path; how many were killed. A run that gets no further than the one before, as within Helm, has
+    that many more. ``step``: how many, from whether Helm was at work."""
+    number, last = step(False), ""
+    for count in range(most):
         ended, write = killed_after(here, number, **inputs)
         if ended is not None:
             assert ended == 0, (here.folder / "killed.log").read_text()[-4000:]
             return count
-        count += 1
-        stays = aged(here) or write == last
-        number, last = number + step() if stays else step(), write
-        assert count < 500, f"no end: {write}"
+        if until and until in write:
+            return count + 1
+        helm = aged(here)
+        number, last = (number if helm or write == last else 0) + step(helm), write
+    return most
 
 
 @pytest.mark.e2e
@@ -308,14 +337,10 @@ def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> Non
     here.apply(*GUIDES_OWN)
     # Pods of a pair would be made anew by every run.
     asked = {**SETTLED, "rdma_upgrade_pair": "false", "rdma_release_resume": "true"}
-    planned = here.play(UPGRADE, "--tags", "plan", report="planned", **asked)
-    assert planned.code == 0, planned.output[-3000:]
-    narrow = here.folder / "upgrade.kubeconfig"
-    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "upgrade.yml"), narrow)
-    asked["rdma_kubeconfig"] = str(narrow)
+    asked = with_its_rights(here, **asked)
     with watched(here) as lost:
-        count = kills(here, lambda: 1, **asked)
-    assert count > 60
+        count = kills(here, lambda _helm: 1, **asked)
+    assert 60 < count < 500
     the_same_end(here)
     again = here.play(UPGRADE, report="again", **asked)
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
@@ -450,7 +475,7 @@ def each_right_is_named(here: Any, manifest: Any, kubeconfig: Any) -> None:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def refused_images(here: Any) -> Iterator[None]:
     """The cluster's own rules refuse another toolkit in the ClusterPolicy, which is what Helm changes last."""
     name = "known-images.example.test"
@@ -476,15 +501,12 @@ def refused_images(here: Any) -> Iterator[None]:
 
 def slowed(here: Any, node: str, *charts: str, **inputs: str) -> Any:
     """A run during which a port of the node gets slow, once its operands are of the new version."""
-    argv = command(UPGRADE, here.folder / "slow", *charts, **inputs)
-    with (here.folder / "slow.log").open("w") as out:
-        process = here.start(*argv, stdout=out, stderr=subprocess.STDOUT)
-        shown(here.folder / "slow.log", process, f"of older revisions replaced on {node}")
-        here.fault("add", f"slow-nic:{here.nodes().index(node)}")
-        code = process.wait(900)
+    process, log = here.playing(UPGRADE, *charts, report="slow", **inputs)
+    shown(log, process, f"of older revisions replaced on {node}")
+    here.fault("add", f"slow-nic:{here.nodes().index(node)}")
+    code = process.wait()
     here.fault("clear")
-    report = json.loads((here.folder / "slow" / "report.json").read_text())
-    return Played(code, (here.folder / "slow.log").read_text(), report)
+    return Played(code, log.read_text(), json.loads((here.folder / "slow" / "report.json").read_text()))
 
 
 def shown(log: Path, process: Any, text: str) -> None:

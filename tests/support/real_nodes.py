@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from support.nccl_cluster import Nccl, install_mpi_operator, plan_file
 
@@ -21,6 +24,10 @@ ROOM = {"cpu": 2, "memory": 4 << 30}
 """What a node has, for the requests of workers: the machine has few cores, and every node has the same ones."""
 TIMEOUT = 240
 """Seconds for a state that a node reaches in 10 when the machine is idle."""
+
+
+MPI_IMAGES = {4: "example.test/nccl-tests:1", 5: "registry.test/nccl-tests:mpi5"}
+Result = TypeVar("Result")
 
 
 class Real(Nccl):
@@ -99,9 +106,39 @@ def install_ip(tree: Path, folder: Path) -> None:
     subprocess.run(["cc", "-static", "-Os", "-o", str(place / "ip"), str(folder / "ip.c")], check=True)
 
 
+def amid(cluster: Nccl, what: Callable[[], object], run: Callable[[], Result]) -> Result:
+    """The result of ``run``, a test to which ``what`` happens once its table has begun; nothing where it does not."""
+    launcher = ("kubectl", "logs", "-n", "gpuops-nccl", "-l", "gpuops.rdma/role=launcher", "--tail=-1")
+    ended = threading.Event()
+
+    def happen() -> None:
+        while not ended.is_set():
+            if " float " in cluster.done(*launcher).stdout:
+                what()
+                return
+            ended.wait(1)
+
+    thread = threading.Thread(target=happen)
+    thread.start()
+    try:
+        return run()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """AssertionError where it does not come in TIMEOUT seconds."""
+    deadline = time.monotonic() + TIMEOUT
+    while not reached():
+        assert time.monotonic() < deadline, f"not reached in {TIMEOUT} s"
+        time.sleep(1)
+
+
 def two_nodes(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:
-    """The plan of an NCCL test of the first two nodes, with an image of Open MPI 4."""
-    path = plan_file(cluster, folder, mode, **{"mpi": 4, **more})
+    """The plan of an NCCL test of the first two nodes, with an image of Open MPI 4 unless ``mpi`` says 5."""
+    mpi = more.get("mpi", 4)
+    path = plan_file(cluster, folder, mode, **{"mpi": mpi, "image": MPI_IMAGES[mpi], **more})
     plan = json.loads(path.read_text())
     plan["nodes"] = [{**node, **ROOM} for node in plan["nodes"][:2]]
     path.write_text(json.dumps(plan))

@@ -269,13 +269,14 @@ def exit_code(obj: Optional[Json]) -> Optional[int]:
 
 
 def failure(obj: Json) -> str:
-    """Why a Failed pod failed: ``Evicted: ...``, or ``exit 137 (OOMKilled): ...`` with its container's last words."""
+    """Why a Failed pod failed: ``Evicted: ...``, or ``exit 137 (OOMKilled): ...`` with its container's last words. A
+    container is OOMKilled, too, that lost one of its processes and ended with 0."""
     status = _status(obj)
     if status.get("reason"):
         return f"{status['reason']}: {status.get('message', '')}".strip(": ")
     for entry in status.get("containerStatuses") or []:
         ended = _state(entry, "terminated")
-        if ended.get("exitCode"):
+        if ended.get("exitCode") or ended.get("reason") not in (None, "Completed"):
             return f"exit {ended['exitCode']} ({ended.get('reason') or 'Error'}){_after(last_words(ended))}"
     return "Failed"
 

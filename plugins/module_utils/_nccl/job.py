@@ -253,8 +253,10 @@ missing=
 sshd=$(PATH=$PATH:/usr/sbin type -P sshd) || missing=sshd
 type -P ssh-keygen >/dev/null || missing=${{missing:+$missing and no }}ssh-keygen
 if [ -n "$missing" ]; then echo "{SAYS}the image has no $missing"; exit {LAUNCH_FAILED}; fi
-mkdir -p /run/sshd
-ssh-keygen -A >/dev/null
+if ! said=$(mkdir -p /run/sshd 2>&1 && ssh-keygen -A 2>&1 && "$sshd" -t 2>&1); then
+  echo "{SAYS}sshd cannot start: ${{said##*$'\n'}}"
+  exit {LAUNCH_FAILED}
+fi
 exec "$sshd" -D -e -p {PORT} {options}
 """
 

@@ -88,6 +88,14 @@ def disturbance(pod: Json, deleted: bool = True) -> str:
     return "its pod was deleted while the test ran" if gone else ""
 
 
+def cut_off(pod: Json) -> bool:
+    """Whether its node is lost: the node controller calls the pod not Ready, though its containers were when they were
+    last heard of."""
+    status = pod.get("status", {})
+    found = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    return (status.get("phase"), found.get("Ready"), found.get("ContainersReady")) == ("Running", "False", "True")
+
+
 def mine(group: Json, name: str) -> bool:
     """Returns whether a PodGroup belongs to the job ``name``."""
     return group["metadata"]["name"] == f"{name}-gang" or owned_by(group, "Job", name)

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import (
     at,
     began,
+    cut_off,
     disturbance,
     image,
     lost_node,
@@ -48,6 +49,8 @@ LAST_WORDS = 10.0
 """Seconds for mpirun to tell of a lost worker before the job is ended."""
 REPORTED = 3.0
 """Seconds for other watches: for a worker that ended before the launcher failed, for the pod of a job that ended."""
+LOST = 30.0
+"""Seconds for which a node is lost and the test says nothing, after which nobody waits for it any more."""
 OF = "involvedObject.uid"
 HEARTBEAT = 30.0
 QUIET = 2.0
@@ -83,6 +86,7 @@ class Run(JobObjects):
         """Pod -> since when it cannot start; trying to pull once more is no progress."""
         self._words: dict[str, str] = {}
         self._dead_since: Optional[float] = None
+        self._cut_since: Optional[float] = None
         self._over_since: Optional[float] = None
         self._running_since: Optional[float] = None
         self._reached = False
@@ -313,7 +317,7 @@ class Run(JobObjects):
                 return Outcome("launch", text, None, places)
             if now - self._running_since > self.run_timeout:
                 return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
-            return None
+            return self._cut([*workers, *([launcher] if launcher else [])])
         why = status.why if status is not None else "the API server does not answer"
         held = self._held_too_long([*workers, *([launcher] if launcher else [])])
         if held is not None:
@@ -323,6 +327,19 @@ class Run(JobObjects):
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
             return Outcome(self._held(workers, status), why, None, places)
         return self._held_up(hold, workers, why) or self._late(workers, status, why)
+
+    def _cut(self, pods: Sequence[Json]) -> Optional[Outcome]:
+        """The end of a test of which a node is lost: its ranks would wait for each other until the deadline. One that
+        goes on speaking is let go on: a kubelet may be away while its containers run."""
+        lost = next((pod for pod in pods if cut_off(pod)), None)
+        if lost is None or self.tail is None:
+            self._cut_since = None
+            return None
+        self._cut_since = self.clock() if self._cut_since is None else self._cut_since
+        if min(self.clock() - self._cut_since, self.tail.quiet) < LOST:
+            return None
+        text = f"{at(lost)}: its node is lost, and the test has said nothing for {duration(LOST)}"
+        return Outcome("gone", text, None, self._places)
 
     def _held_too_long(self, pods: Sequence[Json]) -> Optional[Json]:
         """The first pod that could not start for as long as the grace, whatever the others do."""

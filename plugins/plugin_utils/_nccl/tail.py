@@ -49,6 +49,11 @@ class Tail:
         """Which lines the file lacks, and why; "" if none."""
         return "; ".join([*self._taken.gaps, *([self._unread] if self._unread else [])])
 
+    @property
+    def quiet(self) -> float:
+        """Seconds since the last line."""
+        return time.monotonic() - self._heard
+
     def _run(self) -> None:
         while not self._closed and not self._ended.is_set():
             try:

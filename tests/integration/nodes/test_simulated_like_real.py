@@ -12,7 +12,6 @@ import contextlib
 import json
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ import psutil
 import pytest
 from support.nccl_cluster import WITHOUT, Nccl, act, install_mpi_operator
 from support.paths import ROOT
-from support.real_nodes import TIMEOUT, Real, two_nodes
+from support.real_nodes import TIMEOUT, Real, amid, two_nodes
 from support.sandboxes import Pool
 
 NAMESPACE = "gpuops-nccl"
@@ -84,13 +83,14 @@ def killed(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
         yield nccl(cluster, folder)
         cluster.fault("clear", fault)
         return
-    yield amid(cluster, folder, kill_sshd)
+    real = cluster
+    yield disturbed(cluster, folder, lambda: kill_sshd(real))
 
 
 @contextlib.contextmanager
 def deleted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """The second worker's pod, in the middle of the test."""
-    yield amid(cluster, folder, lambda _: cluster.kubectl("delete", "pod", WORKER, "-n", NAMESPACE, "--now"))
+    yield disturbed(cluster, folder, lambda: cluster.kubectl("delete", "pod", WORKER, "-n", NAMESPACE, "--now"))
 
 
 @contextlib.contextmanager
@@ -99,26 +99,12 @@ def evicted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": WORKER, "namespace": NAMESPACE}}
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{WORKER}/eviction"
     evict = ("kubectl", "create", "--raw", path, "-f", "-")
-    yield amid(cluster, folder, lambda _: cluster.run(*evict, text=json.dumps(body)))
+    yield disturbed(cluster, folder, lambda: cluster.run(*evict, text=json.dumps(body)))
 
 
-def amid(cluster: Nccl, folder: Path, what: Callable[[Any], object]) -> dict[str, Any]:
-    """The result of a test to which ``what`` happens once its table has begun; nothing where it does not begin."""
-    launcher = ("kubectl", "logs", "-n", NAMESPACE, "-l", "gpuops.rdma/role=launcher", "--tail=-1")
-
-    def happen() -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while time.monotonic() < deadline:
-            if " float " in cluster.done(*launcher).stdout:
-                what(cluster)
-                return
-            time.sleep(1)
-
-    thread = threading.Thread(target=happen)
-    thread.start()
-    found = nccl(cluster, folder, env={"STANDIN_PAUSE": "4"})
-    thread.join()
-    return found
+def disturbed(cluster: Nccl, folder: Path, what: Callable[[], object]) -> dict[str, Any]:
+    """The result of a test to which ``what`` happens in the middle."""
+    return amid(cluster, what, lambda: nccl(cluster, folder, env={"STANDIN_PAUSE": "4"}))
 
 
 def kill_sshd(cluster: Real) -> None:

@@ -352,6 +352,23 @@ def test_a_workers_image_without_a_program_says_so(tmp_path: Path, missing: tupl
     assert done.stdout == f"gpuops: launch: the image has no {' and no '.join(missing)}\n"
 
 
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("mkdir", "mkdir: cannot create directory '/run/sshd': Read-only file system"),
+        ("sshd", "sshd: no hostkeys available -- exiting."),
+    ],
+)
+def test_a_worker_that_may_not_write_says_so(tmp_path: Path, program: str, error: str) -> None:
+    """A policy of the cluster made its root read-only: it was exit code 1 of a worker, and so a failed test."""
+    programs = bare_image(tmp_path, "sshd", "ssh-keygen", "mkdir")
+    (programs / program).write_text(f'#!/bin/bash\necho "{error}" >&2\nexit 1\n')
+    script = nccl_job.worker_script().replace("/usr/sbin", str(tmp_path / "sbin"))
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, env={"PATH": str(programs)})
+    assert done.returncode == nccl_job.LAUNCH_FAILED
+    assert done.stdout == f"gpuops: launch: sshd cannot start: {error}\n"
+
+
 def test_the_log_has_what_a_verdict_reads_and_the_pod_the_rest(tmp_path: Path) -> None:
     """32 nodes print up to 10 MiB of INFO lines, which is what a node keeps of a log."""
     text = (RECORDINGS / "nccl" / "guide_a100_2nodes.txt").read_text() + INFO

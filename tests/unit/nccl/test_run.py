@@ -286,6 +286,8 @@ DISTURBED = {
         "nccl-worker-1 on b: Evicted: The node was low on resource: ephemeral-storage. Container worker was using 12Gi",
     ),
     "no memory": (worker("nccl-worker-1", "b", "Failed", 137), "nccl-worker-1 on b: exit 137 (OOMKilled)"),
+    # Of a cgroup of version 1 the kernel ends one rank, and Kubernetes says so once the container has ended by itself.
+    "no memory for a rank": (worker("nccl-worker-1", "b", "Failed", 0), "nccl-worker-1 on b: exit 0 (OOMKilled)"),
     "shut down": (
         failed("Terminated", "Pod was terminated in response to imminent node shutdown."),
         "nccl-worker-1 on b: Terminated: Pod was terminated in response to imminent node shutdown.",
@@ -322,6 +324,35 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
     verdict = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY)
     assert verdict.verdict == "incomplete" and verdict.reason == f"the test was disturbed: {words}"
     assert [(one.subject, one.severity) for one in verdict.findings if one.id == "nccl.worker"] == [("b", "unknown")]
+
+
+@pytest.mark.parametrize("quiet", [31.0, 1.0])
+def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quiet: float) -> None:
+    """On real nodes: the kubelet hung with all of its node, mpirun waited for the deadline of half an hour."""
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running.run_timeout, running._reached, running._running_since = 1800.0, True, 0.0
+    running.tail = SimpleNamespace(quiet=quiet)  # type: ignore[assignment]
+    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
+    both = [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]
+    there = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": both}}
+    lost = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": [{**both[0], "status": "False"}, both[1]]}}
+    assert running._overdue([RUNNING[0], there], FINE) is None
+    assert running._overdue([RUNNING[0], lost], FINE) is None, "it may come back"
+    clock.now = 31.0
+    assert running._overdue([RUNNING[0], there], FINE) is None
+    assert running._overdue([RUNNING[0], lost], FINE) is None, "it was there again"
+    clock.now = 62.0
+    outcome = running._overdue([RUNNING[0], lost], FINE)
+    if quiet < 30.0:
+        assert outcome is None, "its containers may run without it"
+        return
+    assert outcome is not None and outcome.stage == "gone"
+    assert outcome.why == "nccl-worker-1 on b: its node is lost, and the test has said nothing for 30s"
+    unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+    running.client = Api({"kind": "Node", "metadata": {"name": "b"}, "status": {"conditions": [unknown]}})  # type: ignore[assignment]
+    outcome = running._from_outside(outcome)
+    assert (outcome.stage, outcome.blamed) == ("disturbed", {"b": "not Ready: Kubelet stopped posting node status."})
 
 
 def test_a_launcher_that_is_deleted_while_its_job_succeeds_is_named(tmp_path: Path) -> None:

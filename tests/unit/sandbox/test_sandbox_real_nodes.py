@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -192,6 +193,8 @@ def test_images_go_by_the_last_part_of_the_repository() -> None:
     names = {
         "library/python:3.12-slim": "python",
         "nvidia/nccl-tests:1": "nccl",
+        "nccl-tests:mpi5": "nccl5",
+        "perftest:1": "perftest",
         "pause:3.10": "pause",
         "nothing:1": "",
         "pythons/nothing:1": "",
@@ -217,6 +220,45 @@ def test_private_repositories_want_a_login(tmp_path: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("said", [[], ["GPUOPS_SYS=host"]])
+def test_a_container_sees_the_simulated_host_where_its_image_asks(tmp_path: Path, said: list[str]) -> None:
+    inside, bundle = tmp_path / "inside", tmp_path / "bundle"
+    for place in (inside / "host" / "etc", inside / "bin", bundle):
+        place.mkdir(parents=True)
+    (inside / "bin" / "runc").write_text("#!/bin/sh\necho $*\n")
+    (inside / "bin" / "runc").chmod(0o755)
+    mounts = [
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+        {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]},
+        {"destination": "/host", "type": "bind", "source": "/", "options": ["rbind"]},
+    ]
+    text = json.dumps({"process": {"env": ["A=1", *said]}, "mounts": mounts}, separators=(",", ":"))
+    (bundle / "config.json").write_text(text)
+    script = realnodes.RUNC.replace(realnodes.INSIDE, str(inside))
+    done = subprocess.run(
+        ["sh", "-c", script, "runc", "create", "--bundle", str(bundle)], capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["create", "--bundle", str(bundle)], done.stderr
+    system, groups, host = json.loads((bundle / "config.json").read_text())["mounts"]
+    own = {"destination": "/sys", "type": "bind", "source": f"{inside}/host/sys", "options": ["rbind", "ro"]}
+    assert (system, groups) == (own if said else mounts[0], mounts[1])
+    assert host["source"] == f"{inside}/host" and (inside / "host/sys/fs/cgroup").is_dir() == bool(said)
+
+
+@pytest.mark.parametrize(("file", "words"), [("freezer.state", ("FROZEN", "THAWED")), ("cgroup.freeze", ("1", "0"))])
+def test_a_nodes_processes_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, words: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(kernel, "hierarchies", lambda: [tmp_path / "cpu", tmp_path / "freezer"])
+    for name in ("cpu/group/tasks", f"freezer/group/{file}"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    for frozen, word in zip((True, False), words, strict=True):
+        kernel.freeze("group", frozen)
+        assert (tmp_path / "freezer/group" / file).read_text() == word
+    assert (tmp_path / "cpu/group/tasks").read_text() == ""
 
 
 def test_a_kubelet_changes_nothing_of_the_machine() -> None:

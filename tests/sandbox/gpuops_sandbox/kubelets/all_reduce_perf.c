@@ -62,6 +62,15 @@ static void info(int rank, int ranks, int device, int devices, int hcas) {
   fflush(out);
 }
 
+static void eat(int rank) {  // STANDIN_EAT=RANK:MIB: memory that this rank takes and uses
+  const char *wish = getenv("STANDIN_EAT"), *amount = wish ? strchr(wish, ':') : NULL;
+  if (!amount || atoi(wish) != rank) return;
+  for (long mib = atol(amount + 1); mib > 0; mib--) {
+    volatile char *taken = malloc(1 << 20);
+    for (int i = 0; taken && i < 1 << 20; i += 4096) taken[i] = 1;
+  }
+}
+
 static void half(long size, double busbw, double factor, int wrong) {
   double algbw = busbw / factor, time = size ? size / algbw / 1e3 : 20.0;
   char text[32];
@@ -121,6 +130,7 @@ int main(int count, char **words) {
       printf("\n");
       fflush(stdout);
     }
+    if (rows == 0) eat(rank);
     if (pause > 0) usleep((useconds_t)(pause * 1e6));
   }
   if (rank == 0) {

@@ -64,3 +64,13 @@ def build_tree(tree: Path, shape: str, profile: str, faults: Iterable[Fault]) ->
     for entry in tree.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     host_trees.build(tree, shape, faults=names, image=IMAGES.get(profile, IMAGES["current"]), mode="sriov")
+    _classes(tree / "sys")
+
+
+def _classes(sys: Path) -> None:
+    """RDMA ports by their names, which programs look for; the probe goes by PCI devices."""
+    folder = sys / "class" / "infiniband"
+    folder.mkdir(parents=True)
+    for hca in sorted((sys / "devices").glob("**/infiniband/*")):
+        (hca / "device").symlink_to("../..")
+        (folder / hca.name).symlink_to(Path("../..") / hca.relative_to(sys))

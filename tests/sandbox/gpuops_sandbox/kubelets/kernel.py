@@ -104,6 +104,14 @@ def join_group(name: str) -> None:
         (root / name / "cgroup.procs").write_text("0")
 
 
+def freeze(name: str, frozen: bool) -> None:
+    """Stops every process of the group, or lets all go on: what is in it is as a machine that hangs."""
+    for root in hierarchies():
+        for file, words in (("freezer.state", ("THAWED", "FROZEN")), ("cgroup.freeze", ("0", "1"))):
+            if (root / name / file).exists():
+                (root / name / file).write_text(words[frozen])
+
+
 def groups(name: str) -> list[Path]:
     """The group's folders that there are, of all hierarchies."""
     return [root / name for root in hierarchies() if (root / name).is_dir()]

@@ -316,6 +316,7 @@ def kubelet_config(cgroup: str, ca: str) -> Json:
         "clusterDomain": DOMAIN,
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionPressureTransitionPeriod": "5s",
         "failCgroupV1": False,
         "failSwapOn": False,
         "imageGCHighThresholdPercent": 100,
@@ -377,12 +378,18 @@ disabled_plugins = [
 """
 
 RUNC = r"""#!/bin/sh
-# Of a pod that has the node's root at /host it is the tree of files of the simulated host.
+# Of a pod that has the node's root at /host it is the tree of files of the simulated host; of an image that says so the
+# tree's /sys is the container's.
 bundle=; last=
 for word in "$@"; do [ "$last" != --bundle ] || bundle=$word; last=$word; done
 if [ -n "$bundle" ] && [ -e INSIDE/host/etc ]; then
   mount='"destination":"/host","type":"bind","source"'
   sed -i "s#$mount:\"/\"#$mount:\"INSIDE/host\"#" "$bundle/config.json"
+  if grep -q '"GPUOPS_SYS=host"' "$bundle/config.json"; then
+    mkdir -p INSIDE/host/sys/fs/cgroup
+    mount='"destination":"/sys","type":"bind","source":"INSIDE/host/sys","options":["rbind","ro"]'
+    sed -i "s#\"destination\":\"/sys\",\"type\":\"sysfs\"[^]]*]#$mount#" "$bundle/config.json"
+  fi
 fi
 if [ -n "$bundle" ] && [ -e INSIDE/config/gpus.json ]; then
   python3 INSIDE/config/inject.py INSIDE/config/gpus.json "$bundle" || exit 1

@@ -73,7 +73,7 @@ options:
     type: dict
     default: {}
   mpi:
-    description: Major version of Open MPI in the image of an MPIJob.
+    description: Has no effect any more; the version of Open MPI is found in the image.
     type: int
     choices: [4, 5]
     default: 4

@@ -88,7 +88,6 @@ def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> 
         SHAPE,
         vfs_per_node=16 if mode == "sriov" else 0,
         image="example.test/nccl-tests:1",
-        mpi=5,
         env=shape["nccl"]["env"],
         hca="mlx5",
         deadline=300,

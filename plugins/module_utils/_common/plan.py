@@ -262,7 +262,7 @@ class Setting:
 @dataclass(frozen=True)
 class NcclTest:
     """The test of one shape. ``limit``: maximum number of nodes, 0 = all. ``topology``: key of its file in the
-    topology ConfigMap, "" = none. ``mpi``: major version of Open MPI. ``deadline`` in seconds. ``env``: the shape's
+    topology ConfigMap, "" = none. ``deadline`` in seconds. ``env``: the shape's
     variables; ``settings``: what is laid over them, in this order. ``iterations`` 0, ``warmup`` and ``check`` -1: the
     program's own number. ``mpi_args``: options of mpirun besides or instead of ours. ``told``: all that is set, for
     people. ``host_network``: mode shared on ports that pods reach on the host's network only."""
@@ -277,7 +277,6 @@ class NcclTest:
     min_bytes: str = "8"
     max_bytes: str = "8G"
     image: str = ""
-    mpi: int = 4
     gang: bool = False
     pull_secrets: tuple[str, ...] = ()
     queue: str = "default"

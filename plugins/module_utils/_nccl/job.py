@@ -75,8 +75,6 @@ class Test:
     """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
     host_network: bool = False
     """See Fabric."""
-    mpi: int = 4
-    """Major version of Open MPI in the image: 4 or 5."""
     collective: str = "all_reduce"
     min_bytes: str = "8"
     max_bytes: str = "8G"
@@ -165,19 +163,13 @@ def command(test: Test, program: str = "", hostfile: str = f"{_FILES}/hostfile")
 
 
 def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
-    """mpirun and its options for the image's Open MPI; version 5 renamed runtime options and ignores the old names.
+    """mpirun and its options but those of its runtime, see ``find_mpirun``.
 
     MPI only exchanges NCCL's ids, so it uses plain TCP: no other transport can then fail or use a VF.
     """
-    ssh = (
-        f"-p {PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "
-        "-o ConnectionAttempts=10"
-    )
-    mca = "--mca" if test.mpi == 4 else "--prtemca"
     options = {
         "--map-by": ["--map-by", f"ppr:{test.gpus_per_node}:node"],
         "--bind-to": ["--bind-to", "none"],
-        **{f"--mca {key}": [mca, key, value] for key, value in _runtime(test, ssh).items()},
         **{f"--mca {key}": ["--mca", key, value] for key, value in _transport(test).items()},
     }
     env = nccl_settings.merged(test.env, nccl_settings.overrides(test.settings))
@@ -193,17 +185,24 @@ def _transport(test: Test) -> dict[str, str]:
     return {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc", **own}
 
 
-def _runtime(test: Test, ssh: str) -> dict[str, str]:
-    shell, runtime = ("rsh", "orte") if test.mpi == 4 else ("ssh", "prte")
+def runtime(test: Test, major: int) -> list[str]:
+    """Options of mpirun's runtime for Open MPI 4 or 5, which renamed them and ignores the old names; without those that
+    the user sets."""
+    ssh = (
+        f"-p {PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "
+        "-o ConnectionAttempts=10"
+    )
+    mca, shell, own = ("--mca", "rsh", "orte") if major == 4 else ("--prtemca", "ssh", "prte")
     options = {
         f"plm_{shell}_args": ssh,
         f"plm_{shell}_no_tree_spawn": "1",
         f"plm_{shell}_num_concurrent": str(max(128, len(test.nodes))),
-        f"{runtime}_keep_fqdn_hostnames": "true",
+        f"{own}_keep_fqdn_hostnames": "true",
     }
     if test.interface:
-        options["oob_tcp_if_include" if test.mpi == 4 else "prte_if_include"] = test.interface
-    return options
+        options["oob_tcp_if_include" if major == 4 else "prte_if_include"] = test.interface
+    users = nccl_settings.mpi_options(test.mpi_args)
+    return [word for key, value in options.items() if f"--mca {key}" not in users for word in (mca, key, value)]
 
 
 def program_args(test: Test) -> list[str]:
@@ -275,7 +274,7 @@ def launcher_script(test: Test, patience: int = 0) -> str:
     program = f'/bin/bash {_FILES}/rank.sh "$program" {shlex.join(program_args(test))}'
     return f"""set -u -o pipefail
 fail() {{ echo "{SAYS}$1"; exit {LAUNCH_FAILED}; }}
-{find_mpirun("fail")}
+{find_mpirun("fail", test)}
 reach() {{
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{PORT}" 2>&1); do
     if [ "$SECONDS" -ge {patience} ]; then
@@ -296,12 +295,13 @@ program=$(command -v {test.program} || true)
 for path in {dirs}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
 [ -n "$program" ] || fail "the image has no {test.program}"
 export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
-exec "$mpirun" {shlex.join(mpirun(test)[1:])} $export_path {program}
+exec "$mpirun" {shlex.join(mpirun(test)[1:])} "${{runtime[@]}}" $export_path {program}
 """
 
 
-def find_mpirun(fail: str) -> str:
-    """Shell lines that set ``mpirun`` to its absolute path, or call ``fail`` with what the image lacks.
+def find_mpirun(fail: str, test: Test) -> str:
+    """Shell lines that set ``mpirun`` to its absolute path and the array ``runtime`` to the options of its version, or
+    call ``fail`` with what the image lacks.
 
     Open MPI starts its remote daemons from the prefix of that path, as sshd's PATH may lack them. So the folder must be
     the real one: version 4 takes ``/bin/mpirun`` for the prefix ``/``.
@@ -311,7 +311,12 @@ mpirun=$(type -P mpirun)
 folder=$(readlink -f "$mpirun")
 folder=${{folder%/*}}
 [ -x "$folder/mpirun" ] || folder=$(cd -P "${{mpirun%/*}}" && pwd)
-mpirun=$folder/mpirun"""
+mpirun=$folder/mpirun
+case $("$mpirun" --version 2>&1) in
+  *"(Open MPI) 4."*) runtime=({shlex.join(runtime(test, 4))}) ;;
+  *"(Open MPI) "[5-9].*) runtime=({shlex.join(runtime(test, 5))}) ;;
+  *) {fail} "the image's mpirun is not of Open MPI 4 or 5" ;;
+esac"""
 
 
 def debug_filter() -> str:
@@ -611,8 +616,6 @@ def check(test: Test, launcher: str) -> None:
         faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(fabric.MODES)}")
     if test.collective not in PROGRAMS:
         faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")
-    if test.mpi not in (4, 5):
-        faults.append(f"Open MPI {test.mpi} is unknown; known: 4, 5")
     if not test.nodes or len(set(test.nodes)) != len(test.nodes):
         faults.append("it needs at least one node, each given once")
     if test.gpus_per_node < 1:

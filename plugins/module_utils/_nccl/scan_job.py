@@ -19,7 +19,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, find_mpirun, info_only
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, info_only
 
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
@@ -162,6 +162,7 @@ def round_objects(
     commands: Mapping[str, Command],
     parallel: int,
     files: str,
+    launch: str,
     seconds: int,
     template: Json,
 ) -> list[Json]:
@@ -175,7 +176,14 @@ def round_objects(
     labels = {**(template.get("metadata") or {}).get("labels", {}), **_own_labels(meta), ROLE_LABEL: ROLE}
     common = {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [owner]}
     script = round_script(
-        slots=slots, port=port, program=program, folders=folders, commands=commands, parallel=parallel, files=files
+        slots=slots,
+        port=port,
+        program=program,
+        folders=folders,
+        commands=commands,
+        parallel=parallel,
+        files=files,
+        launch=launch,
     )
     data = {
         "round.sh": script,
@@ -237,14 +245,16 @@ def round_script(
     commands: Mapping[str, Command],
     parallel: int,
     files: str,
+    launch: str,
 ) -> str:
-    """The script of a round's pod: runs up to ``parallel`` lanes at a time, and the trials of a lane in order."""
+    """The script of a round's pod: runs up to ``parallel`` lanes at a time, and the trials of a lane in order.
+    ``launch``: ``find_mpirun`` of the test, with ``fail``."""
     runs = "\n".join(_run_function(kind, command, files) for kind, command in commands.items())
     reaches = " ".join(f"[{kind}]={command.reach}" for kind, command in commands.items())
     paths = " ".join(f"{folder}/{program}" for folder in folders)
     return f"""set -u
 fail() {{ echo "{SAYS}$1"; exit {NOT_REACHED}; }}
-{find_mpirun("fail")}
+{launch}
 program=$(command -v {program} || true)
 for path in {paths}; do [ -n "$program" ] || [ ! -x "$path" ] || program=$path; done
 [ -n "$program" ] || fail "the image has no {program}"
@@ -296,6 +306,7 @@ echo "gpuops: round ended"
 
 def _run_function(kind: str, command: Command, files: str) -> str:
     launch = '"$mpirun" ' + shlex.join(command.mpirun[1:]).replace(shlex.quote(HOSTFILE), '"$1"')
+    launch += ' "${runtime[@]}"'
     wrapper = f'/bin/bash {files}/{SCRIPT} {command.info[0]} {command.info[1]} "$2"'
     args = shlex.join(command.args)
     return f'run_{kind}() {{\n  timeout -k 10 {command.timeout} {launch} $export_path {wrapper} "$program" {args}\n}}'

@@ -516,7 +516,6 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
         image=options.images.get("nccl_test") or profile["test_image"]["image"],
-        mpi=profile["test_image"]["openmpi"],
         gang=gang,
         pull_secrets=options.image_pull_secrets,
         queue=options.queue,

@@ -64,8 +64,6 @@ class Wanted:
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     """The user's own variables; they win over the shape's."""
-    mpi: int = 4
-    """MPIJob only: major version of Open MPI in the image, 4 or 5."""
     kueue_queue: str = ""
     """Kueue LocalQueue of the namespace; "" = without Kueue."""
     gang: str = ""
@@ -246,16 +244,15 @@ def _mpi_job(wanted: Wanted) -> list[Json]:
         nodes=("",) * wanted.nodes,
         gpus_per_node=wanted.fabric.gpus,
         image=wanted.image,
-        mpi=wanted.mpi,
         env={**wanted.fabric.env, **wanted.env},
         interface=wanted.fabric.interface,
     )
     argv = shlex.join(job.mpirun(test, "/etc/mpi/hostfile")[1:])
     script = f"""set -u -o pipefail
 fail() {{ echo "$1"; exit {job.LAUNCH_FAILED}; }}
-{job.find_mpirun("fail")}
+{job.find_mpirun("fail", test)}
 export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
-exec "$mpirun" {argv} $export_path "$@"
+exec "$mpirun" {argv} "${{runtime[@]}}" $export_path "$@"
 """
     worker = _worker(
         wanted,
@@ -509,8 +506,6 @@ def _faults(wanted: Wanted) -> Sequence[str]:
         found.append(f"near {wanted.near!r} of {', '.join(NEAR)}, level {wanted.level!r} of {', '.join(LEVELS)}")
     elif wanted.near != "none" and not (wanted.kueue_queue or wanted.gang or wanted.kind == "VolcanoJob"):
         found.append("near needs a scheduler that knows the network: kueue_queue, or gang for Volcano")
-    if wanted.mpi not in (4, 5):
-        found.append(f"Open MPI {wanted.mpi} is unknown; known: 4, 5")
     for name, value in wanted.env.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
             found.append(f"variable {name} must have a name of letters, digits and _, and a string as value")

@@ -126,6 +126,7 @@ class Performer:
             commands=self.bench.commands(max(len(trial.nodes) for trial in part.trials), part.trials),
             parallel=self.bench.settings.parallel,
             files=_mounted(self.workers.objects),
+            launch=nccl_job.find_mpirun("fail", test),
             seconds=self._limit(part) + SLACK,
             template=self.workers.template,
         ):

@@ -59,7 +59,6 @@ def wanted(args: Json) -> tuple[Wanted, str]:
         image=args["image"],
         command=tuple(args["command"]),
         env=dict(args["env"]),
-        mpi=args["mpi"],
         kueue_queue=args["kueue_queue"],
         gang=queue,
         near=args["near"],

@@ -31,7 +31,7 @@ def verdict(lines: list[str], code: int = 1) -> Any:
 
 
 def log(hosts: tuple[str, ...], **more: Any) -> tuple[Any, Any, list[str]]:
-    order = nccl_pod.order_of(["all_reduce_perf -b 8 -e 8G", "NCCL_DEBUG=INFO", *more.get("texts", ())])
+    order = nccl_pod.order_of(["all_reduce_perf -b 8 -e 8G", "NCCL_DEBUG=INFO"], more.get("mpi", 5))
     assert order is not None
     fleet = nccl_pod.Fleet(hosts, NODES, load_shapes()["BM.GPU.H100.8"], True)
     run = nccl_pod.simulate(order, fleet, 1.0, False)
@@ -50,7 +50,7 @@ def test_hosts_without_gpudirect_are_nodes(hosts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("mpi", [4, 5])
 @pytest.mark.parametrize("rows", [True, False], ids=["in the table", "before the ranks are known"])
 def test_a_lost_daemon_is_named_with_its_node(mpi: int, rows: bool) -> None:
-    order, fleet, lines = log(("gpu-a", "gpu-b"), texts=["--prtemca"] if mpi == 5 else [])
+    order, fleet, lines = log(("gpu-a", "gpu-b"), mpi=mpi)
     run = parse.parse(lines)[0]
     death = nccl_pod.death_of(order, fleet, run, "gpu-b")
     first = next(number for number, line in enumerate(lines) if "Rank  0" in line)

@@ -74,7 +74,7 @@ VARIANTS = [
     job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), iterations=20),
     job(gang=True),
     job(cpus=16, memory_gib=64, shm_gib=8),
-    host_job(mpi=5, interface=""),
+    host_job(interface=""),
 ]
 
 
@@ -216,12 +216,36 @@ def test_pod_names_stay_within_63_characters() -> None:
 
 
 def test_open_mpi_4_and_5_get_their_own_option_names() -> None:
-    four, five = shlex.join(nccl_job.command(job())), shlex.join(nccl_job.command(job(mpi=5)))
+    four, five = (shlex.join(nccl_job.runtime(job(), major)) for major in (4, 5))
     assert "--mca plm_rsh_args '-p 2222 " in four and "--prtemca" not in four
     assert "--prtemca plm_ssh_args '-p 2222 " in five and "plm_rsh" not in five and "orte" not in five
-    for text in (four, five):
-        assert "--hostfile /etc/gpuops/hostfile" in text and "ConnectionAttempts" in text
-        assert text.endswith("all_reduce_perf -b 8 -e 8G -f 2 -g 1")
+    assert "ConnectionAttempts" in four and "ConnectionAttempts" in five
+    text = shlex.join(nccl_job.command(job()))
+    assert "--hostfile /etc/gpuops/hostfile" in text and "plm_" not in text
+    assert text.endswith("all_reduce_perf -b 8 -e 8G -f 2 -g 1")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("mpirun (Open MPI) 4.1.6", "--mca plm_rsh_args -p 2222"),
+        ("mpirun (Open MPI) 4.1.7a1", "--mca oob_tcp_if_include eth0"),
+        ("mpirun (Open MPI) 5.0.8", "--prtemca prte_if_include eth0"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.13", ""),
+    ],
+)
+def test_the_launcher_asks_the_images_mpirun_for_its_version(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch, said: str, words: str
+) -> None:
+    """A profile's image has one version, but a user's own may have another: mpirun ended with "unknown option"."""
+    monkeypatch.setattr(nccl_job, "PORT", port)
+    (tmp_path / "hostfile").write_text("127.0.0.1 slots=8\n")
+    text = f'case $1 in --version) echo "{said}" ;; *) echo "mpirun $*" ;; esac'
+    done = run_launcher(job(interface="eth0"), tmp_path, text)
+    if words:
+        assert words.replace("2222", str(port)) in done.stdout and done.returncode == 0
+    else:
+        assert done.stdout.endswith("gpuops: launch: the image's mpirun is not of Open MPI 4 or 5\n")
 
 
 def test_nccl_variables_go_into_the_file_and_others_to_mpirun() -> None:
@@ -242,12 +266,15 @@ def test_topology_file_is_mounted_only_where_the_plan_says_so() -> None:
     assert {"name": "topology", "configMap": {"name": "gpuops-nccl-topology"}} in worker["spec"]["volumes"]
 
 
+VERSION = 'if [ "${1:-}" = --version ]; then echo "mpirun (Open MPI) 4.1.6"; exit; fi\n'
+
+
 def run_launcher(test: nccl_job.Test, folder: Path, mpirun: str) -> subprocess.CompletedProcess[str]:
     """The launcher's script for real, with our own mpirun and a host that listens."""
     programs = folder / "bin"
     programs.mkdir()
     for name, text in {"mpirun": mpirun, "all_reduce_perf": "exit 0", "ssh": "exit 0"}.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).write_text(f"#!/bin/bash\n{VERSION if '--version' not in text else ''}{text}\n")
         (programs / name).chmod(0o755)
     return launch(test, folder, f"{programs}:/usr/bin:/bin")
 
@@ -264,7 +291,7 @@ def bare_image(folder: Path, *programs: str) -> Path:
     for name in ("timeout", "sleep", "readlink"):
         (folder / "programs" / name).symlink_to(str(shutil.which(name)))
     for name in programs:
-        (folder / "programs" / name).write_text("#!/bin/bash\nexit 0\n")
+        (folder / "programs" / name).write_text(f"#!/bin/bash\n{VERSION}exit 0\n")
         (folder / "programs" / name).chmod(0o755)
     return folder / "programs"
 
@@ -320,7 +347,7 @@ def test_mpirun_is_called_by_its_physical_folder(
     (tmp_path / "bin").symlink_to("usr/bin")
     program = tmp_path / at if at.endswith("prterun") else tmp_path / at / "mpirun"
     for path, text in ((program, 'echo "mpirun is $0"'), (tmp_path / "usr/bin/all_reduce_perf", "exit 0")):
-        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.write_text(f"#!/bin/bash\n{VERSION}{text}\n")
         path.chmod(0o755)
     if link:
         (tmp_path / link).symlink_to(program)
@@ -480,7 +507,6 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
         ({"collective": "allreduce"}, "known: all_reduce"),
         ({"nodes": ()}, "at least one node"),
         ({"nodes": ("a", "a")}, "each given once"),
-        ({"mpi": 3}, "known: 4, 5"),
         ({"vfs_per_node": 0}, "at least one VF"),
         ({"image": ""}, "no image"),
         ({"image": "nccl-tests@sha256:12"}, "no digest"),

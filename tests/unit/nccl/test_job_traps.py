@@ -252,13 +252,14 @@ def test_trap_a_suspended_mpijob_has_no_pods_for_ever(tmp_path: Path) -> None:
 
 
 def test_trap_open_mpi_5_ignores_what_the_operator_sets_in_the_environment() -> None:
-    argv = nccl_job.command(test_of(mpi=5))
+    argv = nccl_job.command(test_of())
     assert argv[argv.index("--hostfile") + 1] == "/etc/gpuops/hostfile"
-    assert any("-p 2222" in word for word in argv) and "orte" not in shlex.join(argv)
+    runtime = nccl_job.runtime(test_of(), 5)
+    assert any("-p 2222" in word for word in runtime) and "orte" not in shlex.join([*argv, *runtime])
 
 
 def test_trap_more_than_64_nodes_overrun_ssh() -> None:
-    argv = nccl_job.command(test_of(nodes=tuple(f"n{number}" for number in range(200))))
+    argv = nccl_job.runtime(test_of(nodes=tuple(f"n{number}" for number in range(200))), 4)
     assert argv[argv.index("plm_rsh_num_concurrent") + 1] == "200"
     assert argv[argv.index("plm_rsh_no_tree_spawn") + 1] == "1"
     assert "MaxStartups=1000" in nccl_job.worker_script()

@@ -109,6 +109,7 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
         commands={"pair": Command(("mpirun", "--hostfile", scan_job.HOSTFILE), ("-b", "8"), 10)},
         parallel=4,
         files="/etc/gpuops",
+        launch=LAUNCH,
         seconds=99,
         template=template,
     )
@@ -128,7 +129,12 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
 
 # ---- the scripts ---------------------------------------------------------------------------------------------------
 
-MPIRUN = """#!/bin/bash
+LAUNCH = nccl_job.find_mpirun("fail", nccl_job.Test("scan", "jobs", ("a", "b"), 8, "i", vfs_per_node=16))
+VERSION = 'if [ "${1:-}" = --version ]; then echo "mpirun (Open MPI) 4.1.6"; exit; fi\n'
+MPIRUN = (
+    f"""#!/bin/bash
+{VERSION}"""
+    """\
 # stands for mpirun: tells its arguments, runs the rank's command once, then does as its hostfile's first host says
 file=
 for i in $(seq 1 $#); do [ "${!i}" != --hostfile ] || { j=$((i + 1)); file=${!j}; }; done
@@ -138,6 +144,7 @@ case $(head -1 "$file") in *slow*) sleep 5 ;; *bad*) exit 3 ;; esac
 while [ "$1" != /bin/bash ]; do shift; done
 OMPI_COMM_WORLD_RANK=0 "$@"
 """
+)
 
 
 @pytest.fixture
@@ -167,6 +174,7 @@ def play(folder: Path, lanes: str, hosts: str, port: int, parallel: int = 8, **c
         commands=commands,
         parallel=parallel,
         files=str(folder),
+        launch=LAUNCH,
     )
     (folder / "hosts").write_text(hosts)
     (folder / "lanes").write_text(lanes)
@@ -251,11 +259,18 @@ def test_a_rail_is_found_by_the_address_of_its_port(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["mpirun", "ssh", "none_perf"])
 def test_an_image_without_a_program_ends_the_round(tmp_path: Path, missing: str) -> None:
     text = scan_job.round_script(
-        slots=8, port=1, program="none_perf", folders=["/no"], commands={"pair": pair()}, parallel=1, files="/x"
+        slots=8,
+        port=1,
+        program="none_perf",
+        folders=["/no"],
+        commands={"pair": pair()},
+        parallel=1,
+        files="/x",
+        launch=LAUNCH,
     )
     (tmp_path / "readlink").symlink_to(str(shutil.which("readlink")))
     for name in {"mpirun", "ssh", "none_perf"} - {missing}:
-        (tmp_path / name).write_text("#!/bin/bash\n")
+        (tmp_path / name).write_text(f"#!/bin/bash\n{VERSION}")
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(["/bin/bash", "-c", text], capture_output=True, text=True, env={"PATH": str(tmp_path)})
     assert done.returncode == scan_job.NOT_REACHED

@@ -52,6 +52,7 @@ def log_of(bench: Bench, trial: nccl_scan.Trial, held: tuple[Fault, ...] = ()) -
         commands=bench.commands(len(trial.nodes)),
         parallel=7,
         files="/x",
+        launch=job.find_mpirun("fail", bench.test),
     )
     assert scan_rounds.parallel_of(script) == 7
     command = scan_rounds.functions(script)[trial.kind]

@@ -126,7 +126,7 @@ def ours(plan: Plan) -> Json:
     daemonset = found(plan, "vf_config", "DaemonSet", "gpuops-vf-config")
     test = choice.job_of(plan, plan.tests[0], "all_reduce")
     job = nccl_job.volcano_job(test)
-    options, env = arguments(nccl_job.mpirun(test)[1:])
+    options, env = arguments([*nccl_job.mpirun(test)[1:], *nccl_job.runtime(test, 4)])
     args = nccl_job.program_args(test)
     spec = {key: value for key, value in job["spec"].items() if key != "tasks"}
     return {

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -390,7 +391,7 @@ def test_in_a_large_job_the_hosts_print_that_were_asked_to() -> None:
 @pytest.mark.parametrize("mpi", [4, 5])
 def test_a_lost_worker_is_named_and_never_passes(mpi: int) -> None:
     asked, where = (
-        order(nccl_job.Test("nccl", "jobs", ("a", "b"), 8, "i", vfs_per_node=16, mpi=mpi)),
+        replace(order(nccl_job.Test("nccl", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)), mpi=mpi),
         fleet(NAMES[0], 2),
     )
     run = nccl_pod.simulate(asked, where, 1.0, False)

@@ -154,12 +154,14 @@ def test_torchrun_finds_the_others_in_every_kind_whose_controller_does_not_tell_
 
 
 def test_mpirun_passes_on_what_the_file_of_nccl_cannot_hold() -> None:
-    made = render.objects(
-        wanted("MPIJob", nodes=4, mpi=5, env={"NCCL_DEBUG": "INFO", "TOKENIZERS_PARALLELISM": "false"})
-    )
+    made = render.objects(wanted("MPIJob", nodes=4, env={"NCCL_DEBUG": "INFO", "TOKENIZERS_PARALLELISM": "false"}))
     launcher = kinds.templates(made[-1])[0].spec["containers"][0]
     script = launcher["command"][2]
-    assert "-np 32 --map-by ppr:8:node" in script and "--prtemca" in script and "--hostfile /etc/mpi/hostfile" in script
+    assert (
+        "-np 32 --map-by ppr:8:node" in script
+        and '"${runtime[@]}"' in script
+        and "--hostfile /etc/mpi/hostfile" in script
+    )
     assert "-x TOKENIZERS_PARALLELISM=false" in script and "NCCL_" not in script
     assert "NCCL_DEBUG=INFO\n" in made[0]["data"]["nccl.conf"]
     assert launcher["args"] == [render.COMMAND]
@@ -219,7 +221,6 @@ def test_kueue_gets_the_queue_the_topology_and_suspended_jobs() -> None:
         ({"near": "close"}, "near 'close' of none, preferred, required"),
         ({"env": {"A B": "1"}}, "variable A B must have a name"),
         ({"env": {"A": 1}}, "variable A must have a name of letters, digits and _, and a string"),
-        ({"mpi": 3}, "Open MPI 3 is unknown"),
         ({"own": fabric.Fabric(vfs=0)}, "8 GPUs and 0 VFs"),
     ],
 )

@@ -66,13 +66,14 @@ class Order:
     topology: str
     debug: bool
     mpi: int
+    """Major version of Open MPI in the image."""
     info: tuple[int, int] | None = None
     """First and number of the ranks that print INFO lines, after the last comes rank 0; None = all."""
     pause: float = 0.0
     """Seconds between two rows, as the stand-in of real nodes is asked for it."""
 
 
-def order_of(texts: Iterable[str]) -> Order | None:
+def order_of(texts: Iterable[str], mpi: int = 5) -> Order | None:
     """From the launcher's command and the files that it is given; None when it runs no nccl-tests program."""
     text = "\n".join(texts)
     program = re.search(r"(\w+?)_perf\b", text)
@@ -92,7 +93,7 @@ def order_of(texts: Iterable[str]) -> Order | None:
         algo="default" if algo.lower() in ("", "auto") else algo,
         topology=found(r"NCCL_TOPO_FILE=(\S+)"),
         debug=bool(re.search(r"NCCL_DEBUG=(INFO|TRACE)", text)),
-        mpi=5 if "--prtemca" in text else 4,
+        mpi=mpi,
         info=(int(some[1]), int(some[2])) if some else None,
         pause=float(found(r"STANDIN_PAUSE=([\d.]+)", "0")),
     )
@@ -395,7 +396,7 @@ class Launch:
     async def run(self) -> int:
         """The exit code of the launcher's container."""
         await self.log.open()
-        order = order_of(await self._texts())
+        order = order_of(await self._texts(), 4 if self.ctx.profile == "guide-2024" else 5)
         if order is None:
             self.log.write(["simulated: this pod runs no nccl-tests program"])
             await asyncio.sleep(_sleep_of(self.pod))

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
@@ -159,6 +159,17 @@ def nic_operand(section: str, spec: Json, daemonsets: Sequence[Json]) -> str:
     if isinstance(config, str) and all(hashes) and _digest(config) not in hashes:
         return f"the configuration of {section}"
     return ""
+
+
+def sriov_namespace(plan: Plan) -> str:
+    """Namespace of the SR-IOV operator's config daemon, which installs the CNI plugins; "" if the plan has none, as in
+    mode shared."""
+    through_olm = plan.olm.get("network_operator")
+    if through_olm:
+        return next((one.namespace for one in through_olm if one.package == SRIOV_OPERATOR), "")
+    release = plan.releases.get("network_operator")
+    enabled = release and (release.values.get("sriovNetworkOperator") or {}).get("enabled")
+    return plan.namespaces.network_operator if enabled else ""
 
 
 def sriov_daemon(daemonset: Optional[Json], deployments: Iterable[Json]) -> str:

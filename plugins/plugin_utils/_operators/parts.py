@@ -115,7 +115,7 @@ class Parts:
         result.update(self._nic_operands(_spec(policy), daemonsets, nodes))
         if _spec(policy).get("nvIpam"):
             result.update(named.deployments(self.watcher, namespace, ["nv-ipam-controller"]))
-        home = self._config_daemon_namespace()
+        home = operands.sriov_namespace(self.plan)
         if home:
             running = rollout.daemonsets(self.watcher, home)
             daemon = next((item for item in running if _name(item) == CONFIG_DAEMON), None)
@@ -285,15 +285,6 @@ class Parts:
         going = {name.name for item in self.plan.leftovers for name in item.also}
         maps = [item for item in store.items() if _name(item) not in going]
         return readiness.plugin_config(policy, next(iter(maps), None), self.vf_resource)
-
-    def _config_daemon_namespace(self) -> str:
-        """Namespace of the SR-IOV operator's config daemon, which installs the CNI plugins; "" if there is none."""
-        olm = self.plan.olm.get("network_operator")
-        if olm:
-            return olm[0].namespace
-        release = self.plan.releases.get("network_operator")
-        enabled = release and (release.values.get("sriovNetworkOperator") or {}).get("enabled")
-        return self.namespaces.network_operator if enabled else ""
 
 
 def _config_map(obj: Json) -> Json:

@@ -215,6 +215,11 @@ def openshift_labels(number: int, pool: str) -> dict[str, str]:
     }
 
 
+def system_name(node: str) -> str:
+    """What a node's system is called: on OKE, whose nodes are named by addresses, it is never the node's name."""
+    return f"oke-{node.replace('.', '-')}"
+
+
 PLAIN_LABELS = tuple(
     f"{prefix}kubernetes.io/{name}"
     for prefix, names in (
@@ -316,7 +321,7 @@ def _labels(address: str, shape: str, pool: str, region: str, number: int, kubel
         "node.info/kubeletVersion": ".".join(kubelet.split(".")[:2]),
         "name": pool,
         "displayName": f"{pool}-{number}",
-        "hostname": f"{pool}-{number}",
+        "hostname": system_name(address),
         "internal_addr": address,
         "last-migration-failure": "get_kubesvc_failure",
     }

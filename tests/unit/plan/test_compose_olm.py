@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands, sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC as SPEC_OLM
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
@@ -42,6 +42,9 @@ def test_mode_shared_needs_no_sriov_operator() -> None:
     (policy,) = [one for one in plan.objects["network_operator"] if one["kind"] == "NicClusterPolicy"]
     assert "rdmaSharedDevicePlugin" in policy["spec"] and "secondaryNetwork" not in policy["spec"]
     assert plan.releases["network_operator"].why == "through OLM, from the catalog certified-operators"
+    # The stage waited for the config daemon of an operator that nobody had subscribed to.
+    assert operands.sriov_namespace(plan) == ""
+    assert operands.sriov_namespace(made()) == "openshift-sriov-network-operator"
     assert not {"sriovnetworknodepolicies", "sriovnetworks"} & {rule.resource for rule in plan.permissions}
     binding = plan.objects["nccl_test"][1]
     assert binding["roleRef"]["name"] == "system:openshift:scc:privileged", "the workers add IPC_LOCK"

@@ -21,6 +21,7 @@ import kopf
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
 
+from .. import nodes
 from ..operators._api import LOST, STRATEGIC, Json, Refused
 from ..operators._hub import Loop
 from ..operators._logs import Log
@@ -176,7 +177,7 @@ def _set(algo: str) -> str:
 
 def system_name(pod: Json) -> str:
     """The host name that programs on a node's own network see: on real nodes it is seldom the node's name."""
-    return f"gpu-{pod['spec']['nodeName'].replace('.', '-')}"
+    return nodes.system_name(str(pod["spec"]["nodeName"]))
 
 
 def unpulled(pod: Json) -> Json:

@@ -35,7 +35,7 @@ def real_nodes(state: Path, fleet: Fleet, faults: Iterable[Fault]) -> list[Real]
             capacity = {GPUS: str(shape.gpu_count), **({VFS: str(shape.vf_count)} if shape.vf_count else {})}
             if not tree.exists():
                 build_tree(tree, kind, fleet.profile, [fault for fault in held if fault.node == name])
-        hostname = f"oke-{name.replace('.', '-')}"
+        hostname = system_name(name)
         held_by = tuple(own[at]) if own else ()
         found.append(Real(name, node["spec"]["podCIDR"], hostname, capacity, tree, held_by))
     return found

@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import command
+
+ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
 
 def interrupt(here: Any, when: str) -> str:
@@ -230,6 +235,57 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
     assert not {"sriov-device-plugin", "gpuops-rdma-cni", "oci-rdma-sriov", "default"} & set(there.split())
     again = here.play(*quick, report="again", **inputs)
     assert (again.code, again.changed()) == (0, []), again.output[-3000:]
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: what the guide's reader made by hand is taken over")
+def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) -> None:
+    """Both charts by helm install, and the guide's manifests by kubectl apply, as docs/from_the_guide.md has it."""
+    here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
+    for chart in ("gpu-operator", "network-operator"):
+        path = str(ROOT / "tests/sandbox/charts/guide-2024" / chart)
+        values = here.folder / f"{chart}.json"
+        values.write_text(json.dumps(files.profile("guide-2024")[chart.replace("-", "_")]["values"]))
+        here.run("helm", "install", chart, path, "-n", chart, "--create-namespace", "-f", str(values))
+    here.kubectl("wait", "nicclusterpolicy", "--all", "--for=jsonpath={.status.state}=ready", "--timeout=600s")
+    here.established()
+    here.apply(*GUIDES_OWN)
+    literal = {"rdma_profile": "guide-2024", "rdma_guide_literal": "true", "rdma_host_checks": "false"}
+
+    refused = here.play("site.yml", report="refused", **literal)
+    assert refused.code != 0 and refused.changed() == [], refused.output[-3000:]
+    errors = {item["subject"] for item in refused.report["findings"] if item["severity"] == "error"}
+    own = {f"{one['kind']} {one['metadata']['namespace']}/{one['metadata']['name']}" for one in GUIDES_OWN}
+    assert own <= errors, (own - errors, refused.output[-3000:])
+
+    taken = {**literal, "rdma_adopt_policies": "true", "rdma_remove_leftovers": "true"}
+    done = here.play("site.yml", report="done", **taken)
+    assert done.verdict == "pass", done.report.get("reason") or done.output[-4000:]
+    network = json.loads(here.kubectl("get", "net-attach-def", "-n", "default", "oci-rdma-sriov", "-o", "json"))
+    assert network["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
+    topology = json.loads(here.kubectl("get", "configmap", "-n", "default", "topology", "-o", "json"))
+    assert "numaid" in topology["data"]["topo.xml"], "the shape's file in the place of the hand-made one"
+    assert "kube-system" not in here.kubectl("get", "ds", "-A", "-o", "jsonpath={..metadata.namespace}")
+    again = here.play("site.yml", "--skip-tags", "nccl_test", report="again", **taken)
+    assert (again.code, again.changed()) == (0, []), again.output[-3000:]
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: the proof of a job that has ended")
+@pytest.mark.parametrize("mode", ["host", "sriov"])
+def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str) -> None:
+    """On the host network NCCL prints what the nodes' systems are called; the nodes are named by addresses."""
+    here = cluster("--gpu-nodes", "2")
+    asked = {"rdma_mode": mode, "rdma_launcher": "mpi", "rdma_nccl_test_keep": "true", "rdma_host_checks": "false"}
+    played = here.play("site.yml", **asked)
+    assert played.verdict == "pass", played.output[-3000:]
+    job = {"kind": "MPIJob", "name": played.report["nccl"][0]["name"], "namespace": "gpuops-nccl"}
+    pods = here.kubectl("get", "pods", "-n", job["namespace"], "-o", "name").split()
+    assert len(pods) == 1 and "-launcher-" in pods[0], pods
+    proof = {f"rdma_prove_{key}": value for key, value in job.items()}
+    found = here.play("playbooks/workload_prove.yml", rdma_prove_fail_when="unknown", **proof)
+    assert found.code == 0, found.output[-3000:]
+    assert f"MPIJob {job['name']}: pass, NET/IB with GPUDirect RDMA on 16 rails of each of 2 pods" in found.output
 
 
 @pytest.mark.e2e

@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import mi
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account
 from support import chart_repository, rights_out
+from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import Played
 
@@ -49,45 +50,6 @@ SETTLED = {
     "rdma_wave": "1",
     "rdma_upgrade_seconds": "1",
 }
-
-
-GUIDES_OWN: list[dict[str, Any]] = [
-    {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "vf-config", "namespace": "kube-system"},
-        "spec": {
-            "selector": {"matchLabels": {"app": "vf-config"}},
-            "template": {
-                "metadata": {"labels": {"app": "vf-config"}},
-                "spec": {
-                    "nodeSelector": {"nvidia.com/gpu.present": "true"},
-                    "tolerations": [{"operator": "Exists"}],
-                    "containers": [{"name": "vf-config", "image": "docker.io/library/golang:1.20"}],
-                },
-            },
-        },
-    },
-    {
-        "apiVersion": "k8s.cni.cncf.io/v1",
-        "kind": "NetworkAttachmentDefinition",
-        "metadata": {"name": "oci-rdma-sriov", "namespace": "default"},
-        "spec": {"config": json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": "default"}})},
-    },
-    {
-        "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
-        "kind": "IPPool",
-        "metadata": {"name": "default", "namespace": "network-operator"},
-        "spec": {"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"},
-    },
-    {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "topology", "namespace": "default"},
-        "data": {"topo.xml": "<system/>"},
-    },
-]
-"""What the guide of 2024 applies by hand beside the two charts."""
 
 
 @contextlib.contextmanager

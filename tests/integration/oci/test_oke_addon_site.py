@@ -46,9 +46,9 @@ spec:
 """
 
 
-@pytest.fixture(scope="module")
-def sandbox(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with pool.lease(tmp_path_factory.mktemp("sandbox"), "--gpu-nodes", "2", "--cpu-nodes", "2") as lent:
+@pytest.fixture
+def sandbox(pool: Pool, tmp_path: Path) -> Iterator[Cluster]:
+    with pool.lease(tmp_path, "--gpu-nodes", "2", "--cpu-nodes", "2") as lent:
         yield lent
 
 
@@ -84,8 +84,9 @@ def _placed(item: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: two runs of site.yml")
+@pytest.mark.parametrize("mode", ["sriov", "shared"])
 def test_operators_by_add_ons(
-    fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Cluster
+    fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Cluster, mode: str
 ) -> None:
     addons = Addons(fake)
     addons.seconds = 0.2
@@ -93,6 +94,7 @@ def test_operators_by_add_ons(
     inputs = {
         "rdma_report_dir": str(tmp_path / "report"),
         "rdma_install": "oke_addon",
+        "rdma_mode": mode,
         "rdma_charts": {"mpi_operator": str(ROOT / "tests/sandbox/charts/mpi-operator.yaml")},
         "rdma_oci_cluster": oci_site.cluster(fake)["id"],
         "rdma_oci_config_file": str(oci_site.config_file(config, tmp_path)),
@@ -108,7 +110,9 @@ def test_operators_by_add_ons(
     assert [item.split()[1] for item in addons.changes] == ["NodeFeatureDiscovery", *CHARTS]
     policy = json.loads(within(sandbox, "kubectl", "get", "nicclusterpolicy", "nic-cluster-policy", "-o", "json"))
     assert policy["spec"]["nvIpam"]["version"] == "network-operator-v25.10.0", "that of the add-on stays"
-    assert "resourceList" in policy["spec"]["sriovDevicePlugin"]["config"] and policy["status"]["state"] == "ready"
+    plugin = {"sriov": "sriovDevicePlugin", "shared": "rdmaSharedDevicePlugin"}[mode]
+    asked_for = {"sriov": "resourceList", "shared": "configList"}[mode]
+    assert asked_for in policy["spec"][plugin]["config"] and policy["status"]["state"] == "ready"
     assert "app.kubernetes.io/managed-by" not in policy["metadata"].get("labels", {})
     assert not within(sandbox, "kubectl", "get", "secrets", "-A", "-l", "owner=helm", "-o", "name").strip()
     again = within(sandbox, *command)

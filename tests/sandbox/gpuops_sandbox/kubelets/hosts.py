@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..context import Fault, load_shapes, use_collection, use_tests
-from ..nodes import Fleet
+from ..nodes import Fleet, system_name
 from . import gpus
 from .realnodes import Real
 

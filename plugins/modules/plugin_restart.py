@@ -22,7 +22,6 @@ options:
     type: list
     elements: str
     default: []
-    version_added: 0.2.0
   timeout:
     description: Seconds for the new pods to be ready, and for the VFs.
     type: int

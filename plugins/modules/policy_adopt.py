@@ -29,6 +29,12 @@ options:
     choices:
     - gpu_operator
     - network_operator
+  hold:
+    description:
+    - Whether the operands of the GPU Operator are held back by the same request, as M(gpuops.rdma.release) with
+      O(gpuops.rdma.release#module:hold) does it. Else the operator that runs rolls what changes on all nodes.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

@@ -15,4 +15,5 @@ SPEC: dict[str, Any] = {
     **AUTH,
     **RUN_PLAN,
     "operator": {"type": "str", "required": True, "choices": ["gpu_operator", "network_operator"]},
+    "hold": {"type": "bool", "default": False},
 }

@@ -20,14 +20,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     addon,
-    adoption,
     chart_rights,
     chart_values,
     crds,
     helm_records,
     releases,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -35,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
     chart_crds,
     charts,
     helm_run,
+    hold,
     installed,
     oke_addon,
     policy_first,
@@ -46,7 +45,6 @@ PAUSE = 3.0
 """Seconds before Helm is started again after the API server went away."""
 SHOWN = 20
 NICS = "network_operator"
-POLICY = ("nvidia.com/v1", "ClusterPolicy")
 CHANGES = ("upgrade", "adopt")
 """Actions that change a release which is there."""
 
@@ -92,10 +90,9 @@ class ReleaseRun:
             return {"changed": False, **{key: getattr(want, key) for key in keys}}
         there = self._there(want)
         decision = self._decide(want, *there)
-        hold: Json = {}
-        if self.args["hold"] and decision.action in CHANGES and want.operator != NICS:
-            hold = _hold()
-            want = replace(want, values=helm_records.held(decision.values, hold))
+        held = self.args["hold"] and decision.action in CHANGES and want.operator != NICS
+        if held:
+            want = replace(want, values=helm_records.held(decision.values, hold.values()))
             decision = self._decide(want, *there)
         if decision.action == "refuse":
             raise InputError(f"{want.operator}: {decision.why}.")
@@ -103,12 +100,12 @@ class ReleaseRun:
         definitions = [] if decision.action == "none" or want.manifest else self._definitions(target, decision)
         result = self._result(want, decision, definitions)
         if decision.action != "none" and not self.task.check_mode:
-            result = {**result, **self._change(target, decision, definitions, hold)}
+            result = {**result, **self._change(target, decision, definitions, held)}
         let_go = want.held and self._install == "helm" and not self.args["hold"] and self._let_go(target)
         return {**result, "changed": result["changed"] or let_go}
 
     def _change(
-        self, target: Release, decision: releases.Decision, definitions: Sequence[crds.Definition], hold: Json
+        self, target: Release, decision: releases.Decision, definitions: Sequence[crds.Definition], held: bool
     ) -> Json:
         """Applies the manifest, or definitions and chart. Returns what is to be added to the result."""
         self._check_namespace(decision.namespace)
@@ -118,40 +115,20 @@ class ReleaseRun:
         if any(item.newer for item in definitions):
             target = replace(target, values=helm_records.without_hook(target.chart, target.values))
             decision = replace(decision, values=helm_records.without_hook(target.chart, decision.values))
-        if hold:
-            self._hold_back(hold)
+        if held:
+            hold.put(self.task.client)
         first = self.args["hold"] and target.operator == NICS and decision.action in CHANGES and self.plan
         stopped = policy_first.PolicyFirst(self.task, first, target).apply(self.args["timeout"]) if first else ""
         self._run_helm(target, decision, stopped)
         return {}
 
-    def _hold_back(self, hold: Json) -> None:
-        """Holds the operands back in the ClusterPolicy itself. Helm changes the operator's Deployment first and the
-        policy last, so that after a Helm that fails in between the new operator would replace operands on all nodes."""
-        client = self.task.client
-        for policy in client.list(client.path(*POLICY)):
-            if not kube_objects.contained(hold, policy.get("spec")):
-                client.patch(client.path(*POLICY, name=policy["metadata"]["name"]), {"spec": hold})
-
     def _let_go(self, want: Release) -> bool:
-        """Gives a ClusterPolicy back what its release has, where an upgrade that did not end has left its hold in the
-        policy alone: Helm compares two manifests, and leaves a field that is the same in both. Returns whether there
-        is such a policy."""
-        client, hold = self.task.client, _hold()
-        held = [item for item in client.list(client.path(*POLICY)) if adoption.held_back(item, hold)]
-        made: dict[str, Json] = {}
-        for release in self._there(want)[0] if held else ():
-            if (release.name, release.namespace) == (want.name, want.namespace):
-                objects = installed.objects(client, release)
-                made = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == POLICY[1]}
-        names = [item["metadata"]["name"] for item in held]
-        patches = {name: _as_in(made.get(name, {}), hold) for name in names}
-        for name, spec in patches.items() if not self.task.check_mode else ():
-            self.task.progress(
-                f"{want.operator}: {POLICY[1]} {name} is let go: an upgrade that did not end held it back"
-            )
-            client.patch(client.path(*POLICY, name=name), {"spec": spec})
-        return bool(patches)
+        def made() -> list[Json]:
+            there = [one for one in self._there(want)[0] if (one.name, one.namespace) == (want.name, want.namespace)]
+            return [item for release in there for item in installed.objects(self.task.client, release)]
+
+        say = self.task.progress
+        return hold.lift(self.task.client, made, self.task.check_mode, lambda line: say(f"{want.operator}: {line}"))
 
     @property
     def _install(self) -> str:
@@ -335,18 +312,6 @@ class ReleaseRun:
         grants = chart_rights.grants(known, place, frozenset(chart_rights.REMOVAL))
         lacking = texts(rights.missing(client, once(needed)))
         rights.refuse([*lacking, *rights.ungranted(client, grants)], "removed")
-
-
-def _hold() -> Json:
-    return dict(files.load(files.FILES / "upgrade.yml")["hold"])
-
-
-def _as_in(spec: Json, fields: Json) -> Json:
-    """The values that ``spec`` has in these fields, as a merge patch; None where it has none."""
-    return {
-        key: _as_in(spec.get(key) or {}, inner) if isinstance(inner, dict) else spec.get(key)
-        for key, inner in fields.items()
-    }
 
 
 def _diff(want: Release, decision: releases.Decision) -> Json:

@@ -60,6 +60,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Su
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import hold as operator_hold
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm, left
 
 POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-cluster-policy"}
@@ -326,7 +327,7 @@ def _own_values(operator: str) -> list[Json]:
     """The values that any profile sets, and those by which an upgrade holds the operands back."""
     profiles = [data.load(path) for path in sorted((data.FILES / "profiles").glob("*.yml"))]
     found = [one[operator].get("values") or {} for one in profiles if operator in one]
-    return [*found, data.load(data.FILES / "upgrade.yml")["hold"]]
+    return [*found, operator_hold.values()]
 
 
 def _release(
@@ -382,7 +383,7 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
 
 def _held(survey: Survey, found: Mapping[str, Release]) -> Iterator[Finding]:
     """The hold of an upgrade that was killed between the ClusterPolicy and its release, which has a warning itself."""
-    hold = data.load(data.FILES / "upgrade.yml")["hold"]
+    hold = operator_hold.values()
     known = found.get("gpu_operator")
     noted = known and (known.held or kube_objects.contained(hold, known.values))  # there, or what its owner wants
     for live in survey.policies if not noted else ():

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Policy, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, helm_records
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, release_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, hold, release_run
 from support.fake_api import Api, Task, arguments
 
 GIVEN = {"name": "op", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0", "values": {"a": 1}}
@@ -182,15 +183,33 @@ def test_a_hold_that_is_in_the_policy_alone_is_let_go_with_or_without_a_helm(val
 
 
 def test_a_hold_stays_where_it_is_wanted_and_in_check_mode() -> None:
-    for site, plan, hold in (
+    for site, plan, asked in (
         (Site(*held_alone(), check=True), let_go({"a": 1}), False),
         (Site(*held_alone()), let_go({"a": 1}), True),  # upgrade.yml goes on
         (Site(*held_alone()), let_go({"a": 1}, held=False), False),  # of the plan: no request is made for it
     ):
-        result = site.run(plan, operator="gpu_operator", hold=hold)
+        result = site.run(plan, operator="gpu_operator", hold=asked)
         assert result["changed"] is site.task.check_mode and site.api.writes == []
     rolling = Site(*held_alone(daemonsets={"updateStrategy": "RollingUpdate"}))
     assert rolling.run(let_go({"a": 1}), operator="gpu_operator")["changed"] is False
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_cluster_policy_that_is_taken_over_is_held_back_by_the_same_request(asked: bool) -> None:
+    """Its operator rolled the fields that were edited by hand on all nodes, before the first wave."""
+    field = PolicyField("spec.toolkit.version", "v1", "v2", ("kubectl-edit",), "change")
+    patch = {"spec": {"toolkit": {"version": "v2"}}}
+    taken = Policy("nvidia.com/v1", "ClusterPolicy", "cluster-policy", "Helm release x", (field,), (), patch)
+    site = Site(
+        {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": {"toolkit": {"version": "v1"}}}
+    )
+    writer, plan = Writer(site.api, False, lambda line: None), Plan(policies=(taken,), adopt_policies=True)
+    assert hold.adopt(writer, plan, "network_operator", asked) == []
+    assert len(hold.adopt(writer, plan, "gpu_operator", asked)) == 1
+    held = HELD if asked else {}
+    assert site.api.objects["ClusterPolicy//cluster-policy"]["spec"] == {"toolkit": {"version": "v2"}, **held}
+    assert len(site.api.writes) == 1 and hold.adopt(writer, plan, "gpu_operator", asked) == []
+    assert hold.adopt(writer, Plan(policies=(taken,)), "gpu_operator", asked) == []
 
 
 def policy(version: str) -> dict[str, Any]:
@@ -232,7 +251,7 @@ def test_a_new_network_operator_begins_with_the_new_policy() -> None:
         seen.append((version, counts[0], counts[1]))
 
     webhook = {"operator": {"admissionController": {"enabled": True}}}
-    for there, hold, values in (
+    for there, asked, values in (
         ("v3.5", True, {}),
         ("v3.5", False, {}),  # site.yml
         ("v3.9", True, {}),
@@ -241,7 +260,7 @@ def test_a_new_network_operator_begins_with_the_new_policy() -> None:
         site = Site(
             kube_objects.owned(policy(there)), *nics("network-operator", "sriov-network-operator"), during=during
         )
-        assert site.run(to_26_4_1(**values), operator="network_operator", hold=hold)["action"] == "upgrade"
+        assert site.run(to_26_4_1(**values), operator="network_operator", hold=asked)["action"] == "upgrade"
         assert not {"daemonsets", helm_records.BEFORE_HOLD} & set(site.calls[0]["release_values"])
     assert seen == [("v3.9", 0, 1), ("v3.5", 1, 1), ("v3.9", 1, 1), ("v3.5", 1, 1)]
     assert "its device plugins may start twice" in site.task.said[0]

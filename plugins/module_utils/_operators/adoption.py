@@ -158,7 +158,13 @@ def _policy(live: Json, made_by: str, fields: Sequence[PolicyField], stays: tupl
 def held_back(live: Json, hold: Json) -> bool:
     """Whether the policy has the values of ``hold`` in its spec because this collection has set them there itself."""
     seen = _Live(live, {}, {})
-    return kube_objects.contained(hold, seen.spec) and any(OWNER in seen.managers((key,)) for key in hold)
+    return kube_objects.contained(hold, seen.spec) and any(OWNER in seen.managers(path) for path in _leaves(hold))
+
+
+def _leaves(tree: Json, path: Path = ()) -> Iterator[Path]:
+    for key, value in tree.items():
+        place = (*path, str(key))
+        yield from _leaves(value, place) if isinstance(value, dict) else [place]
 
 
 def reference(policy: Policy) -> Json:

@@ -134,17 +134,20 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
 
 
 @pytest.mark.parametrize("install", ["helm", "existing"])
-@pytest.mark.parametrize("manager", ["gpuops-rdma", "helm"])
-def test_a_hold_without_its_release_is_a_warning(install: str, manager: str) -> None:
+@pytest.mark.parametrize(
+    ("manager", "field"),
+    [("gpuops-rdma", "updateStrategy"), ("helm", "updateStrategy"), ("gpuops-rdma", "rollingUpdate")],
+)
+def test_a_hold_without_its_release_is_a_warning(install: str, manager: str, field: str) -> None:
     """An upgrade that was killed between the ClusterPolicy and Helm: nothing said why no operand was replaced any more.
-    OnDelete in the values of a release is its owner's wish."""
+    OnDelete in the values of a release is its owner's wish, and so is one that was not set by us."""
     hold = data.load(data.FILES / "upgrade.yml")["hold"]
-    owned = {"f:spec": {"f:daemonsets": {"f:updateStrategy": {}}}}
+    owned = {"f:spec": {"f:daemonsets": {f"f:{field}": {}}}}
     meta = {"name": "cluster-policy", "managedFields": [{"manager": manager, "fieldsV1": owned}]}
     live = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": meta, "spec": hold, "schema": {}}
     there = replace(installed(whole(cluster())), policies=(live,))
     made = whole(cluster(), there, install=install)
-    ours = manager == "gpuops-rdma"
+    ours = (manager, field) == ("gpuops-rdma", "updateStrategy")
     said = [(item.severity, item.subject, "upgrade.yml goes on with it" in item.found) for item in made.findings]
     assert said == ([("warning", "ClusterPolicy cluster-policy", True)] if ours else [])
     assert made.releases["gpu_operator"].held is ours

@@ -48,7 +48,8 @@ class ActionModule(RdmaAction):
         if not nodes:
             raise InputError("The plan has no node of a supported shape, so there is no host to check.")
         judge = host_judge.Judge(plan, args["select"], args["mute"])
-        run = for_plan(self.client, plan, PROBE, self.show, image=args["image"], interval=args["interval"])
+        found = {"run_dir": Path(args["plan"]).parent, "image": args["image"], "interval": args["interval"]}
+        run = for_plan(self.client, plan, PROBE, self.show, **found)
         if self.check_mode:
             return {"changed": False, "would": run.predict(), "hosts": {}, "counts": {}, "findings": []}
         with run.applied(args["keep"]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -59,7 +60,8 @@ class ActionModule(RdmaAction):
     def _cluster(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = self._narrowed(base_run.read_plan(args["plan"]), args["nodes"])
         names = [node.name for node in plan.nodes]
-        run = for_plan(self.client, plan, PEERMEM, self.show, image=args["image"])
+        run_dir = Path(args["plan"]).parent
+        run = for_plan(self.client, plan, PEERMEM, self.show, run_dir=run_dir, image=args["image"])
         if self.check_mode:
             what = "nvidia_peermem would be loaded, and named in modules-load.d, where the host can have it"
             return {"changed": True, "would": run.predict(), "nodes": dict.fromkeys(names[:TOLD], what), "counts": {}}

@@ -28,8 +28,8 @@ class ActionModule(RdmaAction):
         or most do not agree."""
         shape_files.check_name(args["name"], files.shapes())
         if self.check_mode and args["source"] == "daemonset":
-            plan = discovered.nodes_plan(self.client, args["nodes"], args)
-            would = for_nodes(self.client, plan, PROBE, self.show).predict()
+            plan, facts = discovered.nodes_plan(self.client, args["nodes"], args)
+            would = for_nodes(self.client, plan, facts, PROBE, self.show).predict()
             return {"changed": bool(args["dest"]), "would": would, "shape": {}, "silent": {}}
         hosts, silent = getattr(self, f"_{args['source']}")(args)
         if not hosts:
@@ -59,8 +59,8 @@ class ActionModule(RdmaAction):
     # ---- where the documents come from: (host -> document, host -> why there is none) ------------------------------
 
     def _daemonset(self, args: Json) -> tuple[dict[str, Json], dict[str, str]]:
-        plan = discovered.nodes_plan(self.client, args["nodes"], args)
-        run = for_nodes(self.client, plan, PROBE, self.show)
+        plan, facts = discovered.nodes_plan(self.client, args["nodes"], args)
+        run = for_nodes(self.client, plan, facts, PROBE, self.show)
         names = [node.name for node in plan.nodes]
         with run.applied(keep=False):
             waits = {node.name: not node.excluded for node in plan.nodes}

@@ -26,9 +26,9 @@ _HEAD = """---
 """
 
 
-def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
-    """A plan of these nodes, or of all GPU nodes that no shape describes, as far as a probe needs one. InputError for
-    nodes that are not there, or if there is none."""
+def nodes_plan(client: Client, names: Sequence[str], args: Json) -> tuple[Plan, list[NodeFacts]]:
+    """(plan of these nodes, or of all GPU nodes that no shape describes, as far as a probe needs one; their facts).
+    InputError for nodes that are not there, or if there is none."""
     shapes = known.shapes(args)
     facts = {fact.name: fact for fact in NodeBook(client, None, shapes).facts()}
     absent = [name for name in names if name not in facts]
@@ -41,7 +41,7 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
         raise InputError(f"Every GPU node has a shape already ({theirs}). Name the nodes to describe (nodes).")
     asked = [tolerations.toleration(value) for value in args["tolerations"]]
     platform = "openshift" if _is_openshift(client) else "kubernetes"
-    return Plan(
+    plan = Plan(
         platform=platform,
         nodes=tuple(_node(fact) for fact in sorted(chosen, key=lambda fact: fact.name)),
         namespaces=Namespaces(own=args["namespace"]),
@@ -51,6 +51,7 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> Plan:
         ),
         tolerations=tolerations.work_out(chosen, asked).all,
     )
+    return plan, chosen
 
 
 def _node(fact: NodeFacts) -> Node:

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     WaitFailed,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
@@ -34,11 +34,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 
 PAGE = 100
 """Documents per list request, of up to 64 KiB each."""
@@ -58,18 +58,34 @@ def programs(daemon: Daemon) -> dict[str, str]:
 
 
 def for_plan(
-    client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, image: str = "", interval: float = 0
+    client: Client,
+    plan: Plan,
+    daemon: Daemon,
+    show: Callable[[str], None],
+    *,
+    run_dir: Optional[Path] = None,
+    image: str = "",
+    interval: float = 0,
 ) -> HostRun:
-    """A run over the plan's nodes. ``image`` "" selects the plan's, as for the VF configuration."""
+    """A run over the plan's nodes. ``run_dir``: where the run keeps them; without it they are listed; ``image`` ""
+    selects the plan's, as for the VF configuration."""
     shapes = data.shapes(plan.site_shapes)
-    return _run(client, plan, daemon, show, [shapes[name] for name in plan.shapes], image=image, interval=interval)
+    facts = NodeBook(client, run_dir).kept
+    wanted = [shapes[name] for name in plan.shapes]
+    return _run(client, plan, daemon, show, wanted, facts, image=image, interval=interval)
 
 
 def for_nodes(
-    client: Client, plan: Plan, daemon: Daemon, show: Callable[[str], None], *, interval: float = 0
+    client: Client,
+    plan: Plan,
+    facts: Sequence[NodeFacts],
+    daemon: Daemon,
+    show: Callable[[str], None],
+    *,
+    interval: float = 0,
 ) -> HostRun:
-    """A run over the nodes of ``plan`` by name, whatever their shapes."""
-    return _run(client, plan, daemon, show, None, interval=interval)
+    """A run over the nodes of ``plan`` by name, whatever their shapes. ``facts``: theirs."""
+    return _run(client, plan, daemon, show, None, lambda: facts, interval=interval)
 
 
 def _run(
@@ -78,6 +94,7 @@ def _run(
     daemon: Daemon,
     show: Callable[[str], None],
     shapes: Optional[Sequence[Shape]],
+    facts: Callable[[], Sequence[NodeFacts]],
     *,
     image: str = "",
     interval: float = 0,
@@ -95,11 +112,12 @@ def _run(
         programs=programs(daemon),
         interval=interval,
     )
-    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.platform), *objects], show)
+    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.platform), *objects], show, facts)
 
 
 class HostRun:
-    """``objects``: the namespace first, then those of host_objects. ``show`` prints a progress line."""
+    """``objects``: the namespace first, then those of host_objects. ``show`` prints a progress line. ``facts``: the
+    nodes'."""
 
     def __init__(
         self,
@@ -108,8 +126,9 @@ class HostRun:
         run: str,
         objects: Sequence[Json],
         show: Callable[[str], None],
+        facts: Callable[[], Sequence[NodeFacts]],
     ) -> None:
-        self.client, self.daemon, self.run, self.show = client, daemon, run, show
+        self.client, self.daemon, self.run, self.show, self._facts = client, daemon, run, show, facts
         self.objects = [kube_objects.owned(obj) for obj in objects]
         self.namespace = str(objects[0]["metadata"]["name"])
         self._applied: list[Json] = []
@@ -241,8 +260,8 @@ class HostRun:
         """Node -> the taints that keep the daemon's pod off it; {} where nodes may not be listed."""
         pod = next(obj for obj in self.objects if obj["kind"] == "DaemonSet")["spec"]["template"]["spec"]
         with contextlib.suppress(Forbidden):
-            facts = self.client.projected("/api/v1/nodes", lambda node: nodes_facts.node_facts(node, {}))
-            held = {fact.name: tolerations.held(fact, pod["tolerations"]) for fact in facts if fact.name in names}
+            facts = [fact for fact in self._facts() if fact.name in names]
+            held = {fact.name: tolerations.held(fact, pod["tolerations"]) for fact in facts}
             return {name: tolerations.keeps_off(found) for name, found in held.items() if found}
         return {}
 

@@ -238,8 +238,9 @@ def _counted(
     would be applied)."""
     if not names:
         return Counters(), []
-    own = _nodes_plan(client, names, plan, args)
-    run = for_nodes(client, own, PROBE, show, interval=args["interval"])
+    own, facts = discovered.nodes_plan(client, names, {**args, "namespace": args["own_namespace"]})
+    own = _as_planned(own, plan)
+    run = for_nodes(client, own, facts, PROBE, show, interval=args["interval"])
     if check_mode:
         return Counters(unread=dict.fromkeys(names, "check mode makes no DaemonSet")), run.predict()
     waits = {node.name: not node.excluded for node in own.nodes}
@@ -249,9 +250,8 @@ def _counted(
     return Counters(read, unread), []
 
 
-def _nodes_plan(client: Client, names: Sequence[str], plan: Optional[Plan], args: Mapping[str, Any]) -> Plan:
-    """Of the nodes as they are now; with a plan in its namespace, with its image, and with what it tolerates."""
-    own = discovered.nodes_plan(client, names, {**args, "namespace": args["own_namespace"]})
+def _as_planned(own: Plan, plan: Optional[Plan]) -> Plan:
+    """With a plan in its namespace, with its image, and with what it tolerates."""
     if plan is None:
         return own
     tolerations = (*plan.tolerations, *(one for one in own.tolerations if one not in plan.tolerations))

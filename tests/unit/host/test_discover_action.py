@@ -133,7 +133,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, *nodes: Json, names: Any = ()) -> A
     book = SimpleNamespace(facts=lambda: [facts.node_facts(one, shapes) for one in copy.deepcopy(nodes)])
     monkeypatch.setattr(discovered, "NodeBook", lambda *_arguments: book)
     args = {**{name: option.get("default") for name, option in SPEC.items()}}
-    return discovered.nodes_plan(Cluster(*nodes), names, args)
+    return discovered.nodes_plan(Cluster(*nodes), names, args)[0]
 
 
 def test_the_gpu_nodes_that_no_shape_describes_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM, PROBE, Daemon
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run
 from support.fake_api import Api
 
@@ -32,14 +34,18 @@ NODES = [
 ]
 
 
-def statuses(daemon: Daemon, client: Any, *tolerations: Any) -> Any:
+def statuses(daemon: Daemon, client: Any, *tolerations: Any, facts: Any = None) -> Any:
     plan = Plan(
         nodes=tuple(Node(one["metadata"]["name"], "BM.GPU.H100.8") for one in NODES),
         namespaces=Namespaces(own="ns"),
         probe=Probe("image"),
         tolerations=tolerations,
     )
-    made = run.for_nodes(client, plan, daemon, lambda _line: None)
+    if facts is None:
+        plan = replace(plan, shapes=dict.fromkeys(["BM.GPU.H100.8"]))  # type: ignore[arg-type]
+        made = run.for_plan(client, plan, daemon, lambda _line: None)
+    else:
+        made = run.for_nodes(client, plan, facts, daemon, lambda _line: None)
     names = dict.fromkeys((one.name for one in plan.nodes), True)
     found: dict[str, Any] = {}
 
@@ -84,3 +90,6 @@ def test_without_the_right_to_list_nodes_it_waits_as_before() -> None:
             raise Forbidden("no", 403)
 
     assert not statuses(PROBE, Denied(*NODES))["documents/theirs"].stuck
+    # Discovery has read the nodes already: 1,000 nodes were listed a second time.
+    facts = [node_facts(one, {}) for one in NODES]
+    assert statuses(PROBE, Denied(*NODES), facts=facts)["documents/theirs"].stuck

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 from gpuops_sandbox.kubelets import gpus
 from gpuops_sandbox.kubelets.inject import NVLS_OFF
 from support.nccl_cluster import WITHOUT
@@ -133,6 +134,11 @@ def lab(machine: Real) -> Lab:
     inputs = {"rdma_discover_name": SHAPE, "rdma_shapes_dir": str(shapes), "rdma_nodes": machine.nodes()}
     given = ("-i", "inventories/sandbox", "-e", json.dumps(inputs))
     done = machine.done("ansible-playbook", "playbooks/discover.yml", *given, timeout=300)
+    # Every node's host is the whole machine: of its GPUs a node offers a part.
+    path, count = shapes / f"{SHAPE}.yml", len(gpus.found()) // len(machine.nodes())
+    shape = yaml.safe_load(path.read_text())
+    cut = {key: value[:count] if isinstance(value, list) else value for key, value in shape["gpu"].items()}
+    path.write_text(yaml.safe_dump({**shape, "gpu": cut}))
     return Lab(machine, str(shapes), done.stdout + done.stderr)
 
 

@@ -15,7 +15,9 @@ import functools
 import json
 import random
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,14 +27,16 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import t
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules, summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds, topology
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
 from gpuops_sandbox.batch import nccl_render as render
 
-from support import host_layout, host_memory, host_trees, nccl_samples, plan_samples, report_samples
+from support import host_layout, host_memory, host_trees, nccl_samples, plan_samples, report_samples, scan_cluster
 from support.paths import FIXTURES, RECORDINGS, ROOT
 
 Json = dict[str, Any]
@@ -210,6 +214,53 @@ def topology_file(rng: Random) -> None:
     topology.check(text(rng, content, content))
 
 
+@functools.cache
+def _scanned(seed: int) -> tuple[nccl_scan.Scan, Json]:
+    """A scan of twelve nodes of which two are slow, and its last state."""
+    cluster = _scan_cluster(seed)
+    scan = nccl_scan.Scan(cluster.nodes, cluster.blocks, "fuzz", rails=scan_cluster.RAILS)
+    return scan, scan_cluster.run(scan, cluster)[1]
+
+
+def _scan_cluster(seed: int) -> scan_cluster.Cluster:
+    cluster = scan_cluster.Cluster(2, 6, seed, 0.01)
+    cluster.faults.nodes = dict.fromkeys(cluster.nodes[1::6], 0.6)
+    return cluster
+
+
+def scan_state(rng: Random) -> None:
+    """The state of an interrupted scan: what is damaged is repeated, and the scan of a cluster with slow nodes does not
+    pass, whether it ends there or goes on."""
+    scan, state = _scanned(rng.randrange(4))
+    others = _scanned(rng.randrange(4))[1]["results"].values()
+    with tempfile.TemporaryDirectory() as folder:
+        journal, other = Journal(Path(folder) / "state", "ours"), Journal(Path(folder) / "other", "theirs")
+        genuine = [{**item, "at": 1.0} for item in state["results"].values()]
+        genuine = genuine[: rng.randrange(len(genuine) + 1)]
+        journal.begin(genuine, {"n0000": "1"})
+        other.begin([{**item, "at": 1.0} for item in others], {})
+        content = journal.path.read_text("utf-8")
+        if rng.random() < 0.3:
+            content = "".join(f"{json.dumps(tree(rng, json.loads(line)))}\n" for line in content.splitlines())
+        content = text(rng, content, other.path.read_text("utf-8"))
+        journal.path.write_bytes(content.encode("utf-8", "surrogatepass"))
+        found = journal.load(60, {"n0000": "1"}, clock=lambda: 2.0)
+    results = [{name: value for name, value in item.items() if name != "sum"} for item in found]
+    if any(item not in genuine for item in results):
+        raise Broken("a damaged result counts")
+    if len({item["id"] for item in results}) < len(genuine) and not journal.left_out:
+        cut = content.splitlines()
+        if len(cut) > len(results) + 1:
+            raise Broken("damaged lines are passed over in silence")
+    again = nccl_scan.record(nccl_scan.begin(), found)
+    for verdict in (
+        scan.conclude(again).verdict,
+        scan_cluster.run(scan, _scan_cluster(rng.randrange(4)), again)[0].verdict,
+    ):
+        if verdict == "pass":
+            raise Broken("a scan of a cluster with slow nodes passes")
+
+
 # --- hosts ------------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +386,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "history": history,
     "site_rows": site_rows,
     "topology_file": topology_file,
+    "scan_state": scan_state,
     "host_rules": host_rules,
     "probe": probe,
     "plan_file": plan_file,

@@ -160,6 +160,12 @@ def least(nodes: Sequence[Node]) -> tuple[float, int]:
     return min(node.cpu for node in nodes), min(node.memory for node in nodes)
 
 
+def beside(cpus: int, memory_gib: int) -> dict[str, str]:
+    """Requests of a pod that only starts programs, on a node that also has a worker with these requests: a quarter of
+    them, at most 2 cores and 4 GiB."""
+    return {"cpu": f"{min(2000, 250 * cpus)}m", "memory": f"{min(4096, 256 * memory_gib)}Mi"}
+
+
 def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
     """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable: by its GPUs, but at
     most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""

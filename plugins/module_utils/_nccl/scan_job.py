@@ -165,11 +165,13 @@ def round_objects(
     launch: str,
     seconds: int,
     template: Json,
+    requests: Mapping[str, str],
 ) -> list[Json]:
     """ConfigMap and Pod of one round, both owned by ``job`` (as the API server returned it).
 
     ``lanes``: words of trial_word; ``hosts``: worker names by index; ``files``: the workers' folder with scan.sh;
-    ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull secrets.
+    ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull secrets; ``requests``:
+    of the pod, as fabric.beside returns them.
     """
     meta = job["metadata"]
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"]}
@@ -192,7 +194,7 @@ def round_objects(
     }
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": data}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": common}
-    return [config, {**pod, "spec": _round_pod(template["spec"], meta["name"], name, launcher, seconds)}]
+    return [config, {**pod, "spec": _round_pod(template["spec"], meta["name"], name, launcher, seconds, requests)}]
 
 
 def _own_labels(meta: Json) -> dict[str, str]:
@@ -201,7 +203,7 @@ def _own_labels(meta: Json) -> dict[str, str]:
     return {key: value for key, value in (meta.get("labels") or {}).items() if key.startswith(kept)}
 
 
-def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> Json:
+def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int, requests: Mapping[str, str]) -> Json:
     spec = copy.deepcopy(base)
     for key in ("schedulerName", "hostname", "subdomain", "initContainers"):
         spec.pop(key, None)
@@ -225,7 +227,7 @@ def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int) -> 
             **container,
             "name": "launcher",
             "command": ["/bin/bash", f"{_FILES}/round.sh"],
-            "resources": {"requests": {"cpu": "2", "memory": "4Gi"}},
+            "resources": {"requests": dict(requests)},
             "volumeMounts": [
                 {"name": "round", "mountPath": _FILES},
                 {"name": "ssh", "mountPath": "/root/.ssh", "readOnly": True},

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import co
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 
+_SUM = "sum"
+
 
 class Journal:
-    """The state on disk: a head, then one result a line. A torn last line (the disk was full) is passed over."""
+    """The state on disk: a head, then one result a line, each with a checksum that also takes in ``key``. Lines that
+    were torn (the disk was full), changed, or come from another scan are passed over."""
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
@@ -33,15 +37,15 @@ class Journal:
         rebooted since."""
         lines, damaged = self._lines()
         head = lines[0] if lines else {}
-        if head.get("key") != self.key:
+        if head.get("key") != self.key or not self._is_whole(head):
             if lines or damaged:
-                what = "is damaged" if "key" not in head else "is of other nodes or settings"
+                what = "is of other nodes or settings" if head.get("key", self.key) != self.key else "is damaged"
                 self.left_out = f"{self.path.name} {what}: the scan starts anew"
             return []
         before, since = head.get("boots"), clock() - max_age
         before = before if isinstance(before, dict) else {}
         again = {name for name, boot in boots.items() if before.get(name, boot) != boot}
-        sound = [item for item in lines[1:] if nccl_scan.sound(item)]
+        sound = [item for item in lines[1:] if self._is_whole(item) and nccl_scan.sound(item)]
         damaged += len(lines) - 1 - len(sound)
         if damaged:
             self.left_out = f"{self.path.name}: {counted(damaged, 'line')} damaged, these runs are repeated"
@@ -66,13 +70,24 @@ class Journal:
         """Starts the file again with the results that still count. OSError if it cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         head = {"key": self.key, "boots": dict(boots)}
-        text = "".join(f"{json.dumps(item)}\n" for item in [head, *results])
+        text = "".join(map(self.line, [head, *results]))
         self.path.write_text(text, encoding="utf-8")
 
     def add(self, result: Json) -> None:
         """Appends a result. OSError if it cannot be written."""
         with self.path.open("a", encoding="utf-8") as out:
-            out.write(f"{json.dumps(result)}\n")
+            out.write(self.line(result))
+
+    def line(self, item: Json) -> str:
+        """An object as a line of the file."""
+        return f"{json.dumps({**item, _SUM: self._sum(item)})}\n"
+
+    def _sum(self, item: Json) -> str:
+        kept = {name: value for name, value in item.items() if name != _SUM}
+        return f"{zlib.crc32(f'{self.key} {json.dumps(kept, sort_keys=True)}'.encode()):08x}"
+
+    def _is_whole(self, item: Json) -> bool:
+        return bool(item.get(_SUM) == self._sum(item))
 
     def drop(self) -> None:
         """Removes the file, if there is one."""

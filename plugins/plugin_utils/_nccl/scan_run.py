@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError, Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import began
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import COLLECTIVE, Bench, Collector
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import SLACK, Worker, Workers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
@@ -129,6 +130,7 @@ class Performer:
             launch=nccl_job.find_mpirun("fail", test),
             seconds=self._limit(part) + SLACK,
             template=self.workers.template,
+            requests=fabric.beside(test.fabric.cpus, test.fabric.memory_gib),
         ):
             self.client.apply(obj)
 
@@ -142,15 +144,17 @@ class Performer:
 
     def _follow(self, name: str, part: nccl_scan.Round, collector: Collector, watcher: Watcher) -> str:
         """How the pod ended."""
-        limit = time.monotonic() + self._limit(part)
+        limit = math.inf
         pending = time.monotonic() + self.bench.settings.start_timeout
         path = self.client.path("v1", "Pod", self.bench.test.namespace)
         store = watcher.store(path, field_selector=f"metadata.name={name}")
         tail: Optional[Tail] = None
+        seen: Optional[Json] = None
         held = _Held(self.bench.settings.grace, self.show)
         try:
             while True:
-                pod = next(iter(_items(store)), None)
+                pod = self._pod(store, name, seen)
+                seen = pod or seen
                 if pod is not None and tail is None and began(pod):
                     tail = Tail(self.client, self.bench.test.namespace, name, self._log(name), collector.line)
                     limit = time.monotonic() + self._limit(part)
@@ -165,6 +169,15 @@ class Performer:
             if tail is not None:
                 tail.close()
 
+    def _pod(self, store: Store, name: str, last: Optional[Json]) -> Optional[Json]:
+        """The round's pod as it is now, as it was last while the API server does not answer; None once it is deleted.
+        The API server is asked when the watch has none: it may be behind."""
+        try:
+            path = self.client.path("v1", "Pod", self.bench.test.namespace, name)
+            return next(iter(store.items()), None) or self.client.find(path)
+        except Unreachable:
+            return last or {}
+
     def _log(self, name: str) -> Path:
         """A file that is not there yet: a round may have several pods, and go on in a later scan."""
         paths = (self.logs / f"{name}{f'-{i}' if i > 1 else ''}.log" for i in itertools.count(1))
@@ -176,7 +189,7 @@ class Performer:
         code = readiness.exit_code(pod)
         if code is not None:
             return f"its pod ended with exit {code}"
-        if tail is not None and pod is None:
+        if pod is None:
             return "its pod was deleted"
         if tail is None and now > pending:
             return f"its pod did not start: {readiness.pod(pod).why}"
@@ -255,10 +268,3 @@ def _mounted(objects: Sequence[Json]) -> str:
         template = next(task["template"] for task in job["spec"]["tasks"] if task["name"] == "worker")
     mounts = template["spec"]["containers"][0]["volumeMounts"]
     return str(next(one["mountPath"] for one in mounts if one["name"] == "files" and "subPath" not in one))
-
-
-def _items(store: Any) -> list[Json]:
-    try:
-        return list(store.items())
-    except Unreachable:
-        return []

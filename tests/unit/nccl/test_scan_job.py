@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_job import Command
 from support import crd_schema
 from support.paths import upstream
@@ -37,6 +37,12 @@ def test_of(**more: Any) -> nccl_job.Test:
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]
+
+
+def test_a_rounds_requests_follow_the_workers() -> None:
+    """2 cores and 4 GiB whatever the nodes had: beside a worker of a small node it had no place."""
+    assert fabric.beside(32, 128) == {"cpu": "2000m", "memory": "4096Mi"}
+    assert fabric.beside(1, 1) == {"cpu": "250m", "memory": "256Mi"}
 
 
 def job_of(objects: list[Json]) -> Json:
@@ -112,12 +118,13 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
         launch=LAUNCH,
         seconds=99,
         template=template,
+        requests=fabric.beside(2, 8),
     )
     assert config["data"]["lanes"] == "p1-0-1|pair||0,1\n"
     spec = pod["spec"]
     assert spec["automountServiceAccountToken"] is False and spec["imagePullSecrets"] == [{"name": "mine"}]
     assert spec["restartPolicy"] == "Never" and spec["activeDeadlineSeconds"] == 99 and "schedulerName" not in spec
-    assert "limits" not in spec["containers"][0]["resources"]
+    assert spec["containers"][0]["resources"] == {"requests": {"cpu": "500m", "memory": "2048Mi"}}
     labels = pod["metadata"]["labels"]
     assert labels["gpuops.rdma/role"] == "scan-round" and labels["gpuops.rdma/test"] == "scan-h100-8"
     assert not [key for key in labels if "volcano" in key or "kubeflow" in key]

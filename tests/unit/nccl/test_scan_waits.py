@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError, Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Collector, Settings
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import scan_run, scan_workers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import Worker, Workers
 
@@ -92,3 +94,63 @@ def test_a_rounds_pod_without_a_place_is_told_at_once_and_given_up_after_the_gra
     clock.now += 1
     assert held.words(pod) == f"its pod cannot start: Unschedulable: {message}" and len(shown) == 1
     assert held.words({**pod, "status": {"phase": "Pending"}}) == "" and held.words(pod) == ""
+
+
+PENDING = {"metadata": {"name": "r"}, "spec": {}, "status": {"phase": "Pending"}}
+
+
+class RoundPod:
+    """Client, watcher and store of a round's pod: what the watch and the API server have of it, by the second."""
+
+    def __init__(self, clock: Clock, watched: Any, served: Any) -> None:
+        self.clock, self.watched, self.served = clock, watched, served
+        self.wait_change = clock.wait_change
+
+    def store(self, _path: str, **_selectors: str) -> RoundPod:
+        return self
+
+    def items(self) -> list[Any]:
+        pod = self.watched(self.clock.now - 1000.0)
+        if pod is Unreachable:
+            raise Unreachable("no answer")
+        return [pod] if pod else []
+
+    @staticmethod
+    def path(*parts: str) -> str:
+        return "/".join(parts)
+
+    def find(self, _path: str) -> Any:
+        return self.served(self.clock.now - 1000.0)
+
+
+def followed(clock: Clock, watched: Any, served: Any) -> tuple[str, float]:
+    """(how the pod ended, after how many seconds)."""
+    trials = (nccl_scan.Trial("p1-0-1", "pair", ("a", "b")),)
+    test = nccl_job.Test("scan", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)
+    settings = Settings(start_timeout=600, grace=20)
+    bench = Bench(files.shapes()["BM.GPU.H100.8"], files.nccl(), test, settings)
+    pod = RoundPod(clock, watched, served)
+    performer = scan_run.Performer(pod, None, bench, None, None, None, lambda _line: None)  # type: ignore[arg-type]
+    part = nccl_scan.Round(1, "pairs", (trials,))
+    ended = performer._follow("r", part, Collector(bench, trials, {}), pod)  # type: ignore[arg-type]
+    return ended, clock.now - 1000.0
+
+
+@pytest.mark.parametrize("seen", [0, 5])
+def test_a_rounds_pod_that_is_deleted_before_it_begins_is_not_waited_for(clock: Clock, seen: int) -> None:
+    """The scan waited for the whole limit of a start, 30 minutes."""
+    ended, spent = followed(clock, lambda now: PENDING if now < seen else None, lambda _now: None)
+    assert ended == "its pod was deleted" and spent <= seen + 1
+
+
+def test_a_rounds_pod_that_the_watch_has_not_seen_yet_is_waited_for(clock: Clock) -> None:
+    ended, spent = followed(clock, lambda now: None if now < 5 else PENDING, lambda _now: PENDING)
+    assert ended.startswith("its pod did not start") and spent > 600
+
+
+def test_a_silent_api_server_is_no_deleted_pod(clock: Clock) -> None:
+    ended, spent = followed(clock, lambda now: PENDING if now < 5 else Unreachable, lambda _now: None)
+    assert ended.startswith("its pod did not start") and spent > 600
+    clock.now = 1000.0
+    ended, spent = followed(clock, lambda _now: Unreachable, lambda _now: None)
+    assert ended.startswith("its pod did not start") and spent > 600

@@ -31,6 +31,7 @@ class Play(_CONTEXT.Process):  # type: ignore[name-defined,misc]
     def start_of(cls, argv: Sequence[str], env: Mapping[str, str], log: Path, lives: int = 0) -> Play:
         """The running process of ``ansible-playbook`` with these arguments, whose program is the first. After so many
         ``lives``, writes of our client, it is killed before it does anything else; 0 = never."""
+        log.write_bytes(b"")  # it is read from now on
         made = cls(target=_play, args=(list(argv), dict(env), str(log), lives))
         made.start()
         return made

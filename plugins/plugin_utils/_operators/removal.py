@@ -58,9 +58,10 @@ class Removal:
         return changes
 
     def _delete(self, item: Leftover) -> list[Json]:
-        """Foreground: a DaemonSet is there until its pods are gone."""
+        """Foreground: a DaemonSet is there until its pods are gone. What goes with an object goes before it, since a
+        run that was killed finds it by that object."""
         self.say(f"leftover {item.name} of {item.made_by}: {'would be ' if self.check else ''}removed")
-        done = [self.writer.delete(name.empty, "Foreground") for name in (item.name, *item.also)]
+        done = [self.writer.delete(name.empty, "Foreground") for name in (*item.also, item.name)]
         changes = [change for change in done if change]
         if changes and not self.check:
             self.writer.await_gone([change["object"] for change in changes], self.timeout)

@@ -106,6 +106,29 @@ def test_vfs_that_do_not_come_back_are_named(monkeypatch: pytest.MonkeyPatch) ->
         handed_over(Kubelet(16, 0), monkeypatch, timeout=30)
 
 
+@pytest.mark.parametrize("life", range(3))
+def test_killed_between_two_removals_nothing_of_a_leftover_stays(life: int) -> None:
+    """The DaemonSet went first, and no later run found its ConfigMap: shown by the matrix of kills."""
+    name = ObjectName("apps/v1", "DaemonSet", "kube-system", "vf-config")
+    also = tuple(ObjectName("v1", kind, "kube-system", "source") for kind in ("ConfigMap", "ServiceAccount"))
+    api, left = Api(*({**one.empty, "spec": {}} for one in (name, *also))), [life]
+
+    def delete(path: str, **more: Any) -> bool:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return Api.delete(api, path, **more)
+
+    api.delete = delete  # type: ignore[method-assign]
+    plan = Plan(mode="sriov", leftovers=(Leftover(name, "sriov", "x", "y", also=also),), remove_leftovers=True)
+    with pytest.raises(KeyboardInterrupt):
+        removal.Removal(api, plan, False, lambda line: None, 1).run("sriov")
+    assert api.find("DaemonSet/kube-system/vf-config"), "by which the next plan finds the rest"
+    left[0] = 3
+    removal.Removal(api, plan, False, lambda line: None, 1).run("sriov")
+    assert api.objects == {}
+
+
 # ---- a plugin that reads its configuration only when it starts -------------------------------------------------------
 
 

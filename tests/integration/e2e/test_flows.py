@@ -62,6 +62,35 @@ def test_images_of_oci_bring_both_and_each_path_is_judged(cluster: Any) -> None:
     missing = findings_of(played.node(names[2]), "peermem.not-loaded")
     assert missing["severity"] == "error" and "role peermem" in missing["remedy"]
     assert played.node(names[2])["verdict"] == "fail"
+    _peermem_is_loaded_where_it_helps(here, names)
+
+
+def _peermem_is_loaded_where_it_helps(here: Any, names: list[str]) -> None:
+    """And refused elsewhere. Again, nothing is left to load."""
+    plan = str(here.folder / "report" / "run" / "plan.json")
+    playbook = here.folder / "peermem.yml"
+    role = {
+        "hosts": "all",
+        "gather_facts": False,
+        "tasks": [
+            {
+                "ansible.builtin.include_role": {"name": "gpuops.rdma.peermem"},
+                "vars": {"peermem_by": "daemonset", "peermem_plan": plan, "peermem_fail_on_refusal": False},
+            }
+        ],
+    }
+    playbook.write_text(json.dumps([role]))
+    would = here.play(str(playbook), "--check", report="would")
+    assert would.code == 0, would.output[-3000:]
+    loaded = here.play(str(playbook), report="loaded")
+    assert loaded.code == 0, loaded.output[-3000:]
+    assert f"{names[2]} loaded" in loaded.output
+    assert f"{names[0]} refused: DMA-BUF is possible" in loaded.output
+    after = here.play("site.yml", "--tags", "host_checks", report="after")
+    assert after.node(names[2])["host"]["gpudirect"] == "peermem", after.node(names[2])
+    assert after.node(names[2])["host"]["rule"] != "peermem.not-loaded"
+    again = here.play(str(playbook), report="again")
+    assert f"{names[2]} loaded" not in again.output
 
 
 @pytest.mark.e2e

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -68,45 +67,3 @@ def test_faults_of_hosts_reach_the_report_with_their_remedies(cluster: Any) -> N
     played = here.play("site.yml", "--tags", "host_checks", report="odd", rdma_host_checks_select="['nic.lnik']")
     assert played.stage("host_checks")["status"] == "failed"
     assert "nearest: nic.link" in played.stage("host_checks")["error"]
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize(("profile", "shape"), [("current", "BM.GPU.H200.8"), ("guide-2024", "BM.GPU.H100.8")])
-def test_healthy_hosts_of_every_kind_of_node_pass(cluster: Any, profile: str, shape: str) -> None:
-    here = cluster("--profile", profile, "--pool", "BM.GPU.A100-v2.8=1", "--pool", f"{shape}=1")
-    played = here.play("site.yml", "--skip-tags", "nccl_test", rdma_profile=profile)
-    verdicts = {node["shape"]: node["host"]["verdict"] for node in played.report["nodes"]}
-    found = [item for node in played.report["nodes"] for item in node["findings"]]
-    assert set(verdicts.values()) == {"pass"}, (verdicts, found)
-
-
-@pytest.mark.e2e
-def test_peermem_is_loaded_where_it_helps_and_refused_elsewhere(cluster: Any) -> None:
-    here = cluster("--gpu-nodes", "3", "--fault", "host-peermem-not-loaded:1")
-    names = here.nodes()
-    before = here.play("site.yml", "--skip-tags", "nccl_test")
-    assert before.node(names[1])["host"]["rule"] == "peermem.not-loaded"
-    plan = str(here.folder / "report" / "run" / "plan.json")
-    playbook = here.folder / "peermem.yml"
-    role = {
-        "hosts": "all",
-        "gather_facts": False,
-        "tasks": [
-            {
-                "ansible.builtin.include_role": {"name": "gpuops.rdma.peermem"},
-                "vars": {"peermem_by": "daemonset", "peermem_plan": plan, "peermem_fail_on_refusal": False},
-            }
-        ],
-    }
-    playbook.write_text(json.dumps([role]))
-    would = here.play(str(playbook), "--check", report="would")
-    assert would.code == 0, would.output[-3000:]
-    loaded = here.play(str(playbook), report="loaded")
-    assert loaded.code == 0, loaded.output[-3000:]
-    assert f"{names[1]} loaded" in loaded.output
-    assert f"{names[0]} refused: DMA-BUF is possible" in loaded.output
-    after = here.play("site.yml", "--tags", "host_checks", report="after")
-    assert after.node(names[1])["host"]["gpudirect"] == "peermem", after.node(names[1])
-    assert after.node(names[1])["host"]["rule"] != "peermem.not-loaded"
-    again = here.play(str(playbook), report="again")
-    assert f"{names[1]} loaded" not in again.output

@@ -130,11 +130,13 @@ def play(folder: Path, server: dict[str, Any], trees: dict[str, Path], *args: st
 def test_twenty_hosts_over_ssh(
     tmp_path: Path, server: dict[str, Any], trees: dict[str, Path], mode: tuple[str, ...]
 ) -> None:
+    if mode:  # as many do not make it another one
+        trees = {name: tree for name, tree in trees.items() if name in ("h00", *FAULTS)}
     done = play(tmp_path, server, trees, *mode)
     output = done.stdout + done.stderr
     assert "Traceback" not in output, output[-3000:]
     told = json.loads((tmp_path / "report" / "run" / "host.json").read_text())["hosts"]
-    assert len(told) == HOSTS + 1, output[-3000:]
+    assert len(told) == len(trees) + 1, output[-3000:]
     for name in trees:
         fault = FAULTS.get(name)
         assert told[name]["rule"] == (host_faults.FAULTS[fault].rule if fault else ""), told[name]
@@ -144,7 +146,7 @@ def test_twenty_hosts_over_ssh(
     findings = json.loads((tmp_path / "report" / "run" / "findings-host_checks.json").read_text())["findings"]
     unreachable = next(item for item in findings if item["subject"] == "gone")
     assert "unreachable" in unreachable["found"] and "refused" in unreachable["found"], unreachable
-    assert f"host checks: {HOSTS + 1} hosts: 4 fail, 1 unknown, {HOSTS - 4} pass" in output
+    assert f"host checks: {len(trees) + 1} hosts: 4 fail, 1 unknown, {len(trees) - 4} pass" in output
     if mode:
         assert done.returncode in (0, 4), output[-2000:]
     else:

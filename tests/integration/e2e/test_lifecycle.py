@@ -201,6 +201,7 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
     inputs = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
     first = here.play(*quick, report="guide", rdma_profile="guide-2024", rdma_host_checks="false")
     assert first.code == 0, first.output[-3000:]
+    _its_device_plugin_is_restarted_when_its_configuration_changes(here, *quick)
     config = json.dumps({"type": "sriov", "ipam": {"type": "nv-ipam", "poolName": "default"}})
     nad = {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "spec": {"config": config}}
     pool = {"subnet": "192.168.0.0/16", "perNodeBlockSize": 100, "gateway": "192.168.0.1"}
@@ -288,20 +289,17 @@ def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str)
     assert f"MPIJob {job['name']}: pass, NET/IB with GPUDirect RDMA on 16 rails of each of 2 pods" in found.output
 
 
-@pytest.mark.e2e
-def test_the_device_plugin_of_2024_is_restarted_when_its_configuration_changes(cluster: Any) -> None:
+def _its_device_plugin_is_restarted_when_its_configuration_changes(here: Any, *quick: str) -> None:
     """That release of the Network Operator does not do it, and the plugin reads its configuration only at its start."""
-    here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
-    inputs = {"rdma_profile": "guide-2024", "rdma_preflight_ignore": "leftovers"}
-    assert here.play("site.yml", "--skip-tags", "nccl_test", **inputs).code == 0
-    quiet = here.play("site.yml", "--skip-tags", "nccl_test", **inputs)
-    assert quiet.changed() == []
-    changed = here.play("site.yml", "--skip-tags", "nccl_test", rdma_resource="nvidia.com/other_vf", **inputs)
+    inputs = {"rdma_profile": "guide-2024", "rdma_preflight_ignore": "leftovers", "rdma_host_checks": "false"}
+    changed = here.play(*quick, report="other", rdma_resource="nvidia.com/other_vf", **inputs)
     assert "2 pods are older than their configuration" in changed.output
     assert {node["vfs"]["allocatable"] for node in changed.report["nodes"]} == {16}
     assert changed.node(here.nodes()[0])["vfs"]["resource"] == "nvidia.com/other_vf"
-    again = here.play("site.yml", "--skip-tags", "nccl_test", rdma_resource="nvidia.com/other_vf", **inputs)
+    again = here.play(*quick, report="other", rdma_resource="nvidia.com/other_vf", **inputs)
     assert again.changed() == []
+    back = here.play(*quick, report="back", **inputs)
+    assert back.code == 0 and {node["vfs"]["allocatable"] for node in back.report["nodes"]} == {16}
 
 
 @pytest.mark.e2e

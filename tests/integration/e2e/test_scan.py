@@ -59,7 +59,7 @@ def interrupt_after_pairs(here: Any, folder: Path, inputs: dict[str, str]) -> li
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("mode", "launcher"), WAYS if EVERYTHING else WAYS[:1])
+@pytest.mark.parametrize(("mode", "launcher"), WAYS if EVERYTHING else WAYS[:2])
 def test_each_fault_is_named_and_a_cut_scan_goes_on(cluster: Any, mode: str, launcher: str) -> None:
     here = cluster("--gpu-nodes", str(NODES), "--cpu-nodes", "2", "--shape", SHAPE)
     nodes = label_blocks(here)
@@ -95,7 +95,7 @@ def test_each_fault_is_named_and_a_cut_scan_goes_on(cluster: Any, mode: str, lau
 def test_a_bad_node_is_marked_left_out_and_comes_back(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "8", "--cpu-nodes", "2", "--shape", SHAPE)
     bad = here.nodes()[3]
-    inputs = {"rdma_mode": "host", "rdma_launcher": "volcano"}
+    inputs = {"rdma_mode": "host", "rdma_launcher": "mpi"}
     ready = here.play("site.yml", "--skip-tags", "nccl_test,host_checks,report", report="site", **inputs)
     assert ready.code == 0, ready.output[-3000:]
     here.fault("add", f"slow-rail:{bad}:7")

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from gpuops_sandbox.kubelets.node import ROOM as DISK
 
 from support.nccl_cluster import Nccl, install_mpi_operator, plan_file
 
@@ -135,11 +138,39 @@ def until(reached: Callable[[], bool]) -> None:
         time.sleep(1)
 
 
-def two_nodes(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> Path:
-    """The plan of an NCCL test of the first two nodes, with an image of Open MPI 4 unless ``mpi`` says 5."""
-    mpi = more.get("mpi", 4)
-    path = plan_file(cluster, folder, mode, **{"mpi": mpi, "image": MPI_IMAGES[mpi], **more})
+def fill_disk(real: Real, pod: Any) -> None:
+    """Fills the disk of a pod's node until its kubelet evicts the pod; it removes images before, so the disk is filled
+    again. Then the disk is as it was."""
+    node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
+
+    def evicted() -> bool:
+        resize(real, node, full=True)
+        found = real.json("kubectl", "get", "pods", "-A", "--field-selector", f"spec.nodeName={node}")["items"]
+        return [one["status"].get("reason") for one in found if one["metadata"]["uid"] == uid] in ([], ["Evicted"])
+
+    try:
+        until(evicted)
+    finally:
+        resize(real, node, full=False)
+    real.until(f"node/{node}", "condition=DiskPressure=false")
+
+
+def resize(real: Real, node: str, full: bool) -> None:
+    """The disk of a node, which is in memory: as large as what is on it and half a per cent, or as it was."""
+    pid = (real.sandbox.state / "nodes" / node / "first.pid").read_text().strip()
+    disk = os.statvfs(f"/proc/{pid}/root/var/lib/kubelet")
+    size = str(int((disk.f_blocks - disk.f_bfree) * disk.f_frsize * 1.005)) if full else DISK
+    remount = ("mount", "-o", f"remount,size={size}", "/var/lib/kubelet")
+    subprocess.run(["nsenter", f"--target={pid}", "--mount", *remount], check=True)
+
+
+def two_nodes(
+    cluster: Nccl, folder: Path, mode: str = "sriov", mpi: int = 4, memory: int = ROOM["memory"], **more: Any
+) -> Path:
+    """The plan of an NCCL test of the first two nodes, with an image of this Open MPI. ``memory``: bytes that each node
+    has, of which a worker requests a half."""
+    path = plan_file(cluster, folder, mode, **{"image": MPI_IMAGES[mpi], **more})
     plan = json.loads(path.read_text())
-    plan["nodes"] = [{**node, **ROOM} for node in plan["nodes"][:2]]
+    plan["nodes"] = [{**node, **ROOM, "memory": memory} for node in plan["nodes"][:2]]
     path.write_text(json.dumps(plan))
     return path

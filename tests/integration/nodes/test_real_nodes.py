@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from gpuops_sandbox.cluster import COMPONENTS, CONTROLLERS, Sandbox
 from gpuops_sandbox.kubelets import kernel, realnodes
 from support.real_nodes import NODES, Real
@@ -25,6 +26,7 @@ def test_real_nodes_are_ready_beside_simulated_ones(real: Real) -> None:
         assert {one["status"] for one in nodes[name]["conditions"] if one["type"] == "Ready"} == {"True"}
 
 
+@pytest.mark.core
 def test_a_pod_has_names_services_an_account_and_an_exit_code(real: Real) -> None:
     real.pod(
         "whole",

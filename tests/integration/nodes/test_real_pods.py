@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def nccl_test(real: Real, folder: Path, launcher: str = "mpi", **more: Any) -> d
     return act(real, "nccl_test", two_nodes(real, folder, **more), "nccl-h100-8.json", launcher=launcher, grace=20)
 
 
+@pytest.mark.core
 def test_the_probe_in_real_containers_names_exactly_the_faulty_host(real: Real, tmp_path: Path) -> None:
     names, path = real.nodes(), probed(real, tmp_path)
     found = act(real, "host_checks", path, "none", source="daemonset", timeout=180, grace=60, fail_on_findings=False)
@@ -127,7 +129,14 @@ def test_on_the_hosts_network_ranks_are_named_by_their_nodes(real: Real, tmp_pat
     assert real.left() == []
 
 
-WAYS = [(launcher, mode, mpi) for launcher in LAUNCHERS for mode in ("sriov", "host") for mpi in MPI_IMAGES]
+CORE = ("mpi", "sriov", 5)
+ELSEWHERE = [("mpi", "sriov", 4), ("mpi", "host", 4)]
+"""These pass in test_simulated_like_real.py and in the test of the hosts' network."""
+WAYS = [
+    pytest.param(*way, marks=[pytest.mark.core] if way == CORE else [])
+    for way in itertools.product(LAUNCHERS, ("sriov", "host"), MPI_IMAGES)
+    if way not in ELSEWHERE
+]
 
 
 @pytest.mark.parametrize(("launcher", "mode", "mpi"), WAYS)

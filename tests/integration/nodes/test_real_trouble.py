@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from gpuops_sandbox.kubelets import kernel, realnodes
 from support.nccl_cluster import ROOT, act, argv_of
-from support.real_nodes import TIMEOUT, Real, amid, two_nodes, until
+from support.real_nodes import TIMEOUT, Real, amid, fill_disk, two_nodes, until
 
 NAMESPACE = "gpuops-nccl"
-WORKER = "nccl-h100-8-worker-1"
 SLOW = {"STANDIN_PAUSE": "4"}
 
 
@@ -51,62 +49,18 @@ def test_a_node_that_hangs_ends_the_test_long_before_its_deadline(real: Real, tm
 
 
 def test_a_launcher_whose_nodes_disk_is_full_is_told_in_the_kubelets_words(real: Real, tmp_path: Path) -> None:
-    """The log is on that disk. The kubelet removes images before it evicts: the disk is filled again until it does."""
-    plan, used = two_nodes(real, tmp_path, env=SLOW), []
+    """The log is on that disk."""
+    plan, node = two_nodes(real, tmp_path, env=SLOW), []
 
     def fill() -> None:
         (launcher,) = (pod for pod in pods(real) if pod["metadata"]["labels"]["gpuops.rdma/role"] == "launcher")
-        used.append(node := launcher["spec"]["nodeName"])
-
-        def gone() -> bool:
-            resize(real, node, full=True)
-            now = [pod["status"].get("reason") for pod in pods(real) if pod["metadata"]["uid"] == uid]
-            return now in ([], ["Evicted"])
-
-        uid = launcher["metadata"]["uid"]
-        try:
-            until(gone)
-        finally:
-            resize(real, node, full=False)
+        node.append(launcher["spec"]["nodeName"])
+        fill_disk(real, launcher)
 
     result = amid(real, fill, lambda: nccl_test(real, plan))
-    real.until(f"node/{used[0]}", "condition=DiskPressure=false")
-    words = f" on {used[0]}: Evicted: The node was low on resource: ephemeral-storage."
+    words = f" on {node[0]}: Evicted: The node was low on resource: ephemeral-storage."
     assert result["verdict"] == "incomplete" and words in result["reason"], result
     assert "the test was disturbed: nccl-h100-8-launcher" in result["reason"], result
-
-
-def resize(real: Real, node: str, full: bool) -> None:
-    """The disk of a node, which is in memory: as large as what is on it and half a per cent, or as it was."""
-    pid = (real.sandbox.state / "nodes" / node / "first.pid").read_text().strip()
-    disk = os.statvfs(f"/proc/{pid}/root/var/lib/kubelet")
-    size = str(int((disk.f_blocks - disk.f_bfree) * disk.f_frsize * 1.005)) if full else ROOM
-    remount = ("mount", "-o", f"remount,size={size}", "/var/lib/kubelet")
-    subprocess.run(["nsenter", f"--target={pid}", "--mount", *remount], check=True)
-
-
-ROOM = "4g"
-"""As kubelets/node.py makes it."""
-
-
-def test_a_rank_that_reaches_its_pods_memory_limit_disturbs_the_test(real: Real, tmp_path: Path) -> None:
-    """The namespace gives each container a limit, which our pods do not have of themselves."""
-    plan = two_nodes(real, tmp_path, env={"STANDIN_EAT": "9:3000"})
-    found = json.loads(plan.read_text())
-    found["nodes"] = [{**node, "memory": 2 << 30} for node in found["nodes"]]
-    plan.write_text(json.dumps(found))
-    limits = {"limits": [{"type": "Container", "default": {"memory": "1Gi"}}]}
-    meta = {"name": "memory", "namespace": NAMESPACE}
-    real.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": limits})
-    try:
-        result = nccl_test(real, plan)
-    finally:
-        real.kubectl("delete", "limitrange", "memory", "-n", NAMESPACE)
-    node = result["document"]["places"][WORKER]
-    words = f"the test was disturbed: {WORKER} on {node}: exit "
-    assert result["verdict"] == "incomplete" and result["reason"].startswith(words), result["reason"]
-    assert "(OOMKilled)" in result["reason"], result["reason"]
-    assert real.left() == []
 
 
 READ_ONLY = """\

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from support.nccl_cluster import WITHOUT, Nccl, act, install_mpi_operator
 from support.paths import ROOT
-from support.real_nodes import TIMEOUT, Real, amid, two_nodes
+from support.real_nodes import TIMEOUT, Real, amid, fill_disk, two_nodes
 from support.sandboxes import Pool
 
 NAMESPACE = "gpuops-nccl"
@@ -29,13 +29,14 @@ COLUMNS = ("phase", "state", "exit code", "warnings", "last line, or reason")
 Rows = dict[tuple[str, str], dict[str, str]]
 NO_IMAGE = "registry.test/nothing:1"
 WORKER = "nccl-h100-8-worker-1"
-PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies:{}:Error"
+PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies:{}:{}"
 
 
 @pytest.fixture(scope="module")
 def simulated(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nccl]:
+    """Of the profile whose image has the Open MPI of the real nodes' one."""
     folder = tmp_path_factory.mktemp("simulated")
-    with pool.lease(folder, "--gpu-nodes", "2", "--without", WITHOUT) as lent:
+    with pool.lease(folder, "--gpu-nodes", "2", "--profile", "guide-2024", "--without", WITHOUT) as lent:
         made = Nccl(lent.sandbox, folder)
         install_mpi_operator(made)
         made.kubectl("create", "namespace", NAMESPACE)
@@ -78,10 +79,8 @@ def unpullable(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
 def killed(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """The second worker's first process, in the middle of the test."""
     if not isinstance(cluster, Real):
-        fault = KILL.format(cluster.nodes()[1])
-        cluster.fault("add", fault)
-        yield nccl(cluster, folder)
-        cluster.fault("clear", fault)
+        with fault(cluster, "Error"):
+            yield nccl(cluster, folder)
         return
     real = cluster
     yield disturbed(cluster, folder, lambda: kill_sshd(real))
@@ -100,6 +99,44 @@ def evicted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{WORKER}/eviction"
     evict = ("kubectl", "create", "--raw", path, "-f", "-")
     yield disturbed(cluster, folder, lambda: cluster.run(*evict, text=json.dumps(body)))
+
+
+@contextlib.contextmanager
+def short_of_disk(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    """The second worker's node, in the middle of the test."""
+    if not isinstance(cluster, Real):
+        with fault(cluster, "Evicted"):
+            yield nccl(cluster, folder)
+        return
+    real = cluster
+    worker = ("kubectl", "get", "pod", WORKER, "-n", NAMESPACE)
+    yield disturbed(cluster, folder, lambda: fill_disk(real, real.json(*worker)))
+
+
+@contextlib.contextmanager
+def short_of_memory(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
+    """A rank of the second worker takes more than its pod may have. The namespace gives each container a limit, which
+    our pods do not have of themselves. A cgroup of version 1 ends the rank alone, one of version 2 the container."""
+    if not isinstance(cluster, Real):
+        with fault(cluster, "OOMKilled"):
+            yield nccl(cluster, folder)
+        return
+    limits = {"limits": [{"type": "Container", "default": {"memory": "1Gi"}}]}
+    meta = {"name": "memory", "namespace": NAMESPACE}
+    cluster.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": limits})
+    try:
+        yield nccl(cluster, folder, memory=2 << 30, env={"STANDIN_EAT": "9:3000"})
+    finally:
+        cluster.kubectl("delete", "limitrange", "memory", "-n", NAMESPACE)
+
+
+@contextlib.contextmanager
+def fault(cluster: Nccl, reason: str) -> Iterator[None]:
+    """The simulated second worker ends for this, in the middle of a test."""
+    one = KILL.format(cluster.nodes()[1], reason)
+    cluster.fault("add", one)
+    yield
+    cluster.fault("clear", one)
 
 
 def disturbed(cluster: Nccl, folder: Path, what: Callable[[], object]) -> dict[str, Any]:
@@ -122,6 +159,8 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "a worker is killed": (killed, ("launcher",)),
     "a worker is deleted": (deleted, ("launcher",)),
     "a worker is evicted": (evicted, ("launcher",)),
+    "the disk of a worker's node is full": (short_of_disk, ("launcher",)),
+    "a worker reaches its memory limit": (short_of_memory, ()),
 }
 """What happens -> how it is done, and the pods that are left. The operator removes the workers of a launcher that has
 ended; what was seen of them stands in the reason."""
@@ -179,8 +218,9 @@ def warnings(cluster: Nccl, pod: dict[str, Any]) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Numbers as N, and without what differs from run to run."""
-    return re.sub(r"\d+(\.\d+)*", "N", re.sub("; the last size was .*", "", text))
+    """Numbers as N, and without what differs from run to run: how far it came, what a container said at last."""
+    text = re.sub(r"(?<=\(OOMKilled\)): .*", "", re.sub("; the last size was .*", "", text))
+    return re.sub(r"\d+(\.\d+)*([KMG]i)?", "N", text)
 
 
 def table(simulated: Rows, real: Rows) -> str:

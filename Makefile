@@ -24,7 +24,7 @@ export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sa
 export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -85,7 +85,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
-LANES := e2e molecule oci unit cluster molecule-openshift gates lint types consumer awx
+LANES := e2e molecule oci unit cluster molecule-openshift gates lint types nodes consumer awx
 JOBS ?= 3
 # Each worker collects 9,000 tests and reads the same data: beside other lanes one does it for less.
 UNIT_WORKERS ?= 2
@@ -122,6 +122,9 @@ oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
 	@$(PYTEST) tests/integration/awx -q
+
+nodes: setup ## Three of test-nodes, where 'make test-nodes' has built the programs and images of real nodes
+	@$(PYTEST) tests/integration/nodes -q -m core
 
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 	@$(PYTEST) tests/integration/e2e -q -n 2 --maxschedchunk 1 --durations=10 --durations-min=20

@@ -29,7 +29,8 @@ TIMEOUT = 240
 """Seconds for a state that a node reaches in 10 when the machine is idle."""
 
 
-MPI_IMAGES = {4: "example.test/nccl-tests:1", 5: "registry.test/nccl-tests:mpi5"}
+MPI_IMAGES = {4: "registry.test/nccl-tests:mpi4", 5: "registry.test/nccl-tests:mpi5"}
+"""Major version of Open MPI -> an image that has it, on real nodes and simulated ones."""
 Result = TypeVar("Result")
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from support.nccl_cluster import WITHOUT, Nccl, act, install_mpi_operator
 from support.paths import ROOT
-from support.real_nodes import TIMEOUT, Real, amid, fill_disk, two_nodes
+from support.real_nodes import TIMEOUT, Real, amid, two_nodes
 from support.sandboxes import Pool
 
 NAMESPACE = "gpuops-nccl"
@@ -34,9 +34,8 @@ PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies:{}:{}"
 
 @pytest.fixture(scope="module")
 def simulated(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nccl]:
-    """Of the profile whose image has the Open MPI of the real nodes' one."""
     folder = tmp_path_factory.mktemp("simulated")
-    with pool.lease(folder, "--gpu-nodes", "2", "--profile", "guide-2024", "--without", WITHOUT) as lent:
+    with pool.lease(folder, "--gpu-nodes", "2", "--without", WITHOUT) as lent:
         made = Nccl(lent.sandbox, folder)
         install_mpi_operator(made)
         made.kubectl("create", "namespace", NAMESPACE)
@@ -102,18 +101,6 @@ def evicted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def short_of_disk(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
-    """The second worker's node, in the middle of the test."""
-    if not isinstance(cluster, Real):
-        with fault(cluster, "Evicted"):
-            yield nccl(cluster, folder)
-        return
-    real = cluster
-    worker = ("kubectl", "get", "pod", WORKER, "-n", NAMESPACE)
-    yield disturbed(cluster, folder, lambda: fill_disk(real, real.json(*worker)))
-
-
-@contextlib.contextmanager
 def short_of_memory(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """A rank of the second worker takes more than its pod may have. The namespace gives each container a limit, which
     our pods do not have of themselves. A cgroup of version 1 ends the rank alone, one of version 2 the container."""
@@ -159,7 +146,6 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "a worker is killed": (killed, ("launcher",)),
     "a worker is deleted": (deleted, ("launcher",)),
     "a worker is evicted": (evicted, ("launcher",)),
-    "the disk of a worker's node is full": (short_of_disk, ("launcher",)),
     "a worker reaches its memory limit": (short_of_memory, ()),
 }
 """What happens -> how it is done, and the pods that are left. The operator removes the workers of a launcher that has

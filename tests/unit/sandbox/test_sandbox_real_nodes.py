@@ -193,6 +193,7 @@ def test_images_go_by_the_last_part_of_the_repository() -> None:
     names = {
         "library/python:3.12-slim": "python",
         "nvidia/nccl-tests:1": "nccl",
+        "nccl-tests:mpi4": "nccl",
         "nccl-tests:mpi5": "nccl5",
         "perftest:1": "perftest",
         "pause:3.10": "pause",

@@ -40,9 +40,6 @@ SOCKETS, SOCKETS_HALF = 1.9, 1 << 20
 """GB/s over TCP between nodes, as two H200 showed (docs/real_gpus.md), and the size that reaches half of it."""
 REACH = 120.0
 """Seconds that a launcher waits for its workers."""
-EVICTED = "Evicted"
-LOW_ON_DISK = "The node was low on resource: ephemeral-storage. Threshold quantity: 41943Ki, available: 20974Ki. "
-"""What a kubelet says of a pod that it evicts."""
 LAUNCH_FAILED, KILLED, TERMINATED = 97, 137, 143
 LOST_DAEMON = {4: 205, 5: 1}
 """Open MPI -> mpirun's exit code; that of 4.1 as real nodes gave it."""
@@ -352,22 +349,17 @@ class Kubelet(Tasks):
 
     async def end(self, pod: Json, code: int, reason: str = "") -> None:
         reason = reason or ("Completed" if code == 0 else "Error")
-        evicted = {"reason": EVICTED, "message": LOW_ON_DISK} if reason == EVICTED else {}
-        reason = "Error" if evicted else reason
         state = {"terminated": {"exitCode": code, "reason": reason, "startedAt": now(), "finishedAt": now()}}
         what = "Succeeded" if code == 0 else "Failed"
-        await self._set(pod, what, state, False, "PodCompleted" if code == 0 else "PodFailed", evicted)
+        await self._set(pod, what, state, False, "PodCompleted" if code == 0 else "PodFailed")
 
-    async def _set(
-        self, pod: Json, to: str, state: Json, is_ready: bool, reason: str = "", more: Json | None = None
-    ) -> None:
+    async def _set(self, pod: Json, to: str, state: Json, is_ready: bool, reason: str = "") -> None:
         node = self.batch.hub.nodes.get(pod["spec"]["nodeName"])
         on_host = pod["spec"].get("hostNetwork")
         own = f"10.244.{hash(pod['metadata']['uid']) % 200 + 1}.{hash(pod['metadata']['name']) % 250 + 1}"
         address = node.name if node is not None and on_host else own
         status = {
             "phase": to,
-            **(more or {}),
             "startTime": pod.get("status", {}).get("startTime") or now(),
             "podIP": address,
             "podIPs": [{"ip": address}],
@@ -405,7 +397,8 @@ class Launch:
     async def run(self) -> int:
         """The exit code of the launcher's container."""
         await self.log.open()
-        order = order_of(await self._texts(), 4 if self.ctx.profile == "guide-2024" else 5)
+        four = self.ctx.profile == "guide-2024" or self.pod["spec"]["containers"][0]["image"].endswith(":mpi4")
+        order = order_of(await self._texts(), 4 if four else 5)
         if order is None:
             self.log.write(["simulated: this pod runs no nccl-tests program"])
             await asyncio.sleep(_sleep_of(self.pod))

@@ -202,12 +202,22 @@ class Scan:
             return self._round(number, [("single", [self._single(name, number, 1) for name in here])])
         if view.systemic("single") or view.systemic("pair"):
             return None
-        doubts = view.pairs.convicted or any(score.constant > 0 for score in view.pairs.scores.values())
-        if number <= (RETESTS_UNTIL if doubts or self.limits.depth != "quick" else MILD_UNTIL):
+        if number <= (RETESTS_UNTIL if self._doubts(view, here) or self.limits.depth != "quick" else MILD_UNTIL):
             now = self._search(number, view, here)
             if now is not None:
                 return now
         return self._together(number, view, here)
+
+    @staticmethod
+    def _doubts(view: View, here: Sequence[str]) -> bool:
+        """Whether a node or a pair of blocks is more likely bad than good, or a node has no partner yet."""
+        paired = {*view.pairs.scores, *view.pairs.convicted}
+        return (
+            bool(view.pairs.convicted)
+            or any(score.constant > 0 for score in view.pairs.scores.values())
+            or any(stats.total(runs) > 0 for runs in view.edges.values())
+            or any(name not in paired and name not in view.out for name in here)
+        )
 
     @staticmethod
     def _round(number: int, parts: Sequence[tuple[str, list[Lane]]]) -> Optional[Round]:

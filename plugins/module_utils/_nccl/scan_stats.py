@@ -24,8 +24,9 @@ LOSS = (0.10, 0.12)
 good and slow."""
 SPREADS = (3.0, 2.0)
 """... which are so many spreads, at least the second: smaller losses cannot be told from noise by a few runs."""
-CLEARED, DOUBTED = -2.8, -3.3
-"""Sum of weights below which a node is good: after its first run, and once it has been retested."""
+CLEARED, DOUBTED = -2.5, -3.3
+"""Sum of weights below which a node is good: after its first run, and once it has been retested. The first clears a
+faulty node with 0.004 where noise is a third of the loss, as noise is a share of what is left of its bandwidth."""
 FLAKY = 0.4
 """Share of slow runs of an intermittent fault."""
 WATCHED = 3.0
@@ -42,11 +43,12 @@ _ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
 _LEAST_SPREAD = 0.005
 _ALONE = 0.025
 """Share by which one block may differ although the others are alike."""
-_FAST = 2.0
-"""Spreads above the median from which a run says nothing when noise has heavy tails: what made it so fast may hide a
-fault."""
+_T3_SPREAD = 1.134
+"""1.4826 MAD of Student's t with three degrees of freedom."""
 _MEDIANS = 1.57
 """Variance of a median of normal values, in units of that of their mean."""
+_ODD = 3.0
+"""Standard errors of a block's median beyond which what it differs is no chance, however alike the others are."""
 ENOUGH_PAIRS = 5
 """Blocks, and pairs in each, from which what blocks have in common can be told."""
 
@@ -70,10 +72,12 @@ class Norm:
         return Norm(median(speeds), self.spread * math.sqrt(1 + _MEDIANS / len(speeds)))
 
     def weight(self, lost: float) -> float:
-        """Log-likelihood ratio of a run that lost this share: a constant fault against none."""
-        if self.heavy and lost < -_FAST * self.spread:
-            return 0.0
-        return self.loss / self.spread**2 * (lost - self.loss / 2)
+        """Log-likelihood ratio of a run that lost this share: a constant fault against none. Where noise has heavy
+        tails, that of Student's t with three degrees of freedom: very fast and very slow runs prove little."""
+        if not self.heavy:
+            return self.loss / self.spread**2 * (lost - self.loss / 2)
+        unit = 3 * (self.spread / _T3_SPREAD) ** 2
+        return 2 * math.log((1 + lost**2 / unit) / (1 + min(0.0, lost - self.loss) ** 2 / unit))
 
 
 @dataclass(frozen=True)
@@ -131,16 +135,18 @@ class Blocks:
 
     What the medians of blocks vary beyond chance belongs to the blocks and not to their nodes: ``common``, a variance.
     ``lasting`` is the part of it that later rounds show as well. Runs are then compared with their block's median, as
-    far as it is known, and their spread is that inside of blocks. A single block that differs does not count: its
-    nodes, or its switch, are at fault.
+    far as it is known, and their spread is that inside of blocks. The block that differs most does not count there:
+    its nodes, or its switch, may be at fault. What it differs beyond chance is its own all the same.
     """
 
     def __init__(self, first: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[float]], norm: Norm) -> None:
         self.norm, self.common, self.within = norm, 0.0, norm.spread
-        self.lasting = (0.0, 0.0)
+        self.lasting, self.later = (0.0, 0.0), later
         known = {block: values for block, values in first.items() if len(values) >= ENOUGH_PAIRS}
         own = {block: self._differs(values) for block, values in known.items()}
-        if len(own) < ENOUGH_PAIRS:
+        self.told = len(own) >= ENOUGH_PAIRS
+        """Whether what a block differs can be told."""
+        if not self.told:
             return
         center = median(own.values())
         seen = _without_one([abs(value - center) for value in own.values()])
@@ -174,24 +180,33 @@ class Blocks:
                 off.append(abs(value - others) / self.norm.middle / math.sqrt(1 + _MEDIANS / (len(values) - 1)))
         return max(_LEAST_SPREAD, min(self.norm.spread, _MAD * median(off)))
 
-    def place(self, others: Sequence[float], later: int, controls: Sequence[float] = ()) -> tuple[float, float]:
+    def place(
+        self, block: str, others: Sequence[float], later: int, controls: Sequence[float] = ()
+    ) -> tuple[float, float]:
         """(share by which a run's block differs, spread of its runs), from its other runs of the first round.
         ``later``: 0 for a run of that round; else how many runs of its nodes a later round has, which share what that
         round adds, and ``controls``: those of good nodes of its block in that round."""
         shift, lasting, fresh = 0.0, 0.0, self.common
-        if self.common and len(others) >= ENOUGH_PAIRS - 1:
-            real = self.lasting[self._differs(others) < 0] if later else self.common
-            chance = self._chance(others)
-            shift, lasting, fresh = (
-                self._differs(others) * real / (real + chance),
-                real * chance / (real + chance),
-                self.common - real,
-            )
+        if self.told and len(others) >= ENOUGH_PAIRS - 1:
+            differs, chance = self._differs(others), self._chance(others)
+            own = max(0.0, differs**2 - _ODD**2 * chance)
+            known = self.lasting[differs < 0] if later else self.common
+            real = max(known, min(own, self._again(block, differs)) if later else own)
+            shift, lasting = differs * real / (real + chance), real * chance / (real + chance)
+            fresh = self.common - known
         if controls:
             before, chance = max(lasting + fresh, _ALONE**2), self._chance(controls)
             shift += (self._differs(controls) - shift) * before / (before + chance)
             lasting, fresh = 0.0, before * chance / (before + chance)
         return shift, math.sqrt(self.within**2 + lasting + max(later, 1) * fresh)
+
+    def _again(self, block: str, differs: float) -> float:
+        """The variance that the first and the later runs of a slow block have in common. Without later runs it may be
+        as slow again; a fast one is not taken to stay so."""
+        if differs >= 0:
+            return 0.0
+        values = self.later.get(block)
+        return max(0.0, differs * self._differs(values)) if values else differs**2
 
     def _chance(self, values: Sequence[float]) -> float:
         """The variance of their median by noise inside of a block."""

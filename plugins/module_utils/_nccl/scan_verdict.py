@@ -335,8 +335,15 @@ class _Verdict:
                 found[f"block {block}"] = self._low_text(block)
         for edge, runs in self._open_edges().items():
             if not named.intersection([*edge, "all blocks"]):
-                found[f"blocks {' and '.join(edge)}"] = f"no two tests between them ran: {_why(runs[-1])}"
+                found[f"blocks {' and '.join(edge)}"] = self._edge_text(edge, runs)
         return found
+
+    def _edge_text(self, edge: tuple[str, ...], items: Sequence[Json]) -> str:
+        runs = self.view.edges.get(edge, [])
+        if not runs:
+            return f"no two tests between them ran: {_why(items[-1])}"
+        slow = sum(run.weight > 0 for run in runs)
+        return f"slow in {slow} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1].result)}"
 
     def _open_edges(self) -> dict[tuple[str, ...], list[Json]]:
         found: dict[tuple[str, ...], list[Json]] = {}

@@ -136,7 +136,7 @@ class View:
         ends, group = set(item["nodes"]), groups.get(block, [])
         others = [float(other["busbw"]) for other in group if not ends.intersection(other["nodes"])]
         if any(other["id"] == item["id"] for other in group):
-            return common.place(others, 0)
+            return common.place(block, others, 0)
         at = self.at[item["id"]]
         beside = [
             float(other["busbw"])
@@ -144,7 +144,7 @@ class View:
             if other["kind"] == item["kind"] and not ends.intersection(other["nodes"])
             if other.get("busbw") is not None and self.blocks[other["nodes"][0]] == block
         ]
-        return common.place(others, max(self._often[at, name] for name in ends), beside)
+        return common.place(block, others, max(self._often[at, name] for name in ends), beside)
 
     @cached_property
     def controls(self) -> dict[int, list[Json]]:
@@ -168,7 +168,7 @@ class View:
             return {}
         speeds = {block: [float(item["busbw"]) for item in items] for block, items in groups.items()}
         limit = -common.norm.loss / 2
-        return {block: groups[block] for block, own in speeds.items() if common.place(own, 0)[0] < limit}
+        return {block: groups[block] for block, own in speeds.items() if common.place(block, own, 0)[0] < limit}
 
     @cached_property
     def _often(self) -> Counter[tuple[int, str]]:
@@ -352,8 +352,7 @@ class View:
             first = {item["rail"]: item for item in reversed(items)}
             speeds = [float(item["busbw"]) for item in first.values() if _has_speed(item)]
             norm = stats.middle_of(speeds, near.spread if near else None) if speeds else None
-            limit = next((item["threshold"] for item in items if item.get("threshold")), None)
-            if norm is not None and limit and norm.middle < limit:
+            if norm is not None and self._are_alike(list(first.values()), norm.middle):
                 self.alike.add(name)
             most = math.log(len(items) + 100)
             by_round: dict[int, list[Json]] = {}
@@ -365,6 +364,17 @@ class View:
                 for run in self._rail_runs(name, own, norm, most):
                     scores.setdefault(run.result["rail"], Score()).runs.append(run)
         return found
+
+    @staticmethod
+    def _are_alike(items: Sequence[Json], middle: float) -> bool:
+        """Whether most of a node's rails are below the threshold, and none is slower than the others by more than
+        these are slower than healthy ones."""
+        limit = next((item["threshold"] for item in items if item.get("threshold")), None)
+        if not limit or middle >= limit:
+            return False
+        healthy = max(limit, next((item["expected"] for item in items if item.get("expected")), limit))
+        least = min(float(item["busbw"]) if _has_speed(item) else 0.0 for item in items)
+        return bool(1 - least / middle <= 1 - middle / healthy)
 
     def _rail_runs(self, name: str, items: Sequence[Json], norm: Optional[Norm], most: float) -> list[Run]:
         """A round's runs of a node's rails in doubt, compared with the good rails beside them, in the first round with

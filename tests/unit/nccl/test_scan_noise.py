@@ -48,6 +48,26 @@ def test_noise_that_a_block_shares_convicts_nobody(kind: str, seed: int) -> None
     assert found.verdict == "pass", found.reason
 
 
+@pytest.mark.parametrize(("kind", "seed", "why"), [
+    ("gauss", 500157, "a node that waits for its run alone had no partner when the gate came"),
+    ("gauss", 81259067, "a pair of blocks in doubt had no more runs, with rounds to spare"),
+    ("blocks", 500241, "one block, slower than all others by half of a fault's loss, was no shift, and two nodes bad"),
+    ("bursts", 500576, "fast runs, which clear nobody where noise has heavy tails, left nodes open"),
+])  # fmt: skip
+def test_what_fresh_seeds_showed_convicts_nobody_and_leaves_nothing_open(kind: str, seed: int, why: str) -> None:
+    """Other runs follow from other decisions, so a seed shows its case to the code of that time only."""
+    assert scan_of(Cluster(10, 20, seed, NOISE, kind), seed).verdict == "pass", why
+
+
+@pytest.mark.parametrize("seed", [600002, 600031])
+def test_a_rail_of_a_node_in_a_slow_block_is_named(seed: int) -> None:
+    """All rails below the threshold were taken for alike, also with one at half of the others' speed."""
+    cluster = Cluster(10, 20, seed, NOISE, "blocks")
+    bad = (cluster.pick(1)[0], cluster.chance.randrange(16))
+    cluster.faults.rails = {bad: 0.5}
+    assert [(item.node, item.rail) for item in scan_of(cluster, seed).convicted] == [bad]
+
+
 BAD = 0.88
 
 
@@ -91,7 +111,7 @@ def test_controls_are_good_and_run_beside_what_is_in_doubt() -> None:
     cluster.faults.rails = {("n0042", 5): 0.5}
     scan = Scan(cluster.nodes, cluster.blocks, "645784648", Limits(), scan_cluster.RAILS)
     _found, state = scan_cluster.run(scan, cluster)
-    kinds = set()
+    kinds, beside = set(), set()
     for now in scan.rounds(state):
         for lane in now.lanes:
             for trial in lane:
@@ -100,13 +120,14 @@ def test_controls_are_good_and_run_beside_what_is_in_doubt() -> None:
                 kinds.add(trial.kind)
                 if trial.kind == "pair":
                     assert not set(trial.nodes) & {*cluster.faults.nodes, "n0042"}
-                    others = [one for beside in now.lanes for one in beside if one.kind == "pair" and not one.control]
+                    others = [one for near in now.lanes for one in near if one.kind == "pair" and not one.control]
                     block = {cluster.blocks[name] for name in trial.nodes}
                     assert any(block & {cluster.blocks[name] for name in one.nodes} for one in others)
                 else:
                     doubted = {one.rail for one in lane if not one.control}
-                    assert trial.rail not in doubted and (5 in doubted or trial.nodes[0] != "n0042")
-    assert kinds == {"pair", "rail"}
+                    assert doubted and trial.rail not in doubted and (trial.nodes[0], trial.rail) != ("n0042", 5)
+                    beside |= {(trial.nodes[0], rail) for rail in doubted}
+    assert kinds == {"pair", "rail"} and ("n0042", 5) in beside
 
 
 def test_a_block_that_is_slower_as_a_whole_is_noted_while_all_together_are_fast() -> None:

@@ -309,6 +309,68 @@ def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> Non
     assert lost == []
 
 
+# ---- from every place of a chart -----------------------------------------------------------------------------------
+
+
+def operands_on(here: Any, node: str) -> set[str]:
+    """Pods of the GPU Operator's toolkit and device plugin there."""
+    apps = "app in (nvidia-container-toolkit-daemonset,nvidia-device-plugin-daemonset)"
+    found: str = here.kubectl(
+        "get", "pods", "-A", "-l", apps, "--field-selector", f"spec.nodeName={node}", "-o", "name"
+    )
+    return set(found.split())
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: charts of every place")
+@pytest.mark.parametrize("form", ["repository", "directory", "archive"])
+def test_from_v26_3_3_to_v26_7_0_with_a_policy_that_was_edited(cluster: Any, form: str) -> None:
+    here = cluster("--gpu-nodes", "2")
+    old, new = (chart_repository.directory(here.folder, "gpu-operator", version) for version in ("v26.3.3", "v26.7.0"))
+    archive = chart_repository.packed(here.folder, new)
+    others = {"network_operator": str(CHART), "mpi_operator": str(ROOT / "tests/sandbox/charts/mpi-operator.yaml")}
+
+    def charts(place: Any) -> tuple[str, str]:
+        return "-e", json.dumps({"rdma_charts": {"gpu_operator": place, **others}})
+
+    quick = ("site.yml", "--skip-tags", "nccl_test")
+    first = here.play(*quick, *charts(str(old)), report="first", rdma_host_checks="false")
+    assert first.code == 0, first.output[-3000:]
+    edited = {"spec": {"devicePlugin": {"env": [{"name": "MOFED_ENABLED", "value": "true"}]}}}
+    by_hand = ("patch", "clusterpolicy", "cluster-policy", "--field-manager=kubectl-edit", "--type=merge")
+    here.kubectl(*by_hand, "-p", json.dumps(edited))
+    with chart_repository.repository(here.folder, archive) as served:
+        places = {
+            "repository": {"repo": served.url, "version": "v26.7.0"},
+            "directory": str(new),
+            "archive": str(archive),
+        }
+        asked = charts(places[form])
+        refused = here.play(UPGRADE, *asked, report="refused", **{**SETTLED, "rdma_adopt_policies": "false"})
+        assert refused.code != 0 and refused.changed() == []
+        (field,) = [item for item in refused.report["findings"] if item["id"] == "preflight.policy-field"]
+        assert "spec.devicePlugin.env" in field["found"] and "set by kubectl-edit" in field["found"]
+        with watched(here) as lost:
+            before = {node: operands_on(here, node) for node in here.nodes()}
+            killed_when = f"of older revisions replaced on {here.nodes()[0]}"
+            process, log = here.playing(UPGRADE, *asked, report="killed", **SETTLED)
+            shown(log, process, killed_when)
+            here.kill(process)
+            assert operands_on(here, here.nodes()[1]) == before[here.nodes()[1]], (
+                "what was edited waits for its wave, too"
+            )
+            done = here.play(UPGRADE, *asked, report="done", **SETTLED)
+        assert (done.code, done.verdict) == (0, "pass"), done.report.get("reason") or done.output[-4000:]
+        assert lost == []
+        assert set(toolkits(here).values()) == {"v1.20.0"}
+        again = here.play(UPGRADE, *asked, report="again", **SETTLED)
+        assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
+        site = here.play(*quick, *asked, report="site", rdma_host_checks="false")
+        assert (site.code, site.changed()) == (0, []), site.output[-3000:]
+    policy = json.loads(here.kubectl("get", "clusterpolicy", "cluster-policy", "-o", "json"))["spec"]
+    assert policy["devicePlugin"]["env"] == [{"name": "MOFED_ENABLED", "value": "false"}]
+
+
 # ---- installed by hand ---------------------------------------------------------------------------------------------
 
 OFED = {"image": "doca-driver", "repository": "nvcr.io/nvidia/mellanox", "version": "doca3.1.0-25.07-0.9.7.0-0"}

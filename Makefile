@@ -85,7 +85,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
-LANES := e2e molecule oci unit cluster molecule-openshift gates lint types nodes consumer awx
+LANES := e2e cluster molecule nodes unit gates oci molecule-openshift awx consumer lint types
 JOBS ?= 3
 # Each worker collects 9,000 tests and reads the same data: beside other lanes one does it for less.
 UNIT_WORKERS ?= 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import L
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
+from support import warm
 from support.paths import ROOT
 from support.sandboxes import ANSIBLE, SHAPE, Cluster, Pool
 
@@ -126,7 +126,7 @@ def act(cluster: Nccl, module: str, plan: Path, writes: str, **args: Any) -> dic
 def task(cluster: Nccl, module: str, *, within: float = 240, **args: Any) -> dict[str, Any]:
     """One task; its result with the display's text as ``output``."""
     argv, env = argv_of(cluster, module, **args)
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=within)
+    done = warm.done(argv, env, within)
     assert "=> {" in done.stdout and "Traceback" not in done.stderr, done.stdout[-3000:] + done.stderr[-3000:]
     output, _, answer = done.stdout.partition("=> {")
     result, _ = json.JSONDecoder().raw_decode("{" + answer)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ansible-playbook in a process that is forked with its imports: a start costs 1.1 of the 2.8 CPU seconds of a plan.
+"""ansible and ansible-playbook in a process that is forked with its imports: a start costs 1.1 of the 2.8 CPU seconds
+of a plan, and nearly all of what one task of a module costs.
 
 Each run is a process of its own, as its command would be; only Ansible, its libraries and our actions are loaded.
 """
@@ -13,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,11 +30,15 @@ class Play(_CONTEXT.Process):  # type: ignore[name-defined,misc]
     """A run whose output goes to a file, with what tests use of subprocess.Popen."""
 
     @classmethod
-    def start_of(cls, argv: Sequence[str], env: Mapping[str, str], log: Path, lives: int = 0) -> Play:
-        """The running process of ``ansible-playbook`` with these arguments, whose program is the first. After so many
-        ``lives``, writes of our client, it is killed before it does anything else; 0 = never."""
-        log.write_bytes(b"")  # it is read from now on
-        made = cls(target=_play, args=(list(argv), dict(env), str(log), lives))
+    def start_of(
+        cls, argv: Sequence[str], env: Mapping[str, str], log: Path, lives: int = 0, errors: Path | None = None
+    ) -> Play:
+        """The running process of ``ansible`` or ``ansible-playbook`` with these arguments, whose program is the first.
+        After so many ``lives``, writes of our client, it is killed before it does anything else; 0 = never. ``errors``:
+        the file of stderr; None = ``log``."""
+        for file in (log, errors or log):
+            file.write_bytes(b"")  # it is read from now on
+        made = cls(target=_play, args=(list(argv), dict(env), str(log), lives, str(errors or "")))
         made.start()
         return made
 
@@ -45,26 +51,41 @@ class Play(_CONTEXT.Process):  # type: ignore[name-defined,misc]
         """Its exit status. Raises TimeoutExpired."""
         self.join(timeout)
         if self.exitcode is None:
-            raise subprocess.TimeoutExpired("ansible-playbook", timeout)
+            raise subprocess.TimeoutExpired("ansible", timeout)
         return int(self.exitcode)
 
 
-def _play(argv: list[str], env: dict[str, str], log: str, lives: int) -> Any:
-    from ansible.cli import playbook
+def done(argv: Sequence[str], env: Mapping[str, str], timeout: float = 900) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run`` of ``ansible`` or ``ansible-playbook``, with their output as text. Raises TimeoutExpired, the
+    process being killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "stdout"), Path(folder, "stderr")
+        running = Play.start_of(argv, env, output, errors=errors)
+        try:
+            code = running.wait(timeout)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.join()
+            raise
+        return subprocess.CompletedProcess(list(argv), code, output.read_text("utf-8"), errors.read_text("utf-8"))
+
+
+def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: str) -> Any:
+    from ansible.cli import adhoc, playbook
 
     os.setsid()
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(env)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for stream in (1, 2):
-        os.dup2(output, stream)
+    os.dup2(output, 1)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if errors else output, 2)
     # Its finder of collections is that of the imports.
     warnings.filterwarnings("ignore", message="AnsibleCollectionFinder has already been configured")
     if lives:
         _mortal(lives)
     sys.argv = [Path(argv[0]).name, *argv[1:]]
-    playbook.main(sys.argv)
+    (adhoc if sys.argv[0] == "ansible" else playbook).main(sys.argv)
 
 
 def _mortal(lives: int) -> None:

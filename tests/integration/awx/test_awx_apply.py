@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import fake_awx
+from support import fake_awx, warm
 from support.paths import ROOT
 
 KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
@@ -62,7 +62,7 @@ def _address(awx: fake_awx.Awx) -> Iterator[str]:
 def apply(address: str, given: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = ["ansible-playbook", str(ROOT / "playbooks" / "awx.yml"), "-i", "localhost,", "-e", f"@{given}", *more]
     login = {"CONTROLLER_HOST": address, "CONTROLLER_USERNAME": "admin", "CONTROLLER_PASSWORD": "password"}
-    return subprocess.run(words, env={**os.environ, **login}, text=True, capture_output=True, timeout=900, check=False)
+    return warm.done(words, {**os.environ, **login})
 
 
 def test_applied_twice(awx: fake_awx.Awx, address: str, tmp_path: Path) -> None:

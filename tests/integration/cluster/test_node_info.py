@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info as node_info
+from support import warm
 from support.paths import ROOT
 from support.small_sandbox import SHAPE, VF, small_sandbox
 
@@ -145,9 +145,7 @@ def test_the_module_as_a_task(cluster):
     given = {"kubeconfig": str(cluster.kubeconfig), "shape": [SHAPE], "query": "[].name"}
     ansible = str(Path(sys.executable).with_name("ansible"))
     argv = [ansible, "localhost", "-m", "gpuops.rdma.node_info", "-a", json.dumps(given)]
-    done = subprocess.run(
-        [*argv, "-e", f"ansible_python_interpreter={sys.executable}"], capture_output=True, text=True, env=env, cwd=ROOT
-    )
+    done = warm.done([*argv, "-e", f"ansible_python_interpreter={sys.executable}"], env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10.140.0.5" in done.stdout
     assert "requests: 1" in done.stdout

@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import warm
 from support.paths import ROOT
 from support.sandboxes import Pool
 from support.small_sandbox import Small, small_sandbox
@@ -36,7 +36,7 @@ def play(cluster: Small, folder: Path, kubeconfig: Path, *tags: str, **inputs: A
     given = {"rdma_report_dir": str(folder), "rdma_kubeconfig": str(kubeconfig), **inputs}
     command = [PLAYBOOK, "site.yml", "-i", "inventories/sandbox", "-e", json.dumps(given), "--tags", ",".join(tags)]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = warm.done(command, environment)
     path = folder / "report.json"
     report = json.loads(path.read_text()) if path.exists() else {}
     assert "Traceback" not in done.stdout + done.stderr

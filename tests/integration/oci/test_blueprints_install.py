@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from support import oci_site
+from support import oci_site, warm
 from support.fake_oci import FakeOci
 from support.fake_stacks import Stacks, World, stack_zip
 from support.paths import ROOT
@@ -229,14 +228,9 @@ class Site:
         (self.folder / "play.yml").write_text(yaml.safe_dump(document))
         program = str(Path(sys.executable).with_name("ansible-playbook"))
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-        done = subprocess.run(
+        done = warm.done(
             [program, str(self.folder / "play.yml"), "-i", "localhost,", "-vv"],
-            cwd=ROOT,
-            env={**environment, "KUBECONFIG": str(self.kube.config), "K8S_AUTH_KUBECONFIG": str(self.kube.config)},
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
+            {**environment, "KUBECONFIG": str(self.kube.config), "K8S_AUTH_KUBECONFIG": str(self.kube.config)},
         )
         output = done.stdout + done.stderr
         assert SECRET not in output and "s3cr3t-s3cr3t" not in output and "Traceback" not in output, output[-3000:]

@@ -7,15 +7,14 @@ pool, what the user may do before a stack runs."""
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import oci_site
+from support import oci_site, warm
 from support.fake_oci import FakeOci
-from support.paths import ROOT
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 GPU = "ocid1.compartment.oc1..gpu"
@@ -40,7 +39,7 @@ class Site:
         values = self.folder / "inputs.json"
         values.write_text(json.dumps({**self.inputs, **inputs}), encoding="utf-8")
         command = [ANSIBLE, f"playbooks/{playbook}.yml", "-i", "localhost,", "-c", "local", "--tags", tags]
-        done = subprocess.run([*command, "-e", f"@{values}"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = warm.done([*command, "-e", f"@{values}"], os.environ)
         output = done.stdout + done.stderr
         assert "Traceback" not in output and "s3cr3t" not in output, output[-4000:]
         return done.returncode, output

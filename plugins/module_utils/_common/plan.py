@@ -470,10 +470,10 @@ class Plan:
         return self.expect_transport if self.sockets else self.mode
 
     def require_rdma(self, what: str) -> None:
-        """InputError if the run is one without RDMA, which ``what`` measures."""
+        """InputError if the run is one without RDMA, which ``what`` is about."""
         if self.sockets:
             text = (
-                f"Cannot run {what}: it measures RDMA, and the plan is of a run without (rdma_expect_transport=socket)"
+                f"Cannot run {what}: it is about RDMA, and the plan is of a run without (rdma_expect_transport=socket)"
             )
             raise InputError(f"{text}. Make the plan without that input.")
 

@@ -489,10 +489,9 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
         return threshold, threshold / bound if bound else None, _GIVEN
     if case.shape is None or not case.nodes or case.partial:
         return None
-    found = threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
-    if case.sockets and not (found and measured_here(table, found[2])):
-        return None  # a part of the NIC line, which sockets do not use
-    return found
+    if case.sockets:
+        table = measured_here(table, max((row.size for row in case.run.rows), default=0))
+    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
 
 
 def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
@@ -536,6 +535,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
         return "unjudged", f"{text}, which does not apply: it is for the shape's own settings{_set(case)}"
     if row.busbw < value:
         hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
+        hint = "" if case.sockets else hint
         return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
     if unknown is not None:

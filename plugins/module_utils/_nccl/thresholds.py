@@ -82,9 +82,12 @@ def from_site(table: Json, source: str) -> bool:
     return source in table.get("site", ())
 
 
-def measured_here(table: Json, source: str) -> bool:
-    """Whether a threshold with this source is of a site's own rows or of its baseline, not a part of the NIC line."""
-    return from_site(table, source) or source in table.get("baseline", ())
+def measured_here(table: Json, size: int) -> Json:
+    """The table with the rows only that are no part of the NIC line: a site's own, and those of its baseline that were
+    measured at about ``size`` bytes or less."""
+    known = {**dict.fromkeys(table.get("site", ()), 0), **table.get("baseline", {})}
+    rows = [row for row in _rows(table) if row["source"] in known and size >= NEAR * known[row["source"]]]
+    return {**table, "thresholds": rows}
 
 
 def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
@@ -103,7 +106,7 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
             f"{name} is no baseline of mode {mode}: it is of mode {was}, in which pods reach the fabric another way. "
             f"Give the report of a run in mode {mode} that you found good."
         )
-    rows, others = [], []
+    rows, others, sizes = [], [], {}
     tests = report.get("nccl")
     for item in tests if isinstance(tests, list) else []:
         what = f"{item.get('collective')} on {len(item.get('nodes') or ())} x {item.get('shape')}"
@@ -118,15 +121,15 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
             row = {"shapes": [item["shape"]], "collectives": [item["collective"]], "nodes": str(len(nodes))}
             value = round(float(table["baseline_share"]) * measured, 3)
             said = f"{measured:.4g} GB/s of {item.get('made') or report.get('made') or name!s}"
-            rows.append(
-                {**row, "gbytes": value, "source": f"this site's baseline, {table['baseline_share']:g} of {said}"}
-            )
+            source = f"this site's baseline, {table['baseline_share']:g} of {said}"
+            rows.append({**row, "gbytes": value, "source": source})
+            sizes[source] = item.get("size") or 0
         else:
             others.append(f"{what} is {item.get('verdict')}{f' ({doubts[0]})' if doubts else ''}")
     if not rows:
         told = "; ".join(others) or "it has no NCCL test"
         raise InputError(f"{name} is no baseline: {told}. Give the report of a run that you found good.")
-    found = {**table, "thresholds": [*_rows(table), *rows], "baseline": [row["source"] for row in rows]}
+    found = {**table, "thresholds": [*_rows(table), *rows], "baseline": sizes}
     check_table(found, name)
     return found
 

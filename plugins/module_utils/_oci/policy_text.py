@@ -79,10 +79,12 @@ def parse(text: str, home: str = "") -> Optional[Statement]:
 
 
 def bare(text: str) -> str:
+    """A name without the blanks and quotes around it."""
     return text.strip().strip("'\"")
 
 
 def as_name(text: str) -> Name:
+    """The name of ``domain/name``, ``name`` or an OCID, in lower case; without a domain that of ``DEFAULT_DOMAIN``."""
     domain, _slash, name = text.lower().rpartition("/")
     return Name(ocid=name) if name.startswith("ocid1.") else Name(bare(name), bare(domain) or DEFAULT_DOMAIN)
 
@@ -117,11 +119,13 @@ def holds(text: str, facts: tuple[tuple[str, str], ...]) -> Answer:
 
 
 def every(answers: Iterable[Answer]) -> Answer:
+    """Whether all are true; None if that depends on an unknown one."""
     found = {*answers}
     return False if False in found else None if None in found else True
 
 
 def some(answers: Iterable[Answer]) -> Answer:
+    """Whether one is true; None if that depends on an unknown one."""
     found = {*answers}
     return True if True in found else None if None in found else False
 

@@ -572,9 +572,9 @@ def with_inputs(text: str, command: str) -> str:
 
 def render_command(plan: Plan) -> str:
     """What renders a job for the nodes of the plan, without this run's inputs; of several shapes for the first. ""
-    without a test."""
+    without a test, and without RDMA."""
     shapes = list(dict.fromkeys(test.shape for test in plan.tests))
-    if not shapes:
+    if not shapes or plan.sockets:
         return ""
     return RENDER if len(shapes) == 1 else f"{RENDER} -e rdma_shape={shapes[0]}"
 

@@ -62,12 +62,15 @@ def _mode(job: Job, rank: Rank) -> str:
 
 
 def served(job: Job, limits: Json) -> Faults:
+    """A fault if the cluster was asked for the job's kind and does not serve it."""
     name = f"{job.document['apiVersion']} {job.kind.kind}"
     if (job.around.served or {}).get(name) is False:
         yield Fault(f"the cluster does not serve {name}", "a kind of kubectl api-resources")
 
 
 def runtime(job: Job, limits: Json) -> Faults:
+    """A fault of a TrainJob whose runtime is not known: an error for Trainer's own ones, which have no network, else
+    unknown, because another runtime may have one."""
     if job.kind.kind != "TrainJob" or job.runtime is not None:
         return
     ref = mapping(job.spec.get("runtimeRef"))
@@ -83,6 +86,7 @@ def runtime(job: Job, limits: Json) -> Faults:
 
 
 def mode(job: Job, limits: Json) -> Faults:
+    """Containers that ask for VFs on a cluster of mode host, which has none."""
     for rank in job.ranks:
         if rank.vfs and job.around.mode == "host":
             yield Fault(
@@ -91,6 +95,7 @@ def mode(job: Job, limits: Json) -> Faults:
 
 
 def networks_place(job: Job, limits: Json) -> Faults:
+    """The annotation of the networks on the job itself, whose controller does not copy it into the pods."""
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
     bare = [rank for rank in job.ranks if not rank.networks]
     if NETWORKS in above and job.kind.kind != "Pod" and bare:
@@ -99,6 +104,8 @@ def networks_place(job: Job, limits: Json) -> Faults:
 
 
 def fabric(job: Job, limits: Json) -> Faults:
+    """Pods with GPUs and nothing that leads to the RDMA ports in this cluster's mode: no VF, no shared device, or not
+    the host's network."""
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
     for rank in job.ranks if job.fabric and NETWORKS not in above else ():
         wanted = _mode(job, rank)
@@ -123,6 +130,7 @@ def _on_host_only(shape: Optional[Shape]) -> bool:
 
 
 def host_network(job: Job, limits: Json) -> Faults:
+    """Pods on the host's network that also ask for networks or VFs, which are moved into a pod's own network only."""
     for rank in job.ranks:
         if rank.host and (rank.networks or (rank.vfs and job.around.mode != "shared")):
             place, count = rank.template.at("spec.hostNetwork"), len(rank.networks)
@@ -130,6 +138,7 @@ def host_network(job: Job, limits: Json) -> Faults:
 
 
 def vf_count(job: Job, limits: Json) -> Faults:
+    """Pods whose annotation does not have one network for each VF that their container asks for."""
     around = job.around
     for rank in job.ranks if around.mode == "sriov" else ():
         entries = [name for name in rank.networks if _of_fabric(name, around)]
@@ -147,6 +156,8 @@ def _of_fabric(name: str, around: Around) -> bool:
 
 
 def network_name(job: Job, limits: Json) -> Faults:
+    """Networks that the cluster does not have; where its networks are not known, those named like the fabric's in
+    another namespace."""
     around = job.around
     for rank in job.ranks:
         for name in dict.fromkeys(rank.networks):
@@ -170,6 +181,7 @@ def _share(job: Job, rank: Rank) -> Any:
 
 
 def vf_share(job: Job, limits: Json) -> Faults:
+    """Containers with fewer VFs than belong to their GPUs."""
     for rank in job.ranks if job.around.mode == "sriov" else ():
         wanted = _share(job, rank)
         if isinstance(wanted, int) and 0 < rank.vfs < wanted:
@@ -177,6 +189,7 @@ def vf_share(job: Job, limits: Json) -> Faults:
 
 
 def vf_surplus(job: Job, limits: Json) -> Faults:
+    """Containers on a part of a node's GPUs with more VFs than belong to these: other pods of the node lack them."""
     shape = job.around.shape
     for rank in job.ranks if shape and job.around.mode == "sriov" else ():
         wanted = _share(job, rank)
@@ -186,6 +199,7 @@ def vf_surplus(job: Job, limits: Json) -> Faults:
 
 
 def host_access(job: Job, limits: Json) -> Faults:
+    """Containers of mode host without the host's /dev/infiniband or without the privilege to open its devices."""
     for rank in job.ranks if job.fabric else ():
         if rank.host and _mode(job, rank) == "host":
             volume = rank.volume(INFINIBAND)
@@ -198,6 +212,7 @@ def host_access(job: Job, limits: Json) -> Faults:
 
 
 def dns(job: Job, limits: Json) -> Faults:
+    """Pods on the host's network that resolve names by the host's servers, which do not know the other ranks."""
     if job.kind.kind == "MPIJob":
         return  # its controller sets the policy
     for rank in job.ranks if job.spans else ():
@@ -210,6 +225,7 @@ def dns(job: Job, limits: Json) -> Faults:
 
 
 def ipc_lock(job: Job, limits: Json) -> Faults:
+    """Containers that may not lock memory for RDMA."""
     for rank in job.ranks if job.fabric else ():
         if not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
             dropped = listed(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
@@ -218,12 +234,14 @@ def ipc_lock(job: Job, limits: Json) -> Faults:
 
 
 def memlock(job: Job, limits: Json) -> Faults:
+    """Containers with IPC_LOCK that do not run as root: a capability that is added counts for root only."""
     for rank in job.ranks if job.fabric else ():
         if not rank.root and "IPC_LOCK" in rank.capabilities:
             yield Fault(f"{rank.place} has IPC_LOCK and does not run as root")
 
 
 def shm(job: Job, limits: Json) -> Faults:
+    """Containers whose /dev/shm is missing, on disk, or smaller than ``shm_gib`` of the limits. Ray makes its own."""
     least = limits["shm_gib"] * GIB
     for rank in job.ranks if job.fabric and job.kind.group != "ray.io" else ():
         if rank.template.spec.get("hostIPC") is True:
@@ -241,6 +259,7 @@ def shm(job: Job, limits: Json) -> Faults:
 
 
 def shm_memory(job: Job, limits: Json) -> Faults:
+    """Containers whose /dev/shm may take all of their memory limit, which it counts to."""
     for rank in job.ranks:
         empty = mapping(mapping(rank.volume(SHM)).get("emptyDir"))
         limit = amount(mapping(mapping(rank.container.get("resources")).get("limits")).get("memory"))
@@ -253,6 +272,7 @@ def shm_memory(job: Job, limits: Json) -> Faults:
 
 
 def image(job: Job, limits: Json) -> Faults:
+    """Images of ``images_without_verbs`` in pods that do not install libibverbs either."""
     for rank in job.ranks if job.fabric else ():
         name = str(rank.container.get("image") or "").partition("@")[0]
         bare = re.sub(r":[^/:]*$", "", name)
@@ -262,6 +282,7 @@ def image(job: Job, limits: Json) -> Faults:
 
 
 def config_optional(job: Job, limits: Json) -> Faults:
+    """Optional ConfigMaps that are not known in the job's namespace: a pod starts without them, and nothing says so."""
     for rank in job.ranks if job.fabric else ():
         for index, volume in enumerate(dicts(rank.template.spec.get("volumes"))):
             source = mapping(volume.get("configMap"))
@@ -275,6 +296,7 @@ def config_optional(job: Job, limits: Json) -> Faults:
 
 
 def nccl_off(job: Job, limits: Json) -> Faults:
+    """Variables that keep NCCL off RDMA."""
     for rank in job.ranks:
         for name, bad in (
             ("NCCL_IB_DISABLE", lambda v: v not in ("", "0")),
@@ -286,6 +308,8 @@ def nccl_off(job: Job, limits: Json) -> Faults:
 
 
 def nccl_hca(job: Job, limits: Json) -> Faults:
+    """NCCL_IB_HCA by which ranks use other ports than those of their shape: names of the host in a pod with VFs, the
+    VCN's NIC beside the RDMA ports, ports left out. Without the variable a warning where the VCN's NIC is used too."""
     shape = job.around.shape
     if shape is None:
         return
@@ -326,6 +350,7 @@ def _host_hca(one: reading.Setting, ports: Sequence[str], vcn: Sequence[str], wa
 
 
 def nccl_gid(job: Job, limits: Json) -> Faults:
+    """NCCL_IB_GID_INDEX other than the shape's; -1 leaves the choice to NCCL."""
     shape = job.around.shape
     wanted = shape.nccl_env.get("NCCL_IB_GID_INDEX") if shape else None
     for rank in job.ranks:
@@ -335,6 +360,7 @@ def nccl_gid(job: Job, limits: Json) -> Faults:
 
 
 def nccl_interface(job: Job, limits: Json) -> Faults:
+    """NCCL_SOCKET_IFNAME that names an RDMA port, or an interface that the pod does not have."""
     shape = job.around.shape
     ports = {pf.netdev for pf in shape.pfs} if shape else set()
     for rank in job.ranks:
@@ -353,6 +379,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
 
 
 def nccl_gdr(job: Job, limits: Json) -> Faults:
+    """Variables that switch GPUDirect RDMA off; a warning where they leave nvidia_peermem."""
     off = {
         "NCCL_NET_GDR_LEVEL": ("0", "LOC"),
         "NCCL_IB_CUDA_SUPPORT": ("0",),
@@ -391,6 +418,7 @@ def _matters(name: str) -> bool:
 
 
 def topology(job: Job, limits: Json) -> Faults:
+    """Topology files of another shape, by the name of the file, the ConfigMap or its key."""
     shape = job.around.shape
     if shape is None:
         return
@@ -426,6 +454,7 @@ def _shape_in(text: str, shapes: Sequence[str]) -> str:
 
 
 def train_resources(job: Job, limits: Json) -> Faults:
+    """A TrainJob whose ``resourcesPerNode`` replace the runtime's and leave out its VFs."""
     asked = mapping(mapping(job.spec.get("trainer")).get("resourcesPerNode"))
     if job.kind.kind != "TrainJob" or not asked or job.runtime is None:
         return
@@ -445,6 +474,7 @@ def ranks_alone(job: Job, limits: Json) -> Faults:
 
 
 def gang(job: Job, limits: Json) -> Faults:
+    """A job of several nodes that may start in parts: nothing places all of its pods or none."""
     if not job.spans or job.document.get("kind", "").endswith("Runtime"):
         return
     if job.kind.group == "batch.volcano.sh":
@@ -499,6 +529,8 @@ def _queue(job: Job) -> str:
 
 
 def toleration(job: Job, limits: Json) -> Faults:
+    """Pods that taints keep off so many nodes that the others are fewer than their replicas; a warning where an
+    admission plugin or the queue may add the tolerations."""
     for rank in job.ranks:
         present = dicts(rank.template.spec.get("tolerations"))
         nodes = _nodes(job, rank)
@@ -522,6 +554,7 @@ def toleration(job: Job, limits: Json) -> Faults:
 
 
 def tolerates_all(job: Job, limits: Json) -> Faults:
+    """Tolerations of every taint, also of those that keep pods off a broken node."""
     for rank in job.ranks:
         for index, one in enumerate(dicts(rank.template.spec.get("tolerations"))):
             if one.get("operator") == "Exists" and not one.get("key"):
@@ -529,6 +562,7 @@ def tolerates_all(job: Job, limits: Json) -> Faults:
 
 
 def room(job: Job, limits: Json) -> Faults:
+    """Pods that select no node of the shape, that ask for more than one has, or that are more than fit on all."""
     for rank in job.ranks:
         nodes = _nodes(job, rank)
         shape = job.around.shape.name if job.around.shape else "the cluster"
@@ -565,6 +599,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def queue(job: Job, limits: Json) -> Faults:
+    """A LocalQueue that does not exist, or whose ClusterQueue does not cover what the job asks for."""
     name = _queue(job)
     queues = job.around.queues or {}
     if not name or not job.kind.namespaced:
@@ -581,12 +616,14 @@ def queue(job: Job, limits: Json) -> Faults:
 
 
 def pod_security(job: Job, limits: Json) -> Faults:
+    """The namespace of a job on the fabric that enforces another Pod Security level than privileged."""
     level = (job.around.namespaces or {}).get(job.namespace, {}).get(ENFORCE, "privileged")
     if level != "privileged" and job.fabric:
         yield Fault(f"namespace {job.namespace} enforces Pod Security {level}", "privileged")
 
 
 def sidecar(job: Job, limits: Json) -> Faults:
+    """Pods of several nodes into which Istio puts its proxy, which takes NCCL's bootstrap connections."""
     labels = (job.around.namespaces or {}).get(job.namespace, {})
     if job.spans and (labels.get("istio-injection") == "enabled" or "istio.io/rev" in labels):
         for rank in job.ranks:
@@ -597,6 +634,7 @@ def sidecar(job: Job, limits: Json) -> Faults:
 
 
 def locality(job: Job, limits: Json) -> Faults:
+    """A required place (block, rack) that no label of the nodes names: the pods would wait without end."""
     for rank in job.ranks:
         wanted = [str(rank.template.annotations[key]) for key in _REQUIRED if key in rank.template.annotations]
         nodes = [] if wanted in ([], ["kubernetes.io/hostname"]) else _nodes(job, rank)

@@ -319,8 +319,8 @@ def _spare(plan: Plan, given: Given) -> str:
     if plan.install != "existing" or there or any(item.runs(*entry["images"]) for item in given.survey.workloads):
         return ""
     facts = {fact.name: fact for fact in given.facts}
-    offer = [facts[node.name].allocatable.get(node.gpu_resource, 0) >= (node.gpus or 1) for node in plan.nodes]
-    return "every node offers its GPUs through another device plugin" if offer and all(offer) else ""
+    offer = [facts[node.name].allocatable.get(node.gpu_resource, 0) > 0 for node in plan.nodes]
+    return "every node offers GPUs through another device plugin" if offer and all(offer) else ""
 
 
 def _own_values(operator: str) -> list[Json]:

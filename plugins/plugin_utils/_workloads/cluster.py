@@ -33,6 +33,8 @@ _NETWORKS = "k8s.cni.cncf.io/v1"
 def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]) -> Around:
     """Options first, then the plan, then the cluster; what none of them says is unknown. ``client`` None = the cluster
     is not asked. InputError for an unknown shape."""
+    if plan:
+        plan.require_rdma("workload_lint")
     known = base_known.shapes(args, plan)
     nodes = None if client is None else _gpu_nodes(client, known)
     shape = _shape(args["shape"], plan, nodes, known)

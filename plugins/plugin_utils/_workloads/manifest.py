@@ -71,6 +71,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     """(what a pod needs, nodes, shape, Volcano's queue), from the plan, or from the table of shapes."""
     if args["plan"] and Path(args["plan"]).exists():
         plan = run.read_plan(args["plan"])
+        plan.require_rdma("workload_render")
         if args["mode"] not in ("", plan.mode):
             raise InputError(
                 f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} is one of mode {plan.mode}, and "

@@ -51,6 +51,8 @@ def result(
         raise InputError(f"Which {args['kind'].strip() or 'job'}? Set kind and name: the proof looks at one job.")
     job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
     plan = run.read_plan(args["plan"]) if args["plan"] else None
+    if plan:
+        plan.require_rdma("workload_prove")
     known = base_known.shapes(args, plan)
     if args["shape"]:
         shape_files.lookup(args["shape"], known, f"Cannot look at {args['kind']} {args['name']}")

@@ -230,7 +230,8 @@ def test_leftovers_are_listed_before_any_change_and_removed_in_order_when_asked(
     plugins = pods(cluster, NEW)
 
     done = cluster.task("leftovers", stage="network_operator", **here)
-    assert done["changes"] == [f"delete DaemonSet {NET}/{OLD}", f"delete ConfigMap {NET}/sriovdp-config"], done
+    # What goes with the DaemonSet is found by it, so that it goes first: a killed run would leave it for good.
+    assert done["changes"] == [f"delete ConfigMap {NET}/sriovdp-config", f"delete DaemonSet {NET}/{OLD}"], done
     after = pods(cluster, NEW)
     assert set(after) == set(plugins) and not set(after.values()) & set(plugins.values()), "every plugin starts again"
     assert pods(cluster, OLD) == {}

@@ -147,10 +147,12 @@ def reader(here: Any) -> str:
 
 
 def specs(text: str) -> dict[str, Any]:
+    """Without what the job of a test owned: the garbage collector takes it in its own time."""
     return {
         f"{item['kind']} {item['metadata'].get('namespace')}/{item['metadata']['name']}": item.get("spec")
         or item.get("data")
         for item in json.loads(text)["items"]
+        if not any(owner["kind"] in ("MPIJob", "Job") for owner in item["metadata"].get("ownerReferences", ()))
     }
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_nodes_with_efa_are_described_and_refused_for_what_needs_mlx5(cluster: A
     assert "Playbooks for GPUs alone (sharing.yml, workloads.yml) work" in refused.report["reason"]
 
     lab = {"rdma_driver": "operator", "rdma_mode": "host", "rdma_expect_transport": "socket"}
-    line = '[{"nodes":"2","gbytes":1.5}]'
-    sockets = here.play("site.yml", report="sockets", rdma_nccl_thresholds=line, **lab, **inputs)
+    own = ("-e", json.dumps({"rdma_nccl_thresholds": [{"nodes": "2", "gbytes": 1.5}]}))
+    sockets = here.play("site.yml", *own, report="sockets", **lab, **inputs)
     assert sockets.verdict == "pass", sockets.output[-3000:]
     assert "TCP sockets, as asked for, proven on 2 of 2 hosts" in sockets.output

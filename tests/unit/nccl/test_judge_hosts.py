@@ -180,6 +180,24 @@ def test_sockets_that_were_asked_for_have_no_threshold_but_the_sites_own():
     assert over_sockets(rows=[{"nodes": "2", "gbytes": 2.5}]).verdict == "fail"
 
 
+def test_a_baseline_of_sockets_judges_sockets_of_its_size_on_any_shape():
+    """The table's row for the shape came first, and was no threshold of sockets: unjudged for ever."""
+    (run,) = parse.parse_any(SOCKETS)
+    good = {"shape": LAB.name, "collective": "all_reduce", "nodes": ["a", "b"], "verdict": "pass", "measured": 1.86}
+    lab = {"mode": "host", "expect_transport": "socket"}
+
+    def judged(measured, size=64 << 20):
+        report = {"plan": lab, "nccl": [{**good, "measured": measured, "size": size}]}
+        table = thresholds.with_baseline(samples.TABLE, report, "good.json", "socket")
+        expect = {"transport": "socket", "checked": True}
+        return judge.judge(run, shape=LAB, nodes=2, table=table, expect=expect)
+
+    assert judged(1.86).verdict == "pass"
+    slow = judged(3.0)
+    assert slow.verdict == "fail" and "nccl_scan" not in slow.reason, "which such a plan refuses"
+    assert judged(1.86, 8 << 30).verdict == "unjudged", "a smaller message is slower on good nodes, too"
+
+
 def test_sockets_of_one_host_prove_nothing_about_the_other():
     one = sorted({rank.host for rank in parse.parse_any(SOCKETS)[0].ranks})[0]
     silent = "\n".join(line for line in SOCKETS.splitlines() if not (line.startswith(f"{one}:") and "INFO" in line))

@@ -474,10 +474,10 @@ def test_existing_installs_nothing() -> None:
     made = decide(release("x", "y", version="v25.10.1"), install="existing")
     assert (made.action, made.name, made.version) == ("none", "x", "v25.10.1")
     assert decide(install="existing").action == "refuse"
-    others = decide(install="existing", spare="every node offers its GPUs through another device plugin")
+    others = decide(install="existing", spare="every node offers GPUs through another device plugin")
     assert (others.action, others.why) == (
         "absent",
-        "no gpu-operator is installed; every node offers its GPUs through another device plugin",
+        "no gpu-operator is installed; every node offers GPUs through another device plugin",
     )
 
 

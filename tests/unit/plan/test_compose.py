@@ -111,7 +111,9 @@ def test_gpus_of_another_device_plugin_need_no_gpu_operator() -> None:
     assert (release.action, made.driver) == ("absent", "host") and "through another device plugin" in release.why
     assert Plan.from_json(json.loads(json.dumps(to_dict(made)))) == made
     short = [replace(fact, allocatable={"nvidia.com/gpu": 7}) for fact in cluster()]
-    assert whole(short, install="existing").releases["gpu_operator"].action == "refuse"
+    assert whole(short, install="existing").releases["gpu_operator"].action == "absent", "the stage names the GPU"
+    none = [replace(fact, allocatable={}) for fact in cluster()]
+    assert whole(none, install="existing").releases["gpu_operator"].action == "refuse"
     assert whole(cluster(), install="helm").releases["gpu_operator"].action == "install"
 
 

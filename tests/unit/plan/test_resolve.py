@@ -93,7 +93,7 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
 def test_sockets_are_of_mode_host_and_scans_refuse_them() -> None:
     made = plan(cluster(), expect_transport="socket")
     assert "use rdma_mode=host" in str(faults(made))
-    with pytest.raises(InputError, match="Cannot run ib_write_bw: it measures RDMA"):
+    with pytest.raises(InputError, match="Cannot run ib_write_bw: it is about RDMA"):
         perftest.groups(plan(cluster(), mode="host", expect_transport="socket"), [], samples.SHAPES)
 
 

@@ -14,9 +14,10 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import manifest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, manifest
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"
@@ -73,6 +74,16 @@ def test_strings_of_ansibles_own_class_are_written_as_others() -> None:
     tagged = {key: Tagged(one) if isinstance(one, str) else one for key, one in given.items()}
     tagged.update(command=[Tagged("a"), Tagged("b")], env={Tagged("A"): Tagged("1")})
     assert made(**tagged)[1] == made(**given)[1]
+
+
+def test_a_plan_without_rdma_is_none_of_jobs_on_the_fabric(tmp_path: Path) -> None:
+    """A job was rendered of which lint, with the same plan, said that it misses the fabric, and prove that it fails."""
+    sockets = planned(tmp_path, expect_transport="socket")
+    with pytest.raises(InputError, match="Cannot run workload_render: it is about RDMA"):
+        made(plan=sockets)
+    with pytest.raises(InputError, match="Cannot run workload_lint"):
+        cluster.around(None, [], {}, Plan(mode="host", expect_transport="socket"))
+    assert build.render_command(Plan(expect_transport="socket", tests=(NcclTest("nccl-a", "a"),))) == ""
 
 
 def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:

@@ -151,6 +151,10 @@ def test_from_zero_and_back_on_4_18(bed: Any) -> None:
     _refused(here)
     _families(here, old=True, new=False)
 
+    # The warmed node is idle by now; once undone, nobody would take it back.
+    deadline = time.monotonic() + 900
+    while replicas(here, "gpu-a") and time.monotonic() < deadline:
+        time.sleep(0.3)
     undone = autoscale(here, rdma_autoscaling_state="absent")
     assert undone.code == 0, undone.output[-3000:]
     assert {name: settled(here, name) for name in before} == before

@@ -19,6 +19,7 @@ _SECRETS = (
     re.compile(r"(://)[^/@\s]+(?=@)"),
     re.compile(r"()\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
 )
+_ADDRESS = re.compile(r"[\d.]+|[\da-fA-F:.]*:[\da-fA-F:.]*")
 LONGEST = 160
 """Characters of a value that a message shows."""
 
@@ -46,3 +47,8 @@ def redacted(text: str) -> str:
     for pattern in _SECRETS:
         text = pattern.sub(r"\1***", text)
     return text
+
+
+def short_host(host: str) -> str:
+    """A host's name without its domain, as NCCL and nccl-tests print it; an address has none and stays whole."""
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]

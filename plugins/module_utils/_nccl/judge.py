@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short_host
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
     ceiling,
     hierarchical_bound,
@@ -102,9 +102,9 @@ class _Case:
     def evidence(self) -> list[tuple[str, Json, int]]:
         """(host, what its INFO lines show or {}, its number of ranks) of each host that took part."""
         groups = self.transport.get("by_host") or ()
-        known = {_short_name(host): group for group in groups for host in group["hosts"]}
+        known = {short_host(host): group for group in groups for host in group["hosts"]}
         count = Counter(rank.host for rank in self.run.ranks)
-        return [(host, known.get(_short_name(host), {}), count[host]) for host in self.hosts]
+        return [(host, known.get(short_host(host), {}), count[host]) for host in self.hosts]
 
     def whole(self) -> list[tuple[str, Json]]:
         """Hosts of which all ranks print INFO lines, so that what is not in them did not happen."""
@@ -248,8 +248,8 @@ def _check_ranks(case: _Case) -> _Answer:
 
 def _check_places(case: _Case, want: Optional[int]) -> _Answer:
     """The hosts that were asked for, as many ranks on each as planned, and each rank on a GPU of its own."""
-    named = {_short_name(str(host)) for host in case.expect.get("hosts") or ()}
-    there = {_short_name(host) for host in case.hosts}
+    named = {short_host(str(host)) for host in case.expect.get("hosts") or ()}
+    there = {short_host(host) for host in case.hosts}
     if named and named != there:
         lacking, more = sorted(named - there), sorted(there - named)
         parts = [f"without {listed(lacking)}"] if lacking else []
@@ -302,11 +302,6 @@ def _check_gpus(case: _Case) -> _Answer:
 def _model(name: str) -> str:
     """The name without NVIDIA, which older drivers leave out."""
     return name.casefold().replace("nvidia ", "").strip()
-
-
-def _short_name(host: str) -> str:
-    """NCCL and nccl-tests print a host's name up to its first dot."""
-    return host.partition(".")[0]
 
 
 def _check_sizes(case: _Case) -> _Answer:

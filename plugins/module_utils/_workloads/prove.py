@@ -10,14 +10,13 @@ but not what it is or whose memory it came from, so that they can convict and ne
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape, is_int
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short_host
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import NETWORKS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, reading
@@ -30,7 +29,6 @@ BYTES = {"tx_bytes_phy": 1, "rx_bytes_phy": 1, "port_xmit_data": 4, "port_rcv_da
 """Counter of a port -> bytes of one; InfiniBand counts words of four."""
 WAYS = (("tx_bytes_phy", "rx_bytes_phy"), ("port_xmit_data", "port_rcv_data"))
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
-_ADDRESS = re.compile(r"[0-9.]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 @dataclass(frozen=True)
@@ -171,14 +169,14 @@ def names(node: Json) -> tuple[str, tuple[str, ...]]:
     found = [str(labels[key]) for key in ("kubernetes.io/hostname", "hostname") if labels.get(key)]
     found += [str(one["address"]) for one in dicts(status.get("addresses")) if one.get("address")]
     name = str(meta.get("name"))
-    return name, tuple(dict.fromkeys(one for full in found for one in (full, _short(full)) if one != name))
+    return name, tuple(dict.fromkeys(one for full in found for one in (full, short_host(full)) if one != name))
 
 
 def strange(transports: Mapping[str, Json], pods: Sequence[Json]) -> bool:
     """Whether logs name hosts that are neither pods nor the nodes of pods."""
     known = {str(mapping(one.get("metadata")).get("name")) for one in pods}
     known |= {str(mapping(one.get("spec")).get("nodeName")) for one in pods}
-    return any(host not in known and _short(host) not in known for host in _hosts(transports))
+    return any(host not in known and short_host(host) not in known for host in _hosts(transports))
 
 
 def by_node(transports: Mapping[str, Json], nodes: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Json]:
@@ -191,7 +189,7 @@ def by_node(transports: Mapping[str, Json], nodes: Sequence[tuple[str, tuple[str
     of = {one: next(iter(own)) for one, own in owners.items() if len(own) == 1}
 
     def renamed(group: Json) -> Json:
-        return {**group, "hosts": [of.get(host) or of.get(_short(host)) or host for host in group["hosts"]]}
+        return {**group, "hosts": [of.get(host) or of.get(short_host(host)) or host for host in group["hosts"]]}
 
     return {
         pod: {**facts, "by_host": [renamed(one) for one in facts["by_host"]]} if facts.get("by_host") else facts
@@ -203,11 +201,6 @@ def _hosts(transports: Mapping[str, Json]) -> set[str]:
     return {
         str(host) for facts in transports.values() for group in facts.get("by_host") or () for host in group["hosts"]
     }
-
-
-def _short(host: str) -> str:
-    """Without its domain; an address has none."""
-    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]
 
 
 def _gpus(spec: Json) -> int:
@@ -285,13 +278,13 @@ def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tu
     whatever name."""
     known: dict[str, str] = {}
     for one in pods:
-        known.update({name: one.name for name in (one.name, one.host, _short(one.host)) if name})
+        known.update({name: one.name for name in (one.name, one.host, short_host(one.host)) if name})
     best: dict[str, Json] = {}
     for printer, facts in transports.items():
         groups = [(host, group) for group in facts.get("by_host") or () for host in group["hosts"]]
         for host, group in groups:
             alone = printer if len(groups) == 1 and any(one.name == printer for one in pods) else ""
-            pod = alone or known.get(host) or known.get(_short(host), "")
+            pod = alone or known.get(host) or known.get(short_host(host), "")
             if pod and group["ranks"] >= best.get(pod, {"ranks": -1})["ranks"]:
                 best[pod] = group
     yield from best.items()

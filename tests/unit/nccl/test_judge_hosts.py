@@ -91,6 +91,21 @@ def test_a_host_without_info_lines_is_not_proven(host):
     assert (got.hosts, got.proven) == (4, 3)
 
 
+def test_hosts_that_are_named_by_addresses_are_told_apart():
+    """OKE names nodes by address. Cut at the first dot, all hosts were one, proven by whichever printed last."""
+
+    def named(host):
+        return host.replace("node-", "10.0.10.")
+
+    (run,) = parse.parse_any(drop(r"^node-0:.* NCCL INFO ")(HEALTHY))
+    groups = [{**one, "hosts": [named(host) for host in one["hosts"]]} for one in run.transport["by_host"]]
+    ranks = [dataclasses.replace(rank, host=named(rank.host)) for rank in run.ranks]
+    run = dataclasses.replace(run, ranks=ranks, transport={**run.transport, "by_host": groups})
+    got = judge.judge(run, shape=H100, nodes=4, table=samples.TABLE, expect={"transport": True, "checked": True})
+    assert (got.verdict, got.hosts, got.proven) == ("incomplete", 4, 3), got.reason
+    assert "10.0.10.0" in got.reason
+
+
 def test_one_rank_that_prints_is_no_evidence_against_its_host():
     """Pairs of a scan: rank 0 alone prints, and has the channels of its own GPU."""
     got = verdict(drop(r"^node-(0:4[1-7]|[123]):.* NCCL INFO ")(HEALTHY), transport=False)

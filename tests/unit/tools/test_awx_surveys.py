@@ -8,11 +8,14 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import awx_templates
+import generate
+import input_meanings
+import options
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -23,16 +26,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
-from support import plan_samples
+from support import fake_awx, plan_samples
 from support.paths import ROOT
-
-sys.path[:0] = [str(ROOT / "tools")]
-
-import awx_templates
-import generate
-import input_meanings
-import options
-from support import fake_awx
 
 TEMPLATES = [(template.name, template, given) for template, given in awx_templates.templates(generate.INPUTS)]
 DATA = yaml.safe_load(awx_templates.TEMPLATES.read_text("utf-8"))["controller_templates"]

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import pytest
-from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
 import handed_on
+import pytest
 
 MODULE = """DOCUMENTATION = r'''
 module: burn

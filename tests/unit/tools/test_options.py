@@ -7,17 +7,14 @@ the tasks that give them."""
 from __future__ import annotations
 
 import importlib.util
-import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
 import input_meanings
 import options
+import pytest
+from support.paths import ROOT
 
 MODULE = """#!/usr/bin/python
 DOCUMENTATION = r'''

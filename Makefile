@@ -4,11 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuops-rdma
-REQUIREMENTS := $(shell cat requirements-demo.txt requirements-dev.txt | sha256sum | cut -c1-12)
-VENV := $(CACHE)/venv-$(REQUIREMENTS)
+VENV_AND_BASE := $(shell tools/venv)
+VENV := $(firstword $(VENV_AND_BASE))
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
-BASE_PYTHON := $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 COLLECTIONS := .cache/collections
 LINK := $(COLLECTIONS)/ansible_collections/gpuops/rdma
 SANDBOX := $(PYTHON) tests/sandbox/sandbox
@@ -31,7 +30,7 @@ help: ## What there is
 
 # The environment's name has the requirements' digest, so their files' times, new in each clone, are no reason to install again.
 $(PYTHON):
-	@$(BASE_PYTHON) -m venv $(VENV)
+	@$(lastword $(VENV_AND_BASE)) -m venv $(VENV)
 
 $(VENV)/.demo: | $(PYTHON)
 	@echo "setup: Python packages of the demo into $(VENV) (30 s, once)"

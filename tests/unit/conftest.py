@@ -5,12 +5,7 @@
 
 from __future__ import annotations
 
-import hypothesis
 import yaml
-
-# hypothesis gives an example 200 ms by default, which a busy machine exceeds; benches time things.
-hypothesis.settings.register_profile("gpuops", deadline=None)
-hypothesis.settings.load_profile("gpuops")
 
 # ``yaml.safe_load`` by libyaml, as the plugins read: the same documents in a tenth of the time.
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -95,12 +95,13 @@ test: packages setup ## Everything but scale, in lanes side by side
 	@MAKE="$(MAKE)" UNIT_WORKERS=0 tools/lanes $(JOBS) $(LANES)
 
 
-lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins and roles
+lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins, roles and public functions
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/yamllint --strict .
 	@$(PYTHON) tools/generate.py --check
 	@tools/check_docs
+	@tools/count >/dev/null
 	@$(PYTHON) tools/site_pages.py
 	@$(PYTHON) tools/ansible_lint
 

@@ -170,6 +170,30 @@ def test_no_shape_is_only_copied():
     assert marked == [], "change every value and its source, or write unknown"
 
 
+UNDOCUMENTED = """\
+def free(): ...
+def told():
+    "What it returns."
+def _private(): ...
+class Kind:
+    def method(self): ...
+    def _of_its_own(self): ...
+class _Private:
+    def method(self): ...
+"""
+
+
+def test_public_functions_without_a_docstring_are_named_and_fail_the_count(monkeypatch, capsys):
+    count = tool("count")
+    assert count.tally("plugins/x.py", UNDOCUMENTED).bare == ["plugins/x.py:1: free", "plugins/x.py:6: method"]
+    monkeypatch.setattr(sys, "argv", ["count"])
+    monkeypatch.setattr(count, "contents", lambda _revision: {"plugins/action/x.py": UNDOCUMENTED})
+    assert count.main() == 1
+    assert capsys.readouterr().err.startswith("plugins/action/x.py:1: free has no docstring\n")
+    monkeypatch.setattr(count, "contents", lambda _revision: {"plugins/action/x.py": "def told(): 'Returns it.'"})
+    assert count.main() == 0
+
+
 def test_a_new_role_passes_the_check_of_roles(checkout, monkeypatch):
     assert new(checkout, "role", "gpu_burn") == 0
     written = tool("options.py").role_outputs(checkout)

@@ -20,7 +20,8 @@ OPENSHIFT_SCENARIOS ?= nfd_gpu_operator olm_network_operator machineset cluster_
 
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sandbox
-export PYTHONDONTWRITEBYTECODE := 1
+# No __pycache__ in the checkout, which galaxy would publish. Without any, each process compiles what it imports: uv does not.
+export PYTHONPYCACHEPREFIX := $(VENV)/bytecode
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
 .PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean

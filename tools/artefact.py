@@ -31,7 +31,7 @@ class Failed(Exception):
 def environment(**values: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     path = f"{BIN}:{os.environ.get('PATH', '/usr/bin:/bin')}"
-    return {**kept, "PATH": path, "ANSIBLE_NOCOLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **values}
+    return {**kept, "PATH": path, "ANSIBLE_NOCOLOR": "1", "PYTHONPYCACHEPREFIX": str(BIN.parent / "bytecode"), **values}
 
 
 def run(

@@ -666,6 +666,18 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "have the memory of this host looked at; many corrected errors come before one that is not",
         "host-mce-corrected",
     ),
+    "host.memory": (
+        "error",
+        "host_checks",
+        "drain the node and have the module replaced that is named; a reboot takes only its page out of use",
+        "host-memory",
+    ),
+    "host.memory-corrected": (
+        "warning",
+        "host_checks",
+        "have the module looked at; many corrected errors come before one that is not",
+        "host-memory-corrected",
+    ),
     "host.oca": (
         "error",
         "host_checks",

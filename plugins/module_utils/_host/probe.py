@@ -599,11 +599,12 @@ def memory_limit(text: str, unit: int) -> int | str:
 _LOOK = re.compile(
     rb"NVRM: |nvidia-nvswitch|mlx5_core|Linux version \d|gpuops: |PCIe Bus Error|DPC: |\[Hardware Error\]|reset done"
     rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|blocked for more than|DMAR: |AMD-Vi: |clock throttled"
-    rb"|filesystem read-only|<cut>$"
+    rb"|filesystem read-only|EDAC MC\d|<cut>$"
 )
 _ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _BDF = rf"(?P<pci>{_ADDRESS})"
 _MLX5 = rf"mlx5_core {_BDF}(?: [\w.-]+)?: (?:\w+:\d+:\(pid \d+\): )?"
+_MODULE = r".{0,200}?\bon (?P<detail>[\w#.:,/-]+(?: \w+#[\w#]+| memory| label)*)"
 _RECOVERY = r"GPU recovery action changed from 0x\w+ \([\w ]+\) to 0x"
 EVENTS = tuple(
     (kind, re.compile(pattern))
@@ -645,6 +646,11 @@ EVENTS = tuple(
         # Bit 61 of the bank's status: the error was not corrected.
         ("mce", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[2367abef][0-9a-f]{15})\b"),
         ("mce_corrected", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[0-9a-f]{16})\b"),
+        # As the decoder of AMD's CPUs names the status; a deferred error is data that is lost and not yet read.
+        ("mce", r"\[Hardware Error\]: (?P<detail>System Fatal|Uncorrected, software \w+|Deferred) error"),
+        ("mce_corrected", r"\[Hardware Error\]: (?P<detail>Corrected) error"),
+        ("memory", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) UE {_MODULE}"),
+        ("memory_corrected", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) CE {_MODULE}"),
         ("iommu", r"DMAR: \[DMA (?P<detail>\w+)[^\]]*\] Request device \[(?P<pci>[0-9a-f:.]{7,12})\]"),
         ("iommu", r"AMD-Vi: Event logged \[(?P<detail>IO_PAGE_FAULT)(?: device=(?P<pci>[0-9a-f:.]{7,12}))?"),
         ("lockup", r"(?P<detail>soft lockup|hard LOCKUP)"),
@@ -660,7 +666,7 @@ _ON_A_WAY = ("aer", "aer_corrected", "dpc")
 
 
 def log_event(line: str) -> tuple[dict[str, Any], str] | None:
-    """(event of a line of the kernel log, what is kept of the line); None for any other line."""
+    """(event of a line of the kernel log with how often it counts, what is kept of the line); None for any other."""
     kind, match = next(((kind, match) for kind, match in ((k, p.search(line)) for k, p in EVENTS) if match), ("", None))
     if match is None:
         return None
@@ -683,6 +689,7 @@ def log_event(line: str) -> tuple[dict[str, Any], str] | None:
         "detail": re.sub(r" +", " ", found.get("detail") or "")[:80],
         "severity": int(record.group(1)) & 7 if record else None,
         "at": None if at is None else round(at, 1),
+        "count": int(found.get("count") or 1),
     }
     prefix = f"{record.group(1)},0,{record.group(2)},-;" if record else f"[{stamp.group(1)}] " if stamp else ""
     return event, prefix + kept
@@ -723,7 +730,7 @@ def log_events(lines: list[str]) -> list[dict[str, Any]]:
         if event["kind"] == "reset" or number < reset.get(event["pci"], -1):
             continue
         key = (event["kind"], event["pci"], event["code"], "" if event["kind"] in _STATES else event["detail"])
-        events[key] = {**event, "count": events[key]["count"] + 1 if key in events else 1}
+        events[key] = {**event, "count": event["count"] + (events[key]["count"] if key in events else 0)}
     order = [kind for kind, _pattern in EVENTS]
     return sorted(events.values(), key=lambda e: (order.index(e["kind"]), e["pci"] or "", e["code"] or 0, e["detail"]))
 

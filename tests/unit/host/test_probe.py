@@ -406,6 +406,37 @@ def test_the_kernels_log_is_read_by_boot_with_time_severity_and_address(tree: Pa
     assert stable(_extracted(tmp_path)) == stable(document)
 
 
+MODULE = "CPU_SrcID#0_MC#1_Chan#0_DIMM#0"
+PLACE = "(channel:0 slot:0 page:0x1 offset:0x40 grain:32 syndrome:0x0 -  err_code:0x0101:0x0090)"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "detail", "count"),
+    [
+        (f"EDAC MC1: 1 UE memory read error on {MODULE} {PLACE}", "memory", MODULE, 1),
+        (f"EDAC MC1: 1 CE memory scrubbing error on {MODULE} {PLACE}", "memory_corrected", MODULE, 1),
+        (f"EDAC MC1: 32767 CE memory read error on {MODULE} {PLACE}", "memory_corrected", MODULE, 32767),
+        ("EDAC MC0: 1 CE on mc#0csrow#2channel#1 (csrow:2)", "memory_corrected", "mc#0csrow#2channel#1", 1),
+        ("EDAC MC0: 2 UE memory error on any memory (page:0x0 offset:0x0 grain:1)", "memory", "any memory", 2),
+        ("EDAC MC0: 1 UE memory error on unknown label (page:0x0)", "memory", "unknown label", 1),
+        ("[Hardware Error]: Uncorrected, software restartable error.", "mce", "Uncorrected, software restartable", 1),
+        ("[Hardware Error]: System Fatal error.", "mce", "System Fatal", 1),
+        ("[Hardware Error]: Deferred error, no action required.", "mce", "Deferred", 1),
+        ("[Hardware Error]: Corrected error, no action required.", "mce_corrected", "Corrected", 1),
+    ],
+)  # fmt: skip
+def test_errors_of_memory_are_counted_by_module(line: str, kind: str, detail: str, count: int, tree: Path) -> None:
+    (found,) = events(tree, f"6,1,0,-;Linux version 6\n4,2,1,-;{line}\n")["kernel_log"]["events"]
+    assert (found["kind"], found["detail"], found["count"]) == (kind, detail, count)
+    (twice,) = events(tree, f"6,1,0,-;Linux version 6\n4,2,1,-;{line}\n4,3,2,-;{line}\n")["kernel_log"]["events"]
+    assert twice["count"] == 2 * count
+
+
+@pytest.mark.parametrize("line", ["EDAC MC0: Giving out device to module skx_edac", "EDAC MC: Ver: 3.0.0"])
+def test_what_edac_says_at_boot_is_no_event(line: str, tree: Path) -> None:
+    assert events(tree, f"6,1,0,-;Linux version 6\n4,2,1,-;{line}\n")["kernel_log"]["events"] == []
+
+
 @pytest.mark.parametrize(
     "mark",
     [
@@ -444,6 +475,7 @@ def test_nvlink5_errors_have_unit_and_severity(tree: Path) -> None:
         f"[{'9' * 400}.{'9' * 400}] NVRM: Xid (PCI:0000:16:00): 13, x",
         "nvidia-nvswitch0: SXid (PCI:0000:1a:00.0): 99999999999, Fatal",
         "mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: zz",
+        f"EDAC MC0: {'9' * 5000} CE memory read error on DIMM_A1 (page:0x0)",
     ],
 )
 def test_odd_lines_of_the_log_do_not_raise(line: str, tree: Path) -> None:

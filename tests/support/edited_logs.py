@@ -116,6 +116,17 @@ def _mixed(content: str) -> str:
     return "\n".join(line for pair in pairs for line in pair)
 
 
+def _own_lists(content: str) -> str:
+    """Each rank has a list of its own two HCAs, numbered 0 and 1."""
+
+    def line(found: re.Match[str]) -> str:
+        own = int(found[1]) * 2
+        text = re.sub(r"Using .* \[RO\]", f"Using [0]mlx5_{own}:1/RoCE [1]mlx5_{own + 1}:1/RoCE [RO]", found[0])
+        return re.sub(r"via NET/IB/(\d+)", lambda way: f"via NET/IB/{int(way[1]) - own}", text)
+
+    return re.sub(r"^node-\d:\d+:\d+ \[(\d)\] .*$", line, content, flags=re.MULTILINE)
+
+
 def _neighbours(content: str) -> str:
     """Channels over the network from the last GPU of each node to the first of the next one only."""
     keep = r"^node-\d:(40:140 \[0\].*\[receive\]|47:147 \[7\].*\[send\])"
@@ -125,6 +136,7 @@ def _neighbours(content: str) -> str:
 
 HALF = on("node-2", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{int(found[1]) // 2}")
 LAST = "8589934592"
+CHOSE_TCP = both(drop(r"^node-2:43:.* via NET/"), on("node-2:43", "Using network IB", "Using network Socket"))
 QUIET = drop(r"^node-[12]:.* NCCL INFO ")
 TOPOLOGY = "/topo/x.xml"
 PORT_ERROR = "NET/IB : mlx5_6:1 Got async error event: port error"
@@ -207,6 +219,16 @@ EDITS = (
     Edit(T, "node-2 numbers its HCAs from the other end", "pass", "4 of 4",
          on("node-2", r"NET/IB : Using .* \[RO\]",
             f"NET/IB : Using {' '.join(f'[{i}]mlx5_{15 - i}:1/RoCE' for i in range(16))} [RO]")),
+    Edit(T, "one rank of node-2 numbers its HCAs from the other end", "pass", "4 of 4",
+         both(on("node-2:41", r"NET/IB : Using .* \[RO\]",
+                 f"NET/IB : Using {' '.join(f'[{i}]mlx5_{15 - i}:1/RoCE' for i in range(16))} [RO]"),
+              on("node-2:41", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{15 - int(found[1])}"))),
+    Edit(T, "the first rank of node-2 has 15 HCAs, the last has 16", "fail", "NCCL found 15 of 16 HCAs on node-2",
+         on("node-2:40", r" \[15\]mlx5_15:1/RoCE", "")),
+    Edit(T, "each rank has a list of its own two HCAs", "pass", "4 of 4", _own_lists),
+    Edit(T, "one rank of node-2 chose TCP and prints no channel", "fail", "NET/Socket) on node-2", CHOSE_TCP),
+    Edit(T, "the same, where no transport is demanded", "fail", "NET/Socket) on node-2", CHOSE_TCP,
+         expect={"transport": None}),
     Edit(T, "channels crowd on one HCA of node-2", "degraded", "on node-2 NCCL gave",
          add(*[f"node-2:4{i}:14{i} [{i}] NCCL INFO Channel 09/0 : 0[0] -> 1[1] [send] via NET/IB/7/GDRDMA"
                for i in range(8)])),
@@ -258,6 +280,23 @@ EDITS = (
     Edit(W, "a peer did not answer in time", "degraded", "RETRY_EXC_ERR",
          add(warned("NET/IB: Got completion from peer 10.0.0.1<4000> with status=IBV_WC_RETRY_EXC_ERR(12) "
                     "opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_6"))),
+    Edit(W, "a port went down, in the words of 2.18", "degraded", "port error",
+         add(warned("NET/IB : Got async event : port error"))),
+    Edit(W, "a device has a catastrophic error, in the words of 2.18", "degraded", "catastrophic",
+         add(warned("NET/IB : Got async event : local catastrophic error"))),
+    Edit(W, "a port's addresses changed, in the words of 2.21", "degraded", "GID table change",
+         add(warned("NET/IB : mlx5_6:1 Got async event : GID table change"))),
+    Edit(W, "a port's addresses changed, in the words of 2.23", "degraded", "unknown event type",
+         add(warned("NET/IB : mlx5_6:1 unknown event type (18)"))),
+    Edit(W, "a port came back, in the words of 2.28", "degraded", "port active",
+         add(warned("NET/IB : mlx5_6:1 Got non-fatal async event: port active(9)"))),
+    Edit(W, "a peer did not answer in time, in the words of 2.18", "degraded", "with error 12",
+         add(warned("NET/IB : Got completion from peer 10.0.0.1<4000> with error 12, opcode 0, len 0, vendor err 129 "
+                    "(Send)"))),
+    Edit(W, "a port went down, by a thread without a device", "degraded", "NCCL warned on node-1",
+         add(warned(PORT_ERROR).replace("[3]", "[-1]"))),
+    Edit(W, "a queue was drained at its end", "pass", "4 of 4",
+         add(warned("NET/IB : mlx5_6:1 Got async error event: last WQE reached"))),
     Edit(W, "NCCL went on over another port", "degraded", "without a port on node-1",
          add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbResiliencyReplaceQps: Replacing QP: qpIndex=0 (qp_num=7, "
              "devIndex=0) to qpIndex=1 (qp_num=9, devIndex=1) on send communicator (comm=0x1)")),
@@ -292,6 +331,21 @@ EDITS = (
     Edit(P, "numbers have decimal commas", "incomplete", "LC_ALL=C", sub(r"(\d)\.(\d\d?) ", r"\1,\2 ")),
     Edit(P, "another program prints between the lines", "incomplete", "", _mixed),
     Edit(P, "a slow run follows", "fail", "threshold 360", lambda content: f"{content}\n{log(slow=0.9)}"),
+    Edit(P, "a line of node-2 about GPUDirect RDMA is cut", "pass", "4 of 4",
+         add("node-2:41:141 [1] NCCL INFO NET/IB : GPU Direct RDMA Dis")),
+    Edit(P, "a channel's line of node-2 is cut in the word GDRDMA", "pass", "4 of 4",
+         sub(r"^(node-2:41:.* via NET/IB/2/GD)RDMA$", r"\1", 1)),
+    Edit(P, "the same, and the next line follows in it", "pass", "4 of 4",
+         sub(r"^(node-2:41:.*\[send\] via NET/IB/2)/GDRDMA\n", r"\1", 1)),
+    Edit(P, "the log ends within a channel's line", "pass", "4 of 4",
+         lambda content: f"{content}node-2:41:141 [1] NCCL INFO Channel 00/0 : 17[1] -> 25[1] [send] via NET/IB/2"),
+    Edit(P, "one rank's list of HCAs is cut", "pass", "4 of 4",
+         sub(r"^(node-2:41:.* Using .*\[7\]mlx5_7).*$", r"\1")),
+    Edit(P, "each list of HCAs of node-2 is cut", "incomplete", "no INFO line of node-2 lists the HCAs",
+         sub(r"^(node-2:.* Using .*\[7\]mlx5_7).*$", r"\1")),
+    Edit(P, "the topology file's name is cut in one line", "pass", "4 of 4",
+         sub(r"^(node-2:41:.* Loading topology file /topo/x).*$", r"\1"), expect={"topology": TOPOLOGY},
+         base=_loads(TOPOLOGY)),
     Edit(P, "lines end with CR LF", "pass", "4 of 4", sub("$", "\r")),
     Edit(P, "mpirun's tags are before every line", "pass", "4 of 4", sub("^", "[1,0]<stdout>:")),
     Edit(P, "kubectl's pod and time are before every line", "pass", "4 of 4",

@@ -20,16 +20,27 @@ HINT = re.compile(
     "|OOMKilled|enough slots|key verification|#wrong=|Incompatible|gpuops: launch: |Remote daemon:"
 )
 _WARN = re.compile(
-    r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
+    r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>-?\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
 )
 _HCA = re.compile(r"\bhca (\w+)|\bon dev(?:ice)? (mlx5_\w+)|'(mlx5_\w+)'|\bNET/IB ?: (\w+):\d+ ")
-ALARM = re.compile(
-    r"NET/IB.*(?:async (?:error|fatal) event|GID table changed|completion (?:from|with)|failed devices?\b)"
-    r"|\bport error|\bfail(?:ed)?[ -]?over|\bretr(?:y|ies|ying|ied|ansmi)|replacement QP|IBV_WC_",
-    re.IGNORECASE,
+_ALARMS = (
+    # (what a warning says, in which releases), by NCCL's src/transport/net_ib* of the tags; RCCL has the same
+    (r"NET/IB.*\bGot async (?:error )?event ?: (?!{own})", "to 2.22; with the word error from 2.23 to 2.27"),
+    (r"NET/IB.*\bGot non-fatal async event: (?!{own})", "2.28 on"),
+    (r"NET/IB.*\basync fatal event", "2.23 on"),
+    (r"NET/IB.*\bunknown event type \(\d+\)", "2.23 on; 18 is a change of GIDs, which has a name since 2.28"),
+    (r"NET/IB.*\bGID table changed", "2.28 on"),
+    (r"NET/IB.*\bcompletion (?:from|with)\b", "all: with error N to 2.19, with status=N since"),
+    (r"NET/IB.*\bfailed devices?\b", "2.30 on"),
+    (r"\breplacement QP|\bfail(?:ed)?[ -]?over|\bretr(?:y|ies|ying|ied|ansmi)|\bport error|IBV_WC_", "of any kind"),
 )
+_OWN = "communication established|send queue drained|SRQ limit reached|last WQE reached"
+"""Events, by libibverbs' names, that a queue's own program brings about."""
+ALARM = re.compile("|".join(text for text, _releases in _ALARMS).replace("{own}", f"(?:{_OWN})"), re.IGNORECASE)
 """A warning after which the network is not healthy, although NCCL went on: a port went down, an operation was retried,
 another port took over."""
+FAILOVER = re.compile("Replacing QP|The error is not fatal|Retransmitting reqIndex")
+"""The INFO lines of the same (2.29 on)."""
 _TEST = re.compile(r"(?P<host>[\w.-]+): Test (?P<what>NCCL failure|CUDA failure|timeout)(?P<text>.*)")
 CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure (?P<text>\S+)")
 _SIGNAL = re.compile(

@@ -10,10 +10,12 @@ import re
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import FAILOVER
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT, bare, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
-_NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?(/GDRDMA)?")
+# a whole way: one that was cut, or that another process wrote into, says nothing about GPUDirect RDMA. RCCL adds a comm
+_NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?(?:\s.*)?")
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+)")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
@@ -23,48 +25,78 @@ _ALGO = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
 _ALGOS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOS = ("LL", "LL128", "SIMPLE")
 _NVLS = re.compile(r"(\d+) nvls channels")
-_FAILOVER = ("Replacing QP", "The error is not fatal", "Retransmitting reqIndex")
 MAX_KINDS = 5000
+_MOST_PROCESSES = 64
+"""Processes of a host whose evidence is kept apart; what more of them print counts as that of one."""
 MAX_FILES = 10
 """Topology files of a host; NCCL loads one."""
 _WAYS, _WAY = 1000, 100
 """Ways of a host's channels that are counted, and characters of one."""
 
 
-class Host:
-    """What the ranks of one host print."""
+class Process:
+    """What one process prints. It has a list of HCAs of its own, by which its channels number them."""
 
     def __init__(self) -> None:
         self.ways: dict[str, int] = {}
         """What a channel goes over -> number of channels."""
-        self.ranks: set[str] = set()
-        """Process and device of each rank that printed a channel."""
         self.names: dict[int, str] = {}
         self.hcas: Optional[tuple[str, ...]] = None
         """As NCCL lists them; None without such a line."""
+        self.network = ""
+
+
+class Host:
+    """What the ranks of one host print. The worst of its processes decides."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, Process] = {}
+        self.ranks: set[str] = set()
+        """Process and device of each rank that printed a channel."""
         self.explicit: dict[str, bool] = {}
         self.topology: dict[str, bool] = {}
         """Topology file -> whether it was loaded."""
+
+    def process(self, name: str) -> Process:
+        """The process of that number."""
+        name = name if name in self.processes or len(self.processes) < _MOST_PROCESSES else ""
+        return self.processes.setdefault(name, Process())
+
+    @property
+    def names(self) -> dict[int, str]:
+        """HCAs by number, for processes whose list is missing."""
+        return {number: name for process in self.processes.values() for number, name in process.names.items()}
+
+    @property
+    def hcas(self) -> Optional[tuple[str, ...]]:
+        """The HCAs that each process lists: the shortest list where one holds the others, all of them where processes
+        have HCAs of their own; None without such a line."""
+        lists = sorted({one.hcas for one in self.processes.values() if one.hcas is not None}, key=len)
+        if not lists or all(set(one) <= set(lists[-1]) for one in lists):
+            return lists[0] if lists else None
+        return tuple(dict.fromkeys(name for one in lists for name in one))
 
     def facts(self, names: dict[int, str]) -> Json:
         """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing."""
         used: dict[str, int] = {}
         gdr = dict(self.explicit)
-        nets: set[str] = set()
-        for way, count in sorted(self.ways.items(), key=lambda item: (len(item[0]), item[0])):
-            found = _NET.match(way)
-            if not found:
-                continue
-            net = "IB" if found[1].startswith("IB") else found[1]
-            nets.add(net)
-            if net == "Socket":
-                continue
-            number = whole(found[2])
-            known = self.names or names
-            name = known.get(-1 if number is None else number, f"device {found[2]}"[:MAX_TEXT])
-            for hca in name.split("+"):
-                used[hca] = used.get(hca, 0) + count
-                gdr[hca] = gdr.get(hca, True) and bool(found[4])
+        nets = {"Socket" for one in self.processes.values() if one.network == "Socket"}
+        own = self.names or names
+        for process in self.processes.values():
+            known = process.names or own
+            for way, count in sorted(process.ways.items(), key=lambda item: (len(item[0]), item[0])):
+                found = _NET.fullmatch(way)
+                if not found:
+                    continue
+                net = "IB" if found[1].startswith("IB") else found[1]
+                nets.add(net)
+                if net == "Socket":
+                    continue
+                number = whole(found[2])
+                name = known.get(-1 if number is None else number, f"device {found[2]}"[:MAX_TEXT])
+                for hca in name.split("+"):
+                    used[hca] = used.get(hca, 0) + count
+                    gdr[hca] = gdr.get(hca, True) and bool(found[4])
         net = "Socket" if "Socket" in nets else min(nets, default="")
         return {
             "ranks": len(self.ranks),
@@ -83,7 +115,7 @@ class Transport:
         self.seen = False
         self.nccl_version = self.cuda_version = ""
         self.hosts: dict[str, Host] = {}
-        self.places: dict[str, Host] = {}
+        self.places: dict[str, Process] = {}
         self.names: dict[int, str] = {}
         self.sockets: tuple[str, ...] = ()
         self.failover: dict[str, str] = {}
@@ -104,6 +136,8 @@ class Transport:
     def take(self, line: str, at: int) -> None:
         """Counts a line for which ``wants`` is true. ``at``: position of `` NCCL INFO `` in it."""
         text = line[at + 11 :]
+        if " NCCL " in text:
+            return  # two processes wrote into one line: what either said is cut
         if text.startswith("Channel"):
             self._channel(line, at, text)
         elif text[:4] in _COLLECTIVE_KEYS:
@@ -120,25 +154,30 @@ class Transport:
         start = text.rfind(" via ")
         if start < 0:
             return  # the ring of a channel
-        way = text[start + 5 : start + _WAY].rstrip("\r\n")
-        host = self.places.get(line[:at])
-        if host is None:
-            host = self._speaker(line[:at])
-        if way in host.ways or len(host.ways) < _WAYS:
-            host.ways[way] = host.ways.get(way, 0) + 1
+        way = text[start + 5 : start + _WAY].rstrip()
+        process = self.places.get(line[:at])
+        if process is None:
+            process = self._speaker(line[:at])
+        if way in process.ways or len(process.ways) < _WAYS:
+            process.ways[way] = process.ways.get(way, 0) + 1
 
-    def _speaker(self, place: str) -> Host:
-        """The host of ``host:pid:tid [device]``, which prints of a channel."""
-        name, *rest = _place(place).split(":", 1)
+    def _speaker(self, place: str) -> Process:
+        """The process of ``host:pid:tid [device]``, which prints of a channel."""
+        name, _colon, rest = _place(place).partition(":")
         host = self._host(name)
+        process = rest.partition(":")[0]
         if len(host.ranks) < MAX_KINDS:
-            process = "".join(rest)
-            host.ranks.add(f"{process.partition(':')[0]} {process.partition('[')[2]}")
+            host.ranks.add(f"{process} {rest.partition('[')[2]}")
         if len(self.places) >= MAX_KINDS:
             self.places.clear()
+        speaker = host.process(process)
         if len(place) < MAX_TEXT:
-            self.places[place] = host
-        return host
+            self.places[place] = speaker
+        return speaker
+
+    def _process(self, place: str) -> Process:
+        name, _colon, rest = _place(place).partition(":")
+        return self._host(name).process(rest.partition(":")[0])
 
     def _host(self, name: str) -> Host:
         name = name[:MAX_TEXT]
@@ -147,42 +186,45 @@ class Transport:
         return self.hosts.setdefault(name, Host())
 
     def _net(self, line: str, text: str) -> None:
-        name = _name(line[: line.index(" NCCL INFO ")])
+        place = line[: line.index(" NCCL INFO ")]
+        name = _name(place)
         if text.startswith(("NET/IB", "NET/Socket")) and ": Using " in text:
-            listed = [(whole(number), device) for number, device in _DEVICE.findall(text.partition("; OOB")[0])]
-            devices = [(number, device) for number, device in listed if number is not None]
+            listed, mark, _rest = text.partition("; OOB")
+            found = [(whole(number), device) for number, device in _DEVICE.findall(listed)]
+            devices = [(number, device) for number, device in found if number is not None]
             names = tuple(part for _number, device in devices for part in device.split("+"))
             if text.startswith("NET/Socket"):
                 self.sockets = names
-                return
-            self.names.update(devices)
-            host = self._host(name)
-            host.names.update(devices)
-            host.hcas = names
+            elif mark:  # without it the line was cut, and with it the list
+                self.names.update(devices)
+                process = self._process(place)
+                process.names.update(devices)
+                process.hcas = names
         elif "GPU Direct RDMA" in text:
-            found = _GDR.search(text)
-            if found and not text.startswith("NET/Socket"):
+            said = _GDR.search(text)
+            if said and not text.startswith("NET/Socket"):
                 host = self._host(name)
-                host.explicit[found[3]] = host.explicit.get(found[3], True) and found[1] == "Enabled"
-                number = whole(found[2])
+                host.explicit[said[3]] = host.explicit.get(said[3], True) and said[1] == "Enabled"
+                number = whole(said[2])
                 if number is not None:
-                    self.names.setdefault(number, found[3])
-                    host.names.setdefault(number, found[3])
+                    self.names.setdefault(number, said[3])
+                    self._process(place).names.setdefault(number, said[3])
         elif text.startswith("NET/Plugin") and "Loaded net plugin" in text:
             self.plugin = text.partition("Loaded net plugin ")[2].strip()
-        elif any(words in text for words in _FAILOVER):
+        elif FAILOVER.search(text):
             if len(self.failover) < MAX_KINDS:
                 self.failover.setdefault(name, short(text))
         else:
-            found = _VIRTUAL.search(text)
-            number = whole(found[1]) if found else None
-            if found and number is not None:
-                self.names[number] = found[2]
-                self._host(name).names[number] = found[2]
+            made = _VIRTUAL.search(text)
+            number = whole(made[1]) if made else None
+            if made and number is not None:
+                self.names[number] = self._process(place).names[number] = made[2]
 
     def _rest(self, place: str, text: str) -> None:
         if text.startswith("Using network "):
-            self.network = text[14:].strip()
+            network = text[14:].strip()
+            self._process(place).network = network
+            self.network = "Socket" if "Socket" in (self.network, network) else network
         elif text.startswith("NCCL version"):
             found = LIBRARY.match(text)
             if found:
@@ -230,8 +272,9 @@ class Transport:
         algos, algo = self._algos()
         groups: dict[tuple[str, ...], list[str]] = {}
         for name, host in self.hosts.items():
-            if host.hcas is not None:
-                groups.setdefault(host.hcas, []).append(name)
+            hcas = host.hcas
+            if hcas is not None:
+                groups.setdefault(hcas, []).append(name)
         common = max(groups, key=lambda names: len(groups[names])) if groups else ()
         gdr: dict[str, bool] = {}
         for one in facts.values():
@@ -265,13 +308,15 @@ class Transport:
     def _ways(self) -> tuple[dict[str, int], bool]:
         """(channels of all hosts by what they go over, whether PXN was used)."""
         via: dict[str, int] = {}
-        for host in self.hosts.values():
-            for way, count in host.ways.items():
+        for process in (one for host in self.hosts.values() for one in host.processes.values()):
+            for way, count in process.ways.items():
                 via[way] = via.get(way, 0) + count
         channels: dict[str, int] = {}
         proxied = False
         for way, count in sorted(via.items(), key=lambda item: (len(item[0]), item[0])):
-            found = _NET.match(way)
+            found = _NET.fullmatch(way)
+            if way.startswith("NET/") and not found:
+                continue  # cut
             if found:
                 name = f"NET/{'IB' if found[1].startswith('IB') else found[1]}{found[4] or ''}"
                 proxied = proxied or found[3] is not None

@@ -61,6 +61,14 @@ def test_nine_ranks_here_and_seven_there_are_not_the_plan():
     assert f"9 ranks on {HOSTS[0]}" in got.reason and "expected 8 on each" in got.reason
 
 
+def test_without_a_shape_the_ranks_are_spread_evenly_over_the_nodes_that_were_asked_for():
+    (run,) = parse.parse_any(re.sub(r"(Rank  8 .*)worker-1", r"\1worker-0", GUIDE))
+    got = judge.judge(run, shape=None, nodes=2, table=samples.TABLE, threshold=175.0)
+    assert (got.verdict, "9 ranks on" in got.reason, "7 ranks on" in got.reason) == ("incomplete", True, True)
+    (run,) = parse.parse_any(GUIDE)
+    assert judge.judge(run, shape=None, nodes=2, table=samples.TABLE, threshold=175.0).verdict == "pass"
+
+
 def test_two_ranks_on_one_gpu_do_not_test_all_gpus():
     twice = GUIDE.replace("on nccl-test-a100-worker-1 device  1 [0x15]", "on nccl-test-a100-worker-1 device  0 [0x0f]")
     assert twice != GUIDE

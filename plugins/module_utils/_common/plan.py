@@ -460,6 +460,12 @@ class Plan:
         return self.mode in ("sriov", "shared")
 
     @property
+    def has_gpu_operator(self) -> bool:
+        """False where another device plugin offers all GPUs, and no GPU Operator is needed."""
+        release = self.releases.get("gpu_operator")
+        return release is None or release.action != "absent"
+
+    @property
     def sockets(self) -> bool:
         """Whether the run is one without RDMA: pods get GPUs alone, and NCCL uses TCP between nodes."""
         return self.expect_transport == SOCKET

@@ -533,9 +533,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if row.busbw < value and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
         return "unjudged", f"{text}, which does not apply: it is for the shape's own settings{_set(case)}"
     if row.busbw < value:
-        hint = "; some node or rail is slow, run nccl_scan" if case.several else _inside(case)
-        hint = "" if case.sockets else hint
-        return "fail", text + _by_itself(case) + hint + _above(case, row.busbw)
+        return "fail", text + _by_itself(case) + _suspect(case) + _above(case, row.busbw)
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
@@ -584,7 +582,10 @@ def _crowded(case: _Case) -> str:
     return ""
 
 
-def _inside(case: _Case) -> str:
+def _suspect(case: _Case) -> str:
+    """What may be slow, for the end of a reason."""
+    if case.several:
+        return "" if case.sockets else "; some node or rail is slow, run nccl_scan"
     shared = any(way.startswith("SHM") for way in case.transport.get("channels") or ())
     return "; GPUs exchanged data through host memory (SHM), not NVLink" if shared else "; a GPU or NVLink is slow"
 

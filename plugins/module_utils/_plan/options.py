@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
@@ -28,6 +28,11 @@ class Options(plan.Options):
             if isinstance(value, list):
                 given[name] = tuple(value)
         return cls(**given)
+
+    @property
+    def sockets(self) -> bool:
+        """Whether the run is one without RDMA."""
+        return self.expect_transport == SOCKET
 
     def values(self, operator: str) -> Any:
         """The user's chart values of an operator, in any form that ``releases.as_values`` accepts."""

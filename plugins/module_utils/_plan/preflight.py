@@ -213,8 +213,7 @@ def nfd_once(view: View) -> Iterator[Finding]:
 def gpu_plugin(view: View) -> Iterator[Finding]:
     """DaemonSets besides the GPU Operator that advertise nvidia.com/gpu, unless the OKE add-on removes them, or there
     is no GPU Operator."""
-    release = view.plan.releases.get("gpu_operator")
-    if release is not None and release.action == "absent":
+    if not view.plan.has_gpu_operator:
         return
     for item in view.survey.workloads:
         if not item.is_daemonset or "ClusterPolicy" in item.owners:

@@ -88,11 +88,10 @@ def decide(given: Given) -> Plan:
     launcher = _launcher(options, survey)
     gang = _gang(survey) if launcher.value == "mpi" else None
     topology = _topology(options)
-    sockets = options.expect_transport == SOCKET
     tests = tuple(
         _test(options, shape, profile, topology.value != SYSFS, bool(gang and gang.value))
         for shape in shapes
-        if shape.nccl_env or sockets
+        if shape.nccl_env or options.sockets
     )
     install = _install(options, place.value)
     by_shape = [
@@ -101,7 +100,7 @@ def decide(given: Given) -> Plan:
     ]
     mode = Decision("mode", options.mode, _mode_reason(options.mode))
     why = "asked for, as in a lab: pods get no RDMA device, and nothing about RDMA is proven"
-    transport = [Decision("transport", SOCKET, why)] if sockets else []
+    transport = [Decision("transport", SOCKET, why)] if options.sockets else []
     version = Decision("profile", options.profile, profile["title"])
     why = "rdma_guide_literal: names, pool, topology file and test as the guide has them"
     literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
@@ -136,7 +135,7 @@ def decide(given: Given) -> Plan:
             *_option_faults(options, given.facts, given.shapes),
             *toleration_faults,
             *node_findings,
-            *(_untestable(shape) for shape in shapes if not (shape.nccl_env or sockets)),
+            *(_untestable(shape) for shape in shapes if not (shape.nccl_env or options.sockets)),
             *_platform_faults(options, place.value),
             *_queue_faults(options, survey, launcher.value),
             *_setting_faults(options, profile),
@@ -260,7 +259,7 @@ def _shape_fault(name: str, shapes: dict[str, Shape], options: Options) -> str:
     shape = shapes.get(name)
     if shape is None:
         return shape_files.unknown(name, shapes)
-    if not shape.pfs and shape.status == "supported" and options.expect_transport != SOCKET:
+    if not shape.pfs and shape.status == "supported" and not options.sockets:
         return f"shape {name} has no NIC that mlx5 drives in its file: {NO_RDMA}"
     return f"shape {name} is refused: {shape.reason}" if shape.status != "supported" else ""
 
@@ -557,7 +556,7 @@ def _settings(options: Options, profile: Json) -> Json:
 
 
 def _hca_faults(tests: Sequence[NcclTest], options: Options) -> Iterator[Finding]:
-    for test in tests if options.expect_transport != SOCKET else ():
+    for test in () if options.sockets else tests:
         if not test.hca:
             yield input_fault("rdma_mode", f"{options.mode} is not possible on {test.shape}: its HCA names are unknown")
 
@@ -570,7 +569,7 @@ def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iter
 
 
 def _mode_faults(options: Options, shapes: Sequence[Shape]) -> Iterator[Finding]:
-    if options.expect_transport == SOCKET and options.mode != "host":
+    if options.sockets and options.mode != "host":
         text = f"socket has no use for the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
         yield input_fault("rdma_expect_transport", text)
     for shape in shapes if options.mode == "sriov" else ():

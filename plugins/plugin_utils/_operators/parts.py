@@ -50,18 +50,16 @@ class Parts:
 
     def gpu_operator(self) -> Statuses:
         """Status of the ClusterPolicy, and per node of driver, toolkit, device plugin, validator and GPUs."""
-        namespace = self.namespaces.gpu_operator
-        policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         nodes = self.nodes.targets()
-        release = self.plan.releases.get("gpu_operator")
-        if release is not None and release.action == "absent":
+        if not self.plan.has_gpu_operator:
             return {
                 f"gpus/{name}": readiness.resource(facts, *self.nodes.expected_gpus(facts, name))
                 for name, facts in nodes.items()
             }
         if self.driver_pods.wait_for_policy():
             return self.driver_pods.begun(nodes)
-        made = rollout.daemonsets(self.watcher, namespace)
+        policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
+        made = rollout.daemonsets(self.watcher, self.namespaces.gpu_operator)
         result: Statuses = {**self._operator("gpu_operator"), "policy": readiness.cluster_policy(policy)}
         result.update(self.driver_pods.loaded(nodes))
         spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)

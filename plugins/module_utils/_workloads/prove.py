@@ -371,7 +371,8 @@ def _silent(pod: Seen, facts: Optional[Json], unread: str) -> Finding:
 
 
 def _by_counters(pod: Seen, counters: Json, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
-    """Traffic of the node's RDMA ports, whosever it is: enough to see a rail that carries nothing while others do."""
+    """Traffic of the node's RDMA ports, whosever it is: enough to see that fewer carry some than the pod has. Of a part
+    of the node's GPUs it is not known which ports these are."""
     wanted = [pf.hca for pf in shape.pfs] if shape else []
     ports = [one for one in dicts(counters.get("ports")) if not wanted or one.get("hca") in wanted]
     by_hca = {str(one.get("hca")): one for one in ports}
@@ -380,6 +381,7 @@ def _by_counters(pod: Seen, counters: Json, shape: Optional[Shape]) -> tuple[Row
     reset = [hca for hca, count in moved.items() if count is not None and count < 0]
     busy = [hca for hca, count in moved.items() if count is not None and count >= MOVED]
     idle = [hca for hca in moved if hca not in (*unread, *reset, *busy)]
+    need = None if pod.rails is None else min(pod.rails, len(moved))
     found: list[Finding] = []
     rates = _rates([moved[hca] or 0 for hca in busy], counters.get("interval"))
     node, of = pod.node, f"{len(busy)} of {len(moved)} RDMA ports of {pod.node}{rates}"
@@ -392,14 +394,18 @@ def _by_counters(pod: Seen, counters: Json, shape: Optional[Shape]) -> tuple[Row
     if not found and not busy:
         what = f"no traffic on the RDMA ports of {node} between the two readings"
         found.append(finding("prove.idle", pod.name, what, expected="readings while the job communicates"))
-    elif not found and idle:
-        what = f"traffic on {of}; none on {listed(idle, 4)}"
-        found.append(finding("prove.rails", pod.name, what, expected=f"{len(moved)}"))
+    elif not found and need is None and idle:
+        what = f"traffic on {of}; how many it has is not known"
+        found.append(finding("prove.rails-unknown", pod.name, what, expected="the shape of its node"))
+    elif not found and need is not None and len(busy) < need:
+        part = need < len(moved)
+        what = f"traffic on {of}; {f'its {pod.gpus} GPUs have {need}' if part else f'none on {listed(idle, 4)}'}"
+        found.append(finding("prove.rails", pod.name, what, expected=f"{need}"))
     elif not found:
         what = f"traffic on {of}; counters do not show whose it is, nor GPUDirect"
         found.append(finding("prove.only-counters", pod.name, what, expected="NCCL_DEBUG=INFO"))
     verdict = FAIL if any(one.severity == "error" for one in found) else UNKNOWN
-    return Row(pod.name, pod.node, verdict, "counters", "", len(busy), len(wanted) or pod.rails), found
+    return Row(pod.name, pod.node, verdict, "counters", "", len(busy), need), found
 
 
 def _rates(moved: Sequence[int], seconds: object) -> str:

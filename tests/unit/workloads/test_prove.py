@@ -345,6 +345,46 @@ def test_counters_of_a_node_whose_pod_says_nothing(
     assert [one["by"] for one in result["pods"]] == ["log", "counters"]
 
 
+def four_gpus(vfs: bool) -> list[Any]:
+    """Two pods with half of their nodes' GPUs, on the host network or with 8 VFs."""
+    pods = [pod(f"train-{index}", f"n{index}", "sriov" if vfs else "host") for index in range(2)]
+    for one in pods:
+        limits = {users_jobs.GPU: "4", **({users_jobs.VF: "8"} if vfs else {})}
+        one["spec"]["containers"][0]["resources"] = {"limits": limits}
+    return pods
+
+
+@pytest.mark.parametrize("vfs", [False, True])
+@pytest.mark.parametrize(
+    ("used", "verdict", "ident", "words"),
+    [
+        (16, "unknown", "prove.only-counters", "traffic on 16 of 16 RDMA ports of n1"),
+        (8, "unknown", "prove.only-counters", "traffic on 8 of 16 RDMA ports of n1"),
+        (7, "fail", "prove.rails", "its 4 GPUs have 8"),
+    ],
+)
+def test_of_a_part_of_the_gpus_as_many_ports_are_expected(
+    used: int, verdict: str, ident: str, words: str, vfs: bool
+) -> None:
+    """Which of them is not known; other pods have the other half, or nobody."""
+    idle = host(**{hca: {"tx_bytes_phy": 0, "rx_bytes_phy": 0} for hca in PORTS[used:]})
+    names = ("train-0", "train-1") if vfs else ("n0", "n1")
+    log = list(lines(names[0], ranks=4, used=8))
+    result = run(*four_gpus(vfs), logs={"train-0": log}, hosts={"n1": idle, "n0": host()})
+    assert (result["verdict"], ids(result)) == (verdict, {(ident, "train-1")}), result["reason"]
+    assert words in result["reason"]
+
+
+def test_ports_of_an_unknown_shape_do_not_convict() -> None:
+    """Nobody knows which of them are for RDMA between nodes."""
+    plain = {**node("n1"), "metadata": {"name": "n1"}}
+    pods = [pod("train-0", "n0", "host"), pod("train-1", "n1", "host")]
+    odd = host(mlx5_5={"tx_bytes_phy": 0, "rx_bytes_phy": 0})
+    odd["host"]["counters"]["ports"].pop()
+    result = run(*pods, logs={"train-0": list(lines("n0"))}, more=[plain], hosts={"n1": odd, "n0": host()})
+    assert (result["verdict"], ids(result)) == ("unknown", {("prove.rails-unknown", "train-1")}), result["reason"]
+
+
 # ---- counters by the DaemonSet -----------------------------------------------------------------------------------------
 
 PROBED = {"source": "daemonset", "interval": 30.0}

@@ -136,6 +136,12 @@ def _neighbours(content: str) -> str:
 
 HALF = on("node-2", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{int(found[1]) // 2}")
 LAST = "8589934592"
+PORTS = [pf.hca for pf in samples.shapes()[SHAPE].pfs]
+ON_HOST = both(
+    sub(r"Using .* \[RO\]", f"Using {' '.join(f'[{i}]mlx5_{i}:1/RoCE' for i in range(18))} [RO]"),
+    sub(r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{PORTS[int(found[1])].partition('_')[2]}"),
+)
+"""The host's own HCAs, with those of the management NIC."""
 CHOSE_TCP = both(drop(r"^node-2:43:.* via NET/"), on("node-2:43", "Using network IB", "Using network Socket"))
 QUIET = drop(r"^node-[12]:.* NCCL INFO ")
 TOPOLOGY = "/topo/x.xml"
@@ -225,6 +231,12 @@ EDITS = (
               on("node-2:41", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{15 - int(found[1])}"))),
     Edit(T, "the first rank of node-2 has 15 HCAs, the last has 16", "fail", "NCCL found 15 of 16 HCAs on node-2",
          on("node-2:40", r" \[15\]mlx5_15:1/RoCE", "")),
+    Edit(T, "all HCAs of the hosts are listed, with the management NIC's", "pass", "4 of 4", ON_HOST),
+    Edit(T, "node-2 uses the management NIC in place of a rail", "fail", "no channel went over mlx5_5",
+         both(ON_HOST, on("node-2", "NET/IB/5/", "NET/IB/2/"))),
+    Edit(T, "the lines of RCCL", "pass", "4 of 4", sub(r"/GDRDMA$", "/GDRDMA comm 0x7f01 nRanks 32")),
+    Edit(T, "the lines of RCCL, node-2 without GPUDirect RDMA", "fail", "on node-2: data went through host memory",
+         both(on("node-2", r"/GDRDMA$", ""), sub(r"( via NET/IB/\S+)$", r"\1 comm 0x7f01 nRanks 32"))),
     Edit(T, "each rank has a list of its own two HCAs", "pass", "4 of 4", _own_lists),
     Edit(T, "one rank of node-2 chose TCP and prints no channel", "fail", "NET/Socket) on node-2", CHOSE_TCP),
     Edit(T, "the same, where no transport is demanded", "fail", "NET/Socket) on node-2", CHOSE_TCP,
@@ -257,6 +269,10 @@ EDITS = (
     # Whether results were compared.
     Edit(C, "the column #wrong has another name, 99 wrong values", "incomplete", "#wrong",
          both(column(8, "99"), column(12, "99"), sub("#wrong", "#wrnog"))),
+    Edit(C, "the first column time has another name, 99 wrong values before it", "incomplete", "",
+         both(column(8, "99"), sub(r"( )time(   algbw   busbw  #wrong  )", r"\1usec\2"))),
+    Edit(C, "the second column time has another name, 99 wrong values before it", "incomplete", "",
+         both(column(8, "99"), sub(r"(#wrong     )time", r"\1usec"))),
     Edit(C, "3 wrong values in one row", "fail", "wrong results at 8 GiB", column(8, "3", LAST)),
     Edit(C, "wrong values in every row", "fail", "wrong results", column(12, "99")),
     Edit(C, "#wrong is N/A in one row", "incomplete", "", column(8, "N/A", LAST)),

@@ -244,7 +244,7 @@ class Devices:
 
 def _at(tree: Any, path: str, full: str) -> Any:
     for key in path.split("."):
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
+        tree = tree.get(key) if isinstance(tree, dict) else None
     if tree is None:
         raise Missing(full)
     return tree

@@ -65,7 +65,12 @@ class Columns:
         timed = sum(word in _TIMES for word in words)
         if words[:1] != ["size"] or timed not in (1, 2) or "algbw" not in words or "busbw" not in words:
             return None
-        return cls(names, milliseconds=found[0][0] == "bytes")
+        columns = cls(names, milliseconds=found[0][0] == "bytes")
+        # a half whose time has a name that is not known is a part of what is before it
+        parts = (columns.lead, *columns.halves)
+        if any(len(set(part)) < len(part) for part in parts) or not set(columns.lead).isdisjoint(_MEASURED):
+            return None
+        return columns
 
     def own(self, line: str, done: int) -> int:
         """Position at which a row ends in ``line``: a message can follow in the middle of a row without a blank.

@@ -32,7 +32,10 @@ _ALARMS = (
     (r"NET/IB.*\bGID table changed", "2.28 on"),
     (r"NET/IB.*\bcompletion (?:from|with)\b", "all: with error N to 2.19, with status=N since"),
     (r"NET/IB.*\bfailed devices?\b", "2.30 on"),
-    (r"\breplacement QP|\bfail(?:ed)?[ -]?over|\bretr(?:y|ies|ying|ied|ansmi)|\bport error|IBV_WC_", "of any kind"),
+    (
+        r"\breplacement QP|\bfail(?:ed)?[ -]?over|\bretr(?:y|ies|ying|ied|ansmi)|\bport error|IBV_WC_|\bfatal error",
+        "of any kind",
+    ),
 )
 _OWN = "communication established|send queue drained|SRQ limit reached|last WQE reached"
 """Events, by libibverbs' names, that a queue's own program brings about."""
@@ -87,6 +90,11 @@ def by_cause(errors: Sequence[NcclError]) -> list[NcclError]:
     return sorted(errors, key=rank)
 
 
+def below_minimum(average: object) -> NcclError:
+    """The error of an average, in GB/s, that nccl-tests itself was to refuse."""
+    return NcclError("other", f"the average, {average} GB/s, is below NCCL_TESTS_MIN_BW")
+
+
 def place(found: re.Match[str]) -> str:
     """``host``, ``host\\0pid`` or ``host\\0pid\\0device``: this identifies the rank once the rank list is known."""
     cells = found.groupdict()
@@ -96,14 +104,17 @@ def place(found: re.Match[str]) -> str:
 def warning(line: str) -> Optional[NcclError]:
     """Returns the error in an ``NCCL WARN`` line; None for any other line."""
     found = _WARN.search(line)
-    if not found:
+    _place, mark, rest = line.partition("NCCL WARN ")
+    if not mark:
         return None
-    text = short(found["text"])
+    text = short(found["text"] if found else rest)
     hca = _HCA.search(text)
     kind = "cuda" if text.startswith("Cuda failure") else "nccl"
     if "out of memory" in text:
         kind = "oom"
-    return NcclError(kind, text, host=place(found), hca=next(filter(None, hca.groups()), "") if hca else "")
+    return NcclError(
+        kind, text, host=place(found) if found else "", hca=next(filter(None, hca.groups()), "") if hca else ""
+    )
 
 
 def failure(line: str) -> Optional[NcclError]:

@@ -102,9 +102,17 @@ class _Case:
     def evidence(self) -> list[tuple[str, Json, int]]:
         """(host, what its INFO lines show or {}, its number of ranks) of each host that took part."""
         groups = self.transport.get("by_host") or ()
-        known = {short_host(host): group for group in groups for host in group["hosts"]}
+        known = {host: group for group in groups for host in group["hosts"]}
+        brief = {short_host(host): group for host, group in known.items()}
         count = Counter(rank.host for rank in self.run.ranks)
-        return [(host, known.get(short_host(host), {}), count[host]) for host in self.hosts]
+        alike = Counter(short_host(host) for host in self.hosts)
+
+        def found(host: str) -> Json:
+            # two hosts that differ by their domain alone do not prove each other
+            name = short_host(host)
+            return known.get(host) or (brief.get(name, {}) if alike[name] == 1 else {})
+
+        return [(host, found(host), count[host]) for host in self.hosts]
 
     def whole(self) -> list[tuple[str, Json]]:
         """Hosts of which all ranks print INFO lines, so that what is not in them did not happen."""
@@ -366,15 +374,25 @@ def _check_hcas(case: _Case) -> _Answer:
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
         return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}{_set(case)}"
-    few = [(host, found) for host, found in case.whole() if _idle(found) and len(found["used"]) < case.used_hcas]
+    few = {host: (len(found["used"]), idle) for host, found in case.whole() if (idle := _unused(case, found))}
     if few:
-        _host, found = min(few, key=lambda item: len(item[1]["used"]))
-        alike = [name for name, other in few if _idle(other) == _idle(found)]
+        number, idle = max(few.values(), key=lambda one: len(one[1]))
+        alike = [host for host, one in few.items() if one == (number, idle)]
         return "fail", (
-            f"NCCL used {len(found['used'])} of {want} HCAs on {listed(alike, 4)}; no channel went over "
-            f"{listed(_idle(found), 4)}{_set(case)}"
+            f"NCCL used {min(number, want - 1)} of {want} HCAs on {listed(alike, 4)}; no channel went over "
+            f"{listed(idle, 4)}{_set(case)}"
         )
     return None
+
+
+def _unused(case: _Case, found: Json) -> list[str]:
+    """HCAs of a host that its channels had to use and did not."""
+    rails = {pf.hca for pf in case.shape.pfs} if case.shape is not None else set()
+    hcas = found["hcas"]
+    # the list has the host's own HCAs, with those of the management NIC: the rails are known by name
+    if len(rails) == case.used_hcas and rails < set(hcas) and len(hcas) < 2 * len(rails):
+        return [hca for hca in _idle(found) if hca in rails]
+    return _idle(found) if len(found["used"]) < case.used_hcas else []
 
 
 def _idle(found: Json) -> list[str]:

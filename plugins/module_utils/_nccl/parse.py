@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import 
     HINT,
     LOST,
     PROCESS,
+    below_minimum,
     failure,
     place,
     warning,
@@ -234,7 +235,7 @@ class _Log:
             if NUMBER.fullmatch(found[1]):
                 run.average = number(found[1])
             if found[2] == "FAILED":
-                self._note(run.hard, NcclError("other", f"the average, {found[1]} GB/s, is below NCCL_TESTS_MIN_BW"))
+                self._note(run.hard, below_minimum(found[1]))
             return True
         found = _CONCLUDED.match(line)
         if found:

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import Columns
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, Sweep, release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import below_minimum
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import short
 
 _BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
@@ -89,12 +90,12 @@ def _from_document(document: Any, cut: bool) -> NcclRun:
         run.damage.append(short(f"the JSON does not have the expected form: {error}"))
     if cut:
         run.damage.append("the JSON is truncated")
-    elif "end_time" not in document:
+    elif not document.get("end_time"):
         run.damage.append("the JSON has no end_time: the program did not finish")
-    errors = document.get("errors")
-    for text in errors if isinstance(errors, list) else ():
-        if isinstance(text, str) and text.strip():
-            run.soft.append(NcclError("nccl", short(text)))
+    errors = document.get("errors") or ()
+    for said in errors if isinstance(errors, list) else (errors,):
+        if said and not (isinstance(said, str) and said.isspace()):
+            run.soft.append(NcclError("nccl", short(said if isinstance(said, str) else json.dumps(said))))
     if run.soft:
         run.damage.append("the program reported an error")
     return run.finish()
@@ -105,7 +106,7 @@ def _fill(run: Draft, document: Json) -> None:
     run.program = run.concluded = str(arguments[0]).rsplit("/", 1)[-1]
     run.announced = True
     run.nccl_version = release(_whole(document.get("nccl_version") or 0))
-    run.ended = "end_time" in document
+    run.ended = bool(document.get("end_time"))
     config = document.get("config") or {}
     if "minimum_bytes" in config:
         factor = "step_factor" in config
@@ -129,6 +130,8 @@ def _fill(run: Draft, document: Json) -> None:
     average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
     if isinstance(average, dict):
         run.average = _real(average.get("bandwidth", average.get("bandwidith")))
+        if str(average.get("okay")).lower() == "false":
+            run.hard.append(below_minimum(run.average))
 
 
 def _fill_ranks(run: Draft, config: Json) -> None:

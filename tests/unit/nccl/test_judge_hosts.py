@@ -114,6 +114,17 @@ def test_hosts_that_are_named_by_addresses_are_told_apart():
     assert "10.0.10.0" in got.reason
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_hosts_that_differ_by_their_domain_do_not_prove_each_other(full):
+    names = {"node-0": "gpu.rack-a", "node-1": "gpu.rack-b"}
+    (run,) = parse.parse_any(HEALTHY if full else drop(r"^node-1:.* NCCL INFO ")(HEALTHY))
+    groups = [{**one, "hosts": [names.get(host, host) for host in one["hosts"]]} for one in run.transport["by_host"]]
+    ranks = [dataclasses.replace(rank, host=names.get(rank.host, rank.host)) for rank in run.ranks]
+    run = dataclasses.replace(run, ranks=ranks, transport={**run.transport, "by_host": groups})
+    got = judge.judge(run, shape=H100, nodes=4, table=samples.TABLE, expect={"transport": True, "checked": True})
+    assert (got.verdict, got.proven) == (("pass", 4) if full else ("incomplete", 3)), got.reason
+
+
 def test_one_rank_that_prints_is_no_evidence_against_its_host():
     """Pairs of a scan: rank 0 alone prints, and has the channels of its own GPU."""
     got = verdict(drop(r"^node-(0:4[1-7]|[123]):.* NCCL INFO ")(HEALTHY), transport=False)

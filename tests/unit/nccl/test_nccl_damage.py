@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
@@ -97,6 +98,21 @@ def test_a_json_row_that_lost_its_measurements_does_not_pass(collective):
     begin = content.index('"time"', content.rindex('"out_of_place"'))
     end = content.index("}", content.index('"in_place"', begin))
     assert verdict(content[:begin] + content[end:], collective) == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"average_bus_bandwidth": {"bandwidth": 313.725, "okay": "false"}}, "fail"),
+        ({"errors": "ncclSystemError"}, "fail"),
+        ({"errors": [{"code": 2}]}, "fail"),
+        ({"end_time": None}, "incomplete"),
+        ({"errors": ["", " "]}, "pass"),
+    ],
+)
+def test_a_json_that_says_what_was_wrong_does_not_pass(change, expected):
+    document = {**json.loads(log("all_reduce", "json")), **change}
+    assert verdict(json.dumps(document), "all_reduce") == expected
 
 
 @pytest.mark.parametrize("form", FORMS)

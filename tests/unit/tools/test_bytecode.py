@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""support/ansible_bytecode.py: Ansible's processes keep a collection's bytecode beside others', and new source counts."""
+"""support/ansible_bytecode.py: Ansible's processes keep a collection's bytecode beside others', and new code counts."""
 
 from __future__ import annotations
 

@@ -34,6 +34,19 @@ def single(asked: Iterable[Permission]) -> list[Permission]:
     return [one for one in every if not any(covers(other, one) for other in every)]
 
 
+def held(manifest: Iterable[dict[str, Any]]) -> list[Permission]:
+    """The rights that the Roles of a manifest give."""
+    return [
+        Permission(verb, group, resource, item["metadata"].get("namespace", ""), name)
+        for item in manifest
+        for rule in item.get("rules") or ()
+        for group in rule.get("apiGroups") or ()
+        for resource in rule.get("resources") or ()
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames") or ("",)
+    ]
+
+
 class Account:
     """The account of a manifest that a plan has written; ``every``: its rights."""
 

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights as kube_rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
 from gpuops_sandbox import account
 from support import rights_out
@@ -95,8 +99,8 @@ def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile:
     verified = here.play("playbooks/verify.yml", report="first", rdma_kubeconfig=verify, **inputs)
     assert verified.verdict == "pass", verified.report.get("reason") or verified.output[-3000:]
     _upgraded(here, **inputs, rdma_gpu_operator_values="dcgmExporter.enabled=false")
+    _teardown_names_any_right(here)
     if mode == "sriov":
-        _nothing_is_removed_without(here, "daemonsets", "gpuops-rdma")
         _nothing_is_removed_without(here, "deployments", "gpu-operator")
     teardown = kubeconfig(here, "teardown", manifest(here, "teardown"))
     batch = "volcano" if launcher == "volcano" else "mpi_operator"
@@ -116,6 +120,36 @@ def _upgraded(here: Site, **inputs: str) -> None:
     played = here.play("site.yml", *tags, report="upgrade", rdma_kubeconfig=config, **inputs)
     assert played.code == 0, played.stage("gpu_operator")["error"] or played.output[-3000:]
     assert here.kubectl("get", "secret", "-n", "gpu-operator", "-l", "owner=helm,version=2", "-o", "name")
+
+
+def _teardown_names_any_right(here: Site) -> None:
+    """With all that a run made: each right that its removal asks for, taken out."""
+    objects = manifest(here, "teardown")
+    client = Client.connect({"kubeconfig": str(kubeconfig(here, "teardown", objects))})
+    asked: list[Permission] = []
+    allowed = client.allowed
+
+    def denied() -> list[str]:
+        try:
+            kube_rights.require_removal(client, kube_rights.served(client, kube_objects.KINDS), kube_objects.SELECTOR)
+        except InputError as error:
+            return str(error).split("\n- ")[1:]
+        return []
+
+    def noted(**permission: str) -> bool:
+        asked.append(Permission(**permission))
+        return allowed(**permission)
+
+    client.allowed = noted  # type: ignore[method-assign]
+    assert denied() == []
+    client.allowed = allowed  # type: ignore[method-assign]
+    every = rights_out.held(objects)
+    # Objects are listed first, each by a right of the whole cluster; who may not list is told no more.
+    for lists in (True, False):
+        cases = [one for one in dict.fromkeys(asked) if (one.verb == "list") is lists]
+        assert len(cases) > 15, cases
+        chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, rights_out.AT_ONCE)
+        rights_out.Account(here.sandbox, objects, every).each_is_named(client, chosen, denied)
 
 
 def _nothing_is_removed_without(here: Site, resource: str, place: str) -> None:

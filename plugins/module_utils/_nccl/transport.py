@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
 # a whole way: one that was cut, or that another process wrote into, says nothing about GPUDirect RDMA. RCCL adds a comm
-_NET = re.compile(r"NET/(.+?)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?(?:\s.*)?")
+_NET = re.compile(r"NET/([^/]+)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?(?:\s.*)?")
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+)")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
@@ -136,8 +136,6 @@ class Transport:
     def take(self, line: str, at: int) -> None:
         """Counts a line for which ``wants`` is true. ``at``: position of `` NCCL INFO `` in it."""
         text = line[at + 11 :]
-        if " NCCL " in text:
-            return  # two processes wrote into one line: what either said is cut
         if text.startswith("Channel"):
             self._channel(line, at, text)
         elif text[:4] in _COLLECTIVE_KEYS:
@@ -145,16 +143,18 @@ class Transport:
             said = text.partition(" channel{")[0]
             if said in self.said or len(self.said) < MAX_KINDS:
                 self.said[said] = self.said.get(said, 0) + 1
+        elif " NCCL " in text:
+            return  # two processes wrote into one line: what either said is cut
         elif text.startswith("NET/"):
             self._net(line, text)
         else:
             self._rest(line[:at], text.rstrip("\r\n"))
 
     def _channel(self, line: str, at: int, text: str) -> None:
-        start = text.rfind(" via ")
+        start = text.find(" via ")
         if start < 0:
             return  # the ring of a channel
-        way = text[start + 5 : start + _WAY].rstrip()
+        way = text[start + 5 : start + _WAY].rstrip("\r\n ")
         process = self.places.get(line[:at])
         if process is None:
             process = self._speaker(line[:at])
@@ -165,17 +165,19 @@ class Transport:
         """The process of ``host:pid:tid [device]``, which prints of a channel."""
         name, _colon, rest = _place(place).partition(":")
         host = self._host(name)
-        process = rest.partition(":")[0]
         if len(host.ranks) < MAX_KINDS:
-            host.ranks.add(f"{process} {rest.partition('[')[2]}")
+            host.ranks.add(f"{rest.partition(':')[0]} {rest.partition('[')[2]}")
         if len(self.places) >= MAX_KINDS:
             self.places.clear()
-        speaker = host.process(process)
+        speaker = self._process(place)
         if len(place) < MAX_TEXT:
             self.places[place] = speaker
         return speaker
 
     def _process(self, place: str) -> Process:
+        known = self.places.get(place)
+        if known is not None:
+            return known
         name, _colon, rest = _place(place).partition(":")
         return self._host(name).process(rest.partition(":")[0])
 
@@ -187,7 +189,6 @@ class Transport:
 
     def _net(self, line: str, text: str) -> None:
         place = line[: line.index(" NCCL INFO ")]
-        name = _name(place)
         if text.startswith(("NET/IB", "NET/Socket")) and ": Using " in text:
             listed, mark, _rest = text.partition("; OOB")
             found = [(whole(number), device) for number, device in _DEVICE.findall(listed)]
@@ -203,7 +204,7 @@ class Transport:
         elif "GPU Direct RDMA" in text:
             said = _GDR.search(text)
             if said and not text.startswith("NET/Socket"):
-                host = self._host(name)
+                host = self._host(_name(place))
                 host.explicit[said[3]] = host.explicit.get(said[3], True) and said[1] == "Enabled"
                 number = whole(said[2])
                 if number is not None:
@@ -213,7 +214,7 @@ class Transport:
             self.plugin = text.partition("Loaded net plugin ")[2].strip()
         elif FAILOVER.search(text):
             if len(self.failover) < MAX_KINDS:
-                self.failover.setdefault(name, short(text))
+                self.failover.setdefault(_name(place), short(text))
         else:
             made = _VIRTUAL.search(text)
             number = whole(made[1]) if made else None

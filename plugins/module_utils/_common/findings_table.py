@@ -2190,6 +2190,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "set them in every worker's template, pass them with mpirun -x, or mount nccl.conf in the workers",
         "workload.nccl-place",
     ),
+    "workload.nccl-unread": (
+        "unknown",
+        "workload_lint",
+        "write the value out, or judge the running job by workload_prove",
+        "workload.nccl-unread",
+    ),
     "workload.network-name": (
         "error",
         "workload_lint",

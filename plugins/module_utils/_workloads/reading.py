@@ -30,6 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds impor
 
 INFINIBAND, SHM = "/dev/infiniband", "/dev/shm"
 _SET = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]+)=([^\s\"';\\]*)")
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")
 _PASSED = re.compile(r"-x\s+((?:NCCL|RCCL)_[A-Z0-9_]+)\b")
 
 
@@ -84,6 +85,8 @@ class Setting:
 
     value: str
     where: str
+    known: bool = True
+    """False where the value is read, or worked out, when the pod starts."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,11 @@ class Rank:
     networks: tuple[str, ...]
     """Entries of the annotation as ``namespace/name``."""
     settings: Mapping[str, Setting]
+
+    def known(self, name: str) -> Optional[Setting]:
+        """A variable of NCCL that is set to a known value."""
+        one = self.settings.get(name)
+        return one if one and one.known else None
 
     @property
     def host(self) -> bool:
@@ -252,13 +260,29 @@ def command_text(container: Mapping[str, Any]) -> str:
     return " ".join(str(part) for key in ("command", "args") for part in listed(container.get(key)))
 
 
+def environment(container: Mapping[str, Any]) -> dict[str, Optional[str]]:
+    """Variables of a container by name; None for a value that is not in the object: that of valueFrom, or of $(NAME)
+    where NAME has none here."""
+    found: dict[str, Optional[str]] = {}
+    for one in dicts(container.get("env")):
+        if one.get("name") and one.get("value") is not None:
+            found[str(one["name"])] = _expanded(str(one["value"]), found)
+        elif one.get("name") and one.get("valueFrom") is not None:
+            found[str(one["name"])] = None
+    return found
+
+
 def variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Variables of a container that have a value in the object."""
-    return {
-        str(one["name"]): str(one["value"])
-        for one in dicts(container.get("env"))
-        if one.get("name") and one.get("value") is not None
-    }
+    return {name: value for name, value in environment(container).items() if value is not None}
+
+
+def _expanded(text: str, known: Mapping[str, Optional[str]]) -> Optional[str]:
+    """A value as the kubelet expands it, by the variables before it; None if one of them has no known value."""
+    names = [name for name in _REFERENCE.findall(text) if name]
+    if any(known.get(name) is None for name in names):
+        return None
+    return _REFERENCE.sub(lambda found: known[found[1]] or "" if found[1] else "$", text)
 
 
 def passed(container: Mapping[str, Any]) -> set[str]:
@@ -282,19 +306,27 @@ def _settings(
         name = str(mapping(one.get("configMapRef")).get("name") or "")
         for key, value in around.config_maps.get(f"{namespace}/{name}", {}).items():
             found[f"{one.get('prefix') or ''}{key}"] = Setting(str(value), f"{path}.envFrom (ConfigMap {name})")
-    for key, value in variables(container).items():
-        found[key] = Setting(value, f"{path}.env")
+    found.update({key: _setting(value, f"{path}.env") for key, value in environment(container).items()})
     for key, value in _SET.findall(command_text(container)):
-        found[key] = Setting(value, f"{path}.args")
+        found[key] = _of_shell(value, f"{path}.args")
     for other in templates:
         if other.role == kinds.LAUNCHER and other is not template:
             for index, one in enumerate(dicts(other.spec.get("containers"))):
-                place, own = other.at(f"spec.containers[{index}]"), variables(one)
+                place, own = other.at(f"spec.containers[{index}]"), environment(one)
                 for key in passed(one) & set(own):
-                    found[key] = Setting(own[key], f"{place}.env, passed by mpirun")
+                    found[key] = _setting(own[key], f"{place}.env, passed by mpirun")
                 for key, value in _SET.findall(command_text(one)):
-                    found[key] = Setting(value, f"{place}.args")
+                    found[key] = _of_shell(value, f"{place}.args")
     return {key: one for key, one in found.items() if key.startswith(("NCCL_", "RCCL_"))}
+
+
+def _setting(value: Optional[str], where: str) -> Setting:
+    return Setting(value or "", where, value is not None)
+
+
+def _of_shell(value: str, where: str) -> Setting:
+    """A value of a command line, which a shell or the kubelet may expand."""
+    return Setting(value, where, not set("$`") & set(value))
 
 
 def _mounted(spec: Json, container: Json) -> Iterator[tuple[str, str]]:

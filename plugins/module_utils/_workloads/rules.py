@@ -302,9 +302,18 @@ def nccl_off(job: Job, limits: Json) -> Faults:
             ("NCCL_IB_DISABLE", lambda v: v not in ("", "0")),
             ("NCCL_NET", lambda v: v.lower() == "socket"),
         ):
-            one = rank.settings.get(name)
+            one = rank.known(name)
             if one and bad(one.value):
                 yield Fault(f"{one.where}: {name}={one.value}", f"no {name}")
+
+
+def nccl_unread(job: Job, limits: Json) -> Faults:
+    """Variables that decide the network, with a value that is not in the object."""
+    for rank in job.ranks if job.fabric else ():
+        for name in limits["nccl_network"]:
+            one = rank.settings.get(name)
+            if one and not one.known:
+                yield Fault(f"{one.where}: {name} gets its value when the pod starts", "a value in the object")
 
 
 def nccl_hca(job: Job, limits: Json) -> Faults:
@@ -315,6 +324,8 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
         return
     for rank in job.ranks if shape.pfs and job.fabric else ():
         one = rank.settings.get("NCCL_IB_HCA")
+        if one and not one.known:
+            continue
         how = _mode(job, rank)
         if how == "sriov":
             if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
@@ -354,7 +365,7 @@ def nccl_gid(job: Job, limits: Json) -> Faults:
     shape = job.around.shape
     wanted = shape.nccl_env.get("NCCL_IB_GID_INDEX") if shape else None
     for rank in job.ranks:
-        one = rank.settings.get("NCCL_IB_GID_INDEX")
+        one = rank.known("NCCL_IB_GID_INDEX")
         if one and wanted and one.value not in (wanted, "-1"):
             yield Fault(f"{one.where}: NCCL_IB_GID_INDEX={one.value}", wanted)
 
@@ -364,7 +375,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
     shape = job.around.shape
     ports = {pf.netdev for pf in shape.pfs} if shape else set()
     for rank in job.ranks:
-        one = rank.settings.get("NCCL_SOCKET_IFNAME")
+        one = rank.known("NCCL_SOCKET_IFNAME")
         if one is None or one.value.startswith("^"):
             continue
         on_host = rank.host or _mode(job, rank) == "host"
@@ -387,7 +398,7 @@ def nccl_gdr(job: Job, limits: Json) -> Faults:
     }
     for rank in job.ranks:
         for name, values in off.items():
-            one = rank.settings.get(name)
+            one = rank.known(name)
             if one and one.value.upper() in values:
                 only = name == "NCCL_DMABUF_ENABLE"
                 more = ": only nvidia_peermem is left" if only else ""
@@ -402,7 +413,7 @@ def nccl_place(job: Job, limits: Json) -> Faults:
     for template in job.templates:
         if template.role in (kinds.LAUNCHER, kinds.HEAD, kinds.LEADER, kinds.SUBMITTER):
             for index, one in enumerate(dicts(template.spec.get("containers"))):
-                for name in reading.variables(one):
+                for name in reading.environment(one):
                     told.setdefault(name, template.at(f"spec.containers[{index}].env"))
     for rank in job.ranks:
         told.update({name: one.where for name, one in rank.settings.items() if name not in told})
@@ -423,7 +434,7 @@ def topology(job: Job, limits: Json) -> Faults:
     if shape is None:
         return
     for rank in job.ranks:
-        one = rank.settings.get("NCCL_TOPO_FILE")
+        one = rank.known("NCCL_TOPO_FILE")
         texts = {one.value: f"{one.where}: NCCL_TOPO_FILE"} if one else {}
         for index, volume in enumerate(dicts(rank.template.spec.get("volumes"))):
             source = mapping(volume.get("configMap"))
@@ -664,10 +675,9 @@ CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
     one.__name__: one
     for one in (
         served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
-        host_access,
-        dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_hca, nccl_gid, nccl_interface,
-        nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration, tolerates_all, room, queue,
-        pod_security, sidecar, locality,
+        host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_unread, nccl_hca,
+        nccl_gid, nccl_interface, nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration,
+        tolerates_all, room, queue, pod_security, sidecar, locality,
     )
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""

@@ -186,9 +186,11 @@ def container(document: Any) -> Any:
     return worker(document)["spec"]["containers"][0]
 
 
-def with_env(document: Any, **values: str) -> None:
+def with_env(document: Any, **values: Any) -> None:
     kept = [one for one in container(document)["env"] if one["name"] not in values]
-    container(document)["env"] = kept + env(**values)
+    more = [{"name": name, **value} for name, value in values.items() if isinstance(value, dict)]
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    container(document)["env"] = kept + more + env(**texts)
 
 
 def vfs(document: Any, asked: int, networks: int) -> None:
@@ -326,7 +328,19 @@ WARNINGS: dict[str, tuple[str, Any, str, Around]] = {
         KNOWN, namespaces={"team-a": {"istio-injection": "enabled"}})),
 }  # fmt: skip
 # fmt: on
-CASES = [(name, *row, "error") for name, row in MISTAKES.items()] + [(n, *r, "warning") for n, r in WARNINGS.items()]
+FROM_A_SECRET = {"valueFrom": {"secretKeyRef": {"name": "fabric", "key": "hca"}}}
+UNKNOWN: dict[str, tuple[str, Any, str, Around]] = {
+    "a value of a Secret": ("JobSet", lambda one: with_env(one, NCCL_IB_HCA=FROM_A_SECRET), "nccl-unread", KNOWN),
+    "a value of a variable that has none here": (
+        "Job", lambda one: with_env(one, FABRIC=FROM_A_SECRET, NCCL_IB_HCA="=$(FABRIC)"), "nccl-unread", HOST),
+    "a value of the shell's": ("JobSet", lambda one: container(one).update(
+        command=["sh", "-c", "NCCL_NET=$(cat /etc/fabric) train"]), "nccl-unread", KNOWN),
+}  # fmt: skip
+CASES = [
+    (name, *row, severity)
+    for severity, rows in {"error": MISTAKES, "warning": WARNINGS, "unknown": UNKNOWN}.items()
+    for name, row in rows.items()
+]
 
 
 @pytest.mark.parametrize(
@@ -341,6 +355,17 @@ def test_a_mistake_is_found_by_its_rule_alone(
     assert {(one.id, one.severity) for one in result.findings} == {(f"workload.{rule}", severity)}
     one = result.findings[0]
     assert one.subject == f"{document['kind']} team-a/train" and one.found and one.remedy and not result.clean
+
+
+def test_a_variable_of_another_has_its_value() -> None:
+    """As the kubelet expands it: $(NAME) of a variable before it, and $$ for a dollar."""
+    good, bad, literal = (job("Job", "host") for _ in range(3))
+    with_env(good, PORTS=users_jobs.HOST_HCA, NCCL_IB_HCA="$(PORTS)")
+    assert lint.lint([good], RULES, HOST).clean
+    with_env(bad, PORTS="mlx5_0,mlx5_1", NCCL_IB_HCA="=$(PORTS)")
+    assert [one.id for one in lint.lint([bad], RULES, HOST).findings] == ["workload.nccl-hca"]
+    with_env(literal, NCCL_IB_HCA="=$$(PORTS)")
+    assert "NCCL_IB_HCA==$(PORTS)" in str(lint.lint([literal], RULES, HOST).findings[0].found)
 
 
 def test_torchrun_that_meets_others_may_be_started_by_mpirun() -> None:

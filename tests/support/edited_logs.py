@@ -231,6 +231,8 @@ EDITS = (
               on("node-2:41", r"via NET/IB/(\d+)", lambda found: f"via NET/IB/{15 - int(found[1])}"))),
     Edit(T, "the first rank of node-2 has 15 HCAs, the last has 16", "fail", "NCCL found 15 of 16 HCAs on node-2",
          on("node-2:40", r" \[15\]mlx5_15:1/RoCE", "")),
+    Edit(T, "one rank of node-2 finds no HCA", "fail", "NCCL found 0 of 16 HCAs on node-2",
+         on("node-2:40", r"NET/IB : Using .*", "NET/IB : No device found."), expect={"transport": None}),
     Edit(T, "all HCAs of the hosts are listed, with the management NIC's", "pass", "4 of 4", ON_HOST),
     Edit(T, "node-2 uses the management NIC in place of a rail", "fail", "no channel went over mlx5_5",
          both(ON_HOST, on("node-2", "NET/IB/5/", "NET/IB/2/"))),

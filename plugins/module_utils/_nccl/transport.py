@@ -201,6 +201,9 @@ class Transport:
                 process = self._process(place)
                 process.names.update(devices)
                 process.hcas = names
+        elif text.startswith("NET/IB : No device found"):
+            process = self._process(place)
+            process.hcas = process.hcas or ()
         elif "GPU Direct RDMA" in text:
             said = _GDR.search(text)
             if said and not text.startswith("NET/Socket"):

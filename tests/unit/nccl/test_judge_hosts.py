@@ -88,6 +88,34 @@ def test_the_hosts_that_were_asked_for_are_those_of_the_log():
     assert "nccl-test-a100-worker-7" in got.reason
 
 
+# --- the worst rank ---------------------------------------------------------------------------------------------------
+
+LISTS = "NET/IB : Using .*"
+WORST = {
+    "a channel over TCP": (r"via NET/IB/\d+/GDRDMA", "via NET/Socket/0"),
+    "a channel without GPUDirect RDMA": (r"(via NET/IB/\d+)/GDRDMA$", r"\1"),
+    "TCP was chosen": ("Using network IB", "Using network Socket"),
+    "an HCA less": (r" \[7\]mlx5_7:1/RoCE", ""),
+    "no HCA": (LISTS, "NET/IB : No device found."),
+    "GPUDirect RDMA is off": (LISTS, "NET/IB : GPU Direct RDMA Disabled for HCA 3 'mlx5_3'"),
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("rank", [0, 13, 31])
+@pytest.mark.parametrize("fault", WORST)
+def test_one_ranks_fault_fails_the_run_whoever_prints_last(fault, rank, last):
+    pattern, new = WORST[fault]
+    host, device = divmod(rank, 8)
+    mine = f"node-{host}:{40 + device}:"
+    lines = HEALTHY.split("\n")
+    own = [re.sub(pattern, new, line) for line in lines if line.startswith(mine)]
+    others = [line for line in lines if not line.startswith(mine)]
+    at = next(i for i, line in enumerate(others) if line.startswith("# Out of bounds" if last else "NCCL version"))
+    got = verdict("\n".join([*others[:at], *own, *others[at:]]), transport=None)
+    assert (got.verdict, f"on node-{host}" in got.reason) == ("fail", True), got.reason
+
+
 # --- the way through the network --------------------------------------------------------------------------------------
 
 

@@ -181,10 +181,16 @@ def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list
     return found
 
 
-def usable(profile: Json, operator: str, version: str, chart_values: Json) -> None:
+def bad_rules(entry: Json, mode: str) -> list[Json]:
+    """Those of an operator's bad releases whose fault matters in this mode; in "" each may."""
+    rules = entry["rules"].get("bad", ())
+    return [rule for rule in rules if not mode or mode in rule.get("modes", (mode,))]
+
+
+def usable(profile: Json, operator: str, version: str, chart_values: Json, mode: str = "") -> None:
     """Raises InputError if the release is known as bad, with the releases that may be used instead."""
     entry = profile[operator]
-    rules = entry["rules"].get("bad", ())
+    rules = bad_rules(entry, mode)
     faults = bad_release(rules, version, chart_values)
     if faults:
         known = [one for one in entry["releases"] if not bad_release(rules, one, chart_values)]

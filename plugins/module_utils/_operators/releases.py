@@ -113,6 +113,7 @@ class Asked:
     overrides: chart_values.Overrides = None
     extra: Json = field(default_factory=dict)
     driver: str = ""
+    mode: str = ""
     install: str = "helm"
     registry: str = ""
     pull_secrets: tuple[str, ...] = ()
@@ -145,7 +146,7 @@ def release(
     found = found or faults.attempt(chart, lambda: checked(None)) or chart_values.Values({})
     want = replace(want, values=found.values)
     if asked.install != "existing":
-        faults.attempt(chart, lambda: chart_values.usable(profile, operator, version, found.values))
+        faults.attempt(chart, lambda: chart_values.usable(profile, operator, version, found.values, asked.mode))
     if want.manifest:
         want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
     decision = decide(
@@ -155,7 +156,7 @@ def release(
         install=asked.install,
         now=now,
         resume=asked.resume,
-        bad=entry["rules"].get("bad", ()),
+        bad=chart_values.bad_rules(entry, asked.mode),
         spare=asked.spare,
     )
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.

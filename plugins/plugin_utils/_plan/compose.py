@@ -295,6 +295,7 @@ def _releases(
                 chart_values.tolerations(given.profile[operator], bearing),
             ),
             driver=choice.driver,
+            mode=plan.mode,
             install=plan.install,
             registry=options.image_registry,
             pull_secrets=options.image_pull_secrets,

@@ -241,6 +241,14 @@ def test_bad_releases_are_refused_with_those_that_may_be_used(
         chart_values.usable(profile, operator, other, profile[operator]["values"])
 
 
+@pytest.mark.parametrize(("mode", "refused"), [("sriov", True), ("shared", False)])
+def test_a_fault_of_the_sriov_device_plugin_refuses_its_release_in_its_mode_alone(mode: str, refused: bool) -> None:
+    profile = files.profile("current")
+    asked = releases.Asked("network_operator", {"version": "v25.10.0"}, mode=mode)
+    _release, found = releases.release(asked, profile, [], [], 0.0)
+    assert ["one VF stays missing" in one.found for one in found] == [True] * refused
+
+
 def test_uverbs_release_is_taken_where_mofed_is_off() -> None:
     profile = files.profile("current")
     made = values("current", "gpu_operator", version="v26.3.2").values

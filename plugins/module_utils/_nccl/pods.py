@@ -75,14 +75,14 @@ def unstarted(pod: Json) -> bool:
 
 def disturbance(pod: Json, deleted: bool = True) -> str:
     """What ends the pod from outside (an eviction, a drained or lost node, memory), in the cluster's words; "" if
-    nothing does. ``deleted``: whether its deletion is such an end; a job that ends has its pods deleted."""
+    nothing does. The condition ranks first: whoever evicts a pod writes it before its containers have ended, and it
+    stays when the kubelet adds its own reason and their ends, so that every look gives the same words. ``deleted``:
+    whether its deletion is such an end; a job that ends has its pods deleted."""
     status = pod.get("status", {})
-    if status.get("reason") in _OUTSIDE:
-        return readiness.failure(pod)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return f"{condition.get('reason')}: {condition.get('message', '')}".strip(": ")
-    if any(end.get("reason") in _KILLED for end in _ends(pod)):
+    if status.get("reason") in _OUTSIDE or any(end.get("reason") in _KILLED for end in _ends(pod)):
         return readiness.failure(pod)
     gone = deleted and pod["metadata"].get("deletionTimestamp")
     return "its pod was deleted while the test ran" if gone else ""

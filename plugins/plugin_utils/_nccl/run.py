@@ -87,6 +87,8 @@ class Run(JobObjects):
         self._words: dict[str, str] = {}
         self._dead_since: Optional[float] = None
         self._cut_since: Optional[float] = None
+        self._lost: dict[str, str] = {}
+        """Nodes that were lost when a pod was cut off, and why: one may be back before the test is given up."""
         self._over_since: Optional[float] = None
         self._running_since: Optional[float] = None
         self._reached = False
@@ -257,14 +259,19 @@ class Run(JobObjects):
         blamed = {node: words for node, words in self._disturbed.values() if node}
         why = [f"{name}{f' on {node}' if node else ''}: {words}" for name, (node, words) in self._disturbed.items()]
         if not why:
-            with contextlib.suppress(RdmaError):
-                found = dict(self.client.projected(self.client.path("v1", "Node"), lost_node))
-                used = sorted({*self._places.values(), self._launched})
-                blamed = {name: found[name] for name in used if found.get(name)}
+            blamed = (self._cut_since is not None and self._lost) or self._lost_nodes()
             why = [f"node {name}: {words}" for name, words in blamed.items()]
         if not why:
             return outcome
         return replace(outcome, stage="disturbed", why=listed(why, separator="; "), blamed=blamed)
+
+    def _lost_nodes(self) -> dict[str, str]:
+        """Those of the test whose kubelet is away, and why; {} where nodes cannot be read."""
+        found: dict[str, str] = {}
+        with contextlib.suppress(RdmaError):
+            found = dict(self.client.projected(self.client.path("v1", "Node"), lost_node))
+        used = sorted({*self._places.values(), self._launched})
+        return {name: found[name] for name in used if found.get(name)}
 
     def _ended(self, launcher: Optional[Json], workers: Sequence[Json], status: readiness.Status) -> Optional[Outcome]:
         places = self._places
@@ -333,9 +340,10 @@ class Run(JobObjects):
         goes on speaking is let go on: a kubelet may be away while its containers run."""
         lost = next((pod for pod in pods if cut_off(pod)), None)
         if lost is None or self.tail is None:
-            self._cut_since = None
+            self._cut_since, self._lost = None, {}
             return None
         self._cut_since = self.clock() if self._cut_since is None else self._cut_since
+        self._lost = self._lost or self._lost_nodes()
         if min(self.clock() - self._cut_since, self.tail.quiet) < LOST:
             return None
         text = f"{at(lost)}: its node is lost, and the test has said nothing for {duration(LOST)}"

@@ -328,7 +328,8 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
 
 @pytest.mark.parametrize("quiet", [31.0, 1.0])
 def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quiet: float) -> None:
-    """On real nodes: the kubelet hung with all of its node, mpirun waited for the deadline of half an hour."""
+    """On real nodes: the kubelet hung with all of its node, mpirun waited for the deadline of half an hour. A kubelet
+    that is back when the test is given up has its pods cut off for a while: the node's words are those of before."""
     clock = Clock()
     running = run_of(clock, tmp_path)
     running.run_timeout, running._reached, running._running_since = 1800.0, True, 0.0
@@ -337,11 +338,15 @@ def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quie
     both = [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]
     there = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": both}}
     lost = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": [{**both[0], "status": "False"}, both[1]]}}
+    unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+    nodes = [{"kind": "Node", "metadata": {"name": "b"}, "status": {"conditions": [one]}} for one in (unknown, both[0])]
+    running.client = Api(nodes[0])  # type: ignore[assignment]
     assert running._overdue([RUNNING[0], there], FINE) is None
     assert running._overdue([RUNNING[0], lost], FINE) is None, "it may come back"
     clock.now = 31.0
     assert running._overdue([RUNNING[0], there], FINE) is None
     assert running._overdue([RUNNING[0], lost], FINE) is None, "it was there again"
+    running.client = Api(nodes[1])  # type: ignore[assignment]
     clock.now = 62.0
     outcome = running._overdue([RUNNING[0], lost], FINE)
     if quiet < 30.0:
@@ -349,8 +354,6 @@ def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quie
         return
     assert outcome is not None and outcome.stage == "gone"
     assert outcome.why == "nccl-worker-1 on b: its node is lost, and the test has said nothing for 30s"
-    unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
-    running.client = Api({"kind": "Node", "metadata": {"name": "b"}, "status": {"conditions": [unknown]}})  # type: ignore[assignment]
     outcome = running._from_outside(outcome)
     assert (outcome.stage, outcome.blamed) == ("disturbed", {"b": "not Ready: Kubelet stopped posting node status."})
 
@@ -418,6 +421,55 @@ def test_an_evicted_pod_that_is_gone_at_once_is_named_as_evicted(tmp_path: Path)
     running._note(RUNNING[:1], LAUNCHER)
     (found,) = running._disturbed.items()
     assert f"{found[0]} on {found[1][0]}: {found[1][1]}" == words
+
+
+def full_disk(*, ended: bool) -> Json:
+    """A kubelet evicts: the condition first, its own reason with the phase once the container has ended."""
+    words = "The node was low on resource: ephemeral-storage. Threshold quantity: 42Ki, available: 21Ki. "
+    pod = failed("Evicted", words) if ended else worker("nccl-worker-1", "b", "Running")
+    pod["status"]["conditions"] = condition(RUNNING[1], "TerminationByKubelet", words)["status"]["conditions"]
+    return pod
+
+
+def shut_down(*, ended: bool) -> Json:
+    words = "Pod was terminated in response to imminent node shutdown."
+    pod = failed("Terminated", words) if ended else worker("nccl-worker-1", "b", "Running")
+    pod["status"]["conditions"] = condition(RUNNING[1], "TerminationByKubelet", words)["status"]["conditions"]
+    return pod
+
+
+def drained(*, ended: bool) -> Json:
+    evicted, _words = DISTURBED["drained"]
+    if not ended:
+        return evicted  # type: ignore[no-any-return]
+    return {**evicted, "status": {**worker("nccl-worker-1", "b", "Failed", 137)["status"], **evicted["status"]}}
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (full_disk, "TerminationByKubelet: The node was low on resource: ephemeral-storage."),
+        (shut_down, "TerminationByKubelet: Pod was terminated in response to imminent node shutdown."),
+        (drained, "EvictionByEvictionAPI: Eviction API: evicting"),
+    ],
+)
+@pytest.mark.parametrize("looks", [(False,), (True,), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "gone at once"])
+def test_an_eviction_has_the_same_words_whatever_is_seen_of_it_first(
+    tmp_path: Path, look: Any, words: str, looks: tuple[bool, ...], gone: bool
+) -> None:
+    """A full disk was Evicted or TerminationByKubelet, whichever look was the first."""
+    running = run_of(Clock(), tmp_path)
+    running.tail = object()  # type: ignore[assignment]
+    running._note(RUNNING, LAUNCHER)
+    for ended in looks:
+        if gone:
+            running._note_deleted([look(ended=ended)])
+            running._note(RUNNING[:1], LAUNCHER)
+        else:
+            running._note([RUNNING[0], look(ended=ended)], LAUNCHER)
+    assert running._disturbed["nccl-worker-1"][0] == "b"
+    assert running._disturbed["nccl-worker-1"][1].startswith(words), running._disturbed
 
 
 def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:

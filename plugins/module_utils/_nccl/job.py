@@ -117,6 +117,8 @@ class Test:
     shm_gib: int = 0
     info_from: int = 0
     """Index of the first node whose ranks print INFO lines, where not all may: see ``info_span``."""
+    keep: bool = False
+    """No controller ends the workers, whose files have all of NCCL's lines."""
 
     @property
     def np(self) -> int:
@@ -491,14 +493,17 @@ def volcano_job(test: Test) -> Json:
     """The Volcano Job. minAvailable is the sum of all replicas: with less, Volcano may start half a gang.
 
     A failed or evicted pod ends the job; otherwise it would keep the GPUs. There is no policy for pending pods:
-    Volcano's PodPending timeout deletes the job's Service and recreates its pods.
+    Volcano's PodPending timeout deletes the job's Service and recreates its pods. A job that ends deletes its workers,
+    so one that is kept has no policy.
     """
+    ends = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    aborts = [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}]
     launcher = {
         "name": "launcher",
         "replicas": 1,
         "minAvailable": 1,
         "maxRetry": 1,
-        "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}],
+        "policies": [] if test.keep else ends,
         "template": _launcher_pod(test),
     }
     worker = {
@@ -520,15 +525,15 @@ def volcano_job(test: Test) -> Json:
             "ssh": [],
             "svc": ["--disable-network-policy=true", "--publish-not-ready-addresses=true"],
         },
-        "policies": [{"events": ["PodFailed", "PodEvicted"], "action": "AbortJob"}],
+        "policies": [] if test.keep else aborts,
         "tasks": [launcher, worker],
     }
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": _meta(test, test.name), "spec": spec}
 
 
 def mpi_job(test: Test) -> Json:
-    """The MPIJob: one attempt, and workers are deleted at the end. With a gang the launcher must not wait for the
-    workers, because they wait for it."""
+    """The MPIJob: one attempt, and workers are deleted at the end unless they are kept. With a gang the launcher must
+    not wait for the workers, because they wait for it."""
     launcher, worker = _launcher_pod(test), _worker_pod(test)
     if test.gang:
         for template in (launcher, worker):
@@ -540,7 +545,7 @@ def mpi_job(test: Test) -> Json:
         "sshAuthMountPath": "/root/.ssh",
         "launcherCreationPolicy": "AtStartup" if test.gang else "WaitForWorkersReady",
         "runPolicy": {
-            "cleanPodPolicy": "Running",
+            "cleanPodPolicy": "None" if test.keep else "Running",
             "backoffLimit": 0,
             "activeDeadlineSeconds": _backstop(test),
         },

@@ -77,7 +77,8 @@ class TestRun:
         self.plan = base_run.read_plan(self.args["plan"])
         test, self.launcher = test_of(self.plan, self.entry, self.args, self.collective)
         # where not all nodes may print NCCL's INFO lines, others do at the next run
-        self.test = replace(test, info_from=int(time.time()) % max(len(test.nodes), 1))
+        first = int(time.time()) % max(len(test.nodes), 1)
+        self.test = replace(test, info_from=first, keep=self.args["keep"])
 
     def say(self, line: str) -> None:
         """Prints a progress line with the test's name."""

@@ -160,6 +160,14 @@ def test_mpi_keeps_the_log_of_its_only_try_and_lets_the_gpus_go() -> None:
     assert "ttlSecondsAfterFinished" not in policy
 
 
+def test_the_workers_of_a_job_that_is_kept_outlive_its_end() -> None:
+    """Their files have the lines that the launcher's log leaves out; both controllers deleted them at the end."""
+    kept = job(keep=True)
+    assert main_object(kept, "mpi")["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
+    spec = main_object(kept, "volcano")["spec"]
+    assert [spec["policies"], *(task.get("policies", []) for task in spec["tasks"])] == [[], [], []]
+
+
 def test_gang_and_waiting_for_workers_exclude_each_other() -> None:
     assert main_object(job(), "mpi")["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
     group, gang = nccl_job.objects(job(gang=True), "mpi")[1:]

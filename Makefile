@@ -165,10 +165,10 @@ test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill
 	@$(PYTHON) tools/docs_site
 	@$(PYTHON) tools/ee_check --fresh
 
-# Real nodes: programs and images 10 min once on 2 busy cores. It needs root and Linux; elsewhere it is skipped by name.
+# Real nodes: programs and images 3 min once. It needs root and Linux; elsewhere it is skipped by name.
 test-nodes: setup node-packages ## Real kubelets and containers in namespaces of this machine (root, Linux)
 	@$(SANDBOX) build --kubelets || echo "test-nodes: without programs or images of real nodes its tests are skipped by name"
-	@$(PYTHON) -m pytest tests/integration/nodes -q --durations=10 --durations-min=20
+	@$(PYTHON) -m pytest tests/integration/nodes -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 node-packages:
 	@missing=; \

@@ -45,10 +45,10 @@ class Nccl(Cluster):
         body = json.dumps({"status": {"capacity": values, "allocatable": values}})
         self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
 
-    def left(self) -> list[str]:
+    def left(self, namespace: str = "gpuops-nccl") -> list[str]:
         """What a test must not leave behind: pods, and what is neither being deleted nor owned by what is. The garbage
         collector learns of a new kind only up to 30 s after its definition."""
-        found = self.json("kubectl", "get", self.kinds, "-n", "gpuops-nccl")["items"]
+        found = self.json("kubectl", "get", self.kinds, "-n", namespace)["items"]
         going = {one["metadata"]["uid"] for one in found if "deletionTimestamp" in one["metadata"]}
 
         def stays(one: Any) -> bool:

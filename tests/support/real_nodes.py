@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
 from gpuops_sandbox.kubelets.node import ROOM as DISK
 
 from support.nccl_cluster import Nccl, install_mpi_operator, plan_file
@@ -48,10 +50,18 @@ class Real(Nccl):
         self.kubectl("taint", "node", simulated, "gpuops.sandbox/simulated=true:NoSchedule")
 
     def pod(
-        self, name: str, script: str, node: int = 0, image: str = IMAGE, container: str = "main", **spec: Any
+        self,
+        name: str,
+        script: str,
+        node: int = 0,
+        image: str = IMAGE,
+        container: str = "main",
+        mounts: Sequence[Any] = (),
+        **spec: Any,
     ) -> None:
         """Starts a pod of one container that runs a script of bash, once."""
-        only = {"name": container, "image": image, "command": ["/bin/bash", "-c", script]}
+        only: dict[str, Any] = {"name": container, "image": image, "command": ["/bin/bash", "-c", script]}
+        only["volumeMounts"] = list(mounts)
         self.apply(
             {
                 "apiVersion": "v1",
@@ -112,15 +122,16 @@ def install_ip(tree: Path, folder: Path) -> None:
 
 def amid(cluster: Nccl, what: Callable[[], object], run: Callable[[], Result]) -> Result:
     """The result of ``run``, a test to which ``what`` happens once its table has begun; nothing where it does not."""
-    launcher = ("kubectl", "logs", "-n", "gpuops-nccl", "-l", "gpuops.rdma/role=launcher", "--tail=-1")
     ended = threading.Event()
 
     def happen() -> None:
         while not ended.is_set():
-            if " float " in cluster.done(*launcher).stdout:
-                what()
-                return
+            with contextlib.suppress(ClusterError):
+                if any(" float " in line for pod in pods(cluster, "launcher") for line in log(cluster, pod)):
+                    break
             ended.wait(1)
+        if not ended.is_set():
+            what()
 
     thread = threading.Thread(target=happen)
     thread.start()
@@ -129,6 +140,16 @@ def amid(cluster: Nccl, what: Callable[[], object], run: Callable[[], Result]) -
     finally:
         ended.set()
         thread.join()
+
+
+def pods(cluster: Nccl, role: str) -> list[Any]:
+    """Of the job that runs."""
+    path = cluster.client.path("v1", "Pod", "gpuops-nccl")
+    return cluster.client.list(path, label_selector=f"gpuops.rdma/role={role}")
+
+
+def log(cluster: Nccl, pod: Any) -> Iterator[str]:
+    return cluster.client.log_lines(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -142,12 +163,12 @@ def until(reached: Callable[[], bool]) -> None:
 def fill_disk(real: Real, pod: Any) -> None:
     """Fills the disk of a pod's node until its kubelet evicts the pod; it removes images before, so the disk is filled
     again. Then the disk is as it was."""
-    node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
+    node, uid, role = pod["spec"]["nodeName"], pod["metadata"]["uid"], pod["metadata"]["labels"]["gpuops.rdma/role"]
 
     def evicted() -> bool:
         resize(real, node, full=True)
-        found = real.json("kubectl", "get", "pods", "-A", "--field-selector", f"spec.nodeName={node}")["items"]
-        return [one["status"].get("reason") for one in found if one["metadata"]["uid"] == uid] in ([], ["Evicted"])
+        found = [one for one in pods(real, role) if one["metadata"]["uid"] == uid]
+        return [one["status"].get("reason") for one in found] in ([], ["Evicted"])
 
     try:
         until(evicted)
@@ -166,12 +187,19 @@ def resize(real: Real, node: str, full: bool) -> None:
 
 
 def two_nodes(
-    cluster: Nccl, folder: Path, mode: str = "sriov", mpi: int = 4, memory: int = ROOM["memory"], **more: Any
+    cluster: Nccl,
+    folder: Path,
+    mode: str = "sriov",
+    mpi: int = 4,
+    memory: int = ROOM["memory"],
+    namespace: str = "gpuops-nccl",
+    **more: Any,
 ) -> Path:
     """The plan of an NCCL test of the first two nodes, with an image of this Open MPI. ``memory``: bytes that each node
     has, of which a worker requests a half."""
     path = plan_file(cluster, folder, mode, **{"image": MPI_IMAGES[mpi], **more})
     plan = json.loads(path.read_text())
     plan["nodes"] = [{**node, **ROOM, "memory": memory} for node in plan["nodes"][:2]]
+    plan["namespaces"]["job"] = namespace
     path.write_text(json.dumps(plan))
     return path

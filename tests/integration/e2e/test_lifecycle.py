@@ -283,6 +283,8 @@ def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str)
     played = here.play("site.yml", **asked)
     assert played.verdict == "pass", played.output[-3000:]
     job = {"kind": "MPIJob", "name": played.report["nccl"][0]["name"], "namespace": "gpuops-nccl"}
+    # A user's job has the operator delete them; one that is kept keeps them.
+    here.kubectl("delete", "pods", "-n", job["namespace"], "-l", "gpuops.rdma/role=worker", "--wait")
     pods = here.kubectl("get", "pods", "-n", job["namespace"], "-o", "name").split()
     assert len(pods) == 1 and "-launcher-" in pods[0], pods
     proof = {f"rdma_prove_{key}": value for key, value in job.items()}

@@ -17,6 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.followed import 
 
 DRAIN = 1.0
 """Seconds of silence after the container's end before its log is read to its end once more."""
+CLOSE = 1.0
+"""Seconds after that in which the stream may end or break; a server may never close it."""
 AGAIN = 1.0
 """Seconds before a log is read again whose stream broke."""
 PATIENCE = 30.0
@@ -42,7 +44,8 @@ class Tail:
         self._lock, self._closed, self._ended = threading.Lock(), False, threading.Event()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._out = path.open("w", encoding="utf-8", errors="replace")
-        threading.Thread(target=self._run, name=f"log {pod}", daemon=True).start()
+        self._follower = threading.Thread(target=self._run, name=f"log {pod}", daemon=True)
+        self._follower.start()
 
     @property
     def lost(self) -> str:
@@ -87,10 +90,11 @@ class Tail:
         self._broke = False
 
     def finish(self) -> None:
-        """Takes what is left once the container has ended; a server may never close the stream that is followed."""
+        """Takes what is left once the container has ended. Whether the stream broke decides what may be lost."""
         self._ended.set()
         while time.monotonic() - self._heard < DRAIN:
             time.sleep(0.1)
+        self._follower.join(CLOSE)
         self.close(final=True)
 
     def close(self, final: bool = False) -> None:

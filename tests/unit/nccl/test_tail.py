@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Iterator
 from datetime import timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
@@ -87,8 +90,20 @@ def test_lines_lost_between_a_break_and_a_rotation_are_named(tmp_path: Path) -> 
     )
 
 
-def test_a_file_that_is_empty_after_the_rotation_may_hide_lost_lines(tmp_path: Path) -> None:
-    log = KubeletLog([*numbered(10), CUT, "unseen", ROTATE])
+class LateBreak(KubeletLog):
+    """The container has ended before the broken stream is noticed."""
+
+    def log_lines(self, *args: Any, **named: Any) -> Iterator[str]:
+        try:
+            yield from super().log_lines(*args, **named)
+        except Unreachable:
+            time.sleep(0.3)
+            raise
+
+
+@pytest.mark.parametrize("kind", [KubeletLog, LateBreak])
+def test_a_file_that_is_empty_after_the_rotation_may_hide_lost_lines(tmp_path: Path, kind: type[KubeletLog]) -> None:
+    log = kind([*numbered(10), CUT, "unseen", ROTATE])
     assert taken(log, tmp_path / "a.log")[1].startswith("lines of its log after 2026-11-22T15:00:01.000000Z are lost")
 
 

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
@@ -62,6 +63,8 @@ class Sharing(Use[Wanted]):
         self.options = sharing_plan.Options.of(args)
         self.map_name = args["name"]
         self.restarted: set[str] = set()
+        self.elsewhere: set[str] = set()
+        """Nodes that this task does not select, whose device plugins go too, as this run changed the ClusterPolicy."""
         self.readers: Optional[dict[str, list[Json]]] = None
         table = files.load(files.FILES / "operands.yml")["gpu_operator"]
         self.operand = next(one for one in table if one["app"] == gpu_nodes.PLUGIN)
@@ -131,6 +134,16 @@ class Sharing(Use[Wanted]):
         }
 
     # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def patch_policy(self, spec: Json, note: Optional[Json] = None) -> bool:
+        """Merges ``spec`` into the ClusterPolicy; whether that changed it. The operator then replaces all nodes' device
+        plugins, and a node offers no GPU until its new one has registered."""
+        manual = gpu_operands.at(self.policy["spec"], "daemonsets.updateStrategy") == "OnDelete"
+        running = set() if manual else {one.node for one in self._plugins() if one.status.ready}
+        changed = super().patch_policy(spec, note)
+        if changed:
+            self.elsewhere |= running - {one.name for one in self.members}
+        return changed
 
     def apply(self, wanted: Wanted) -> None:
         """Writes ConfigMaps and ClusterPolicy, MachineSets and node labels, and restarts device plugins that started
@@ -322,17 +335,30 @@ class Sharing(Use[Wanted]):
         changed it, those of all late nodes, as timestamps have whole seconds only."""
         again: set[str] = set()
         self._await_operator()
-        self._replace({one.name for one in wanted.nodes})
+        self._replace({one.name for one in wanted.nodes} | self.elsewhere)
 
         def read() -> dict[str, Status]:
             late = self._states(wanted)
             if not again and any(status.state != READY for status in late.values()):
                 again.add("")
                 self._restart_outdated([name for name, status in late.items() if status.state != READY])
-            return {f"nodes/{name}": status for name, status in late.items()}
+            return {f"nodes/{name}": status for name, status in {**late, **self._restored()}.items()}
 
         remedy = f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager."
-        self.await_state(read, remedy=remedy, count=len(wanted.nodes))
+        self.await_state(read, remedy=remedy, count=len(wanted.nodes) + len(self.elsewhere))
+
+    def _restored(self) -> dict[str, Status]:
+        """Of nodes elsewhere: whether the new device plugin runs there and the node offers GPUs again."""
+        if not self.elsewhere:
+            return {}
+        plugins = {one.node: one.status for one in self._plugins()}
+        found: dict[str, Status] = {}
+        for one in gpu_nodes.members(self.client, [], "", described=False):
+            if one.name in self.elsewhere:
+                found[one.name] = plugins.get(one.name, readiness.pod(None))
+                if found[one.name].ready and not any(is_gpu(key) and n for key, n in one.facts.allocatable.items()):
+                    found[one.name] = Status(WAITING, "it offers no GPU yet")
+        return found
 
     def _states(self, wanted: Wanted) -> dict[str, Status]:
         # What is reverted may be the label that the selector matches.

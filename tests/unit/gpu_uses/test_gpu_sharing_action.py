@@ -395,6 +395,31 @@ def test_a_reverted_configuration_is_waited_for_until_the_device_plugins_are_wit
     assert api.writes == ["Pod/gpu/plugin-0"]
 
 
+def test_nodes_that_a_task_does_not_select_get_their_gpus_back_too(quick: list[float]) -> None:
+    """The operator replaces the device plugins of all nodes when the ClusterPolicy changes."""
+    api = Operator("gpuops-gpu-sharing")
+    other = node("b")
+    other["metadata"]["labels"].update(WHOLE.labels)
+    api.add(other)
+    (mine,) = [one for key, one in api.objects.items() if key.startswith("Pod/")]
+    api.add(copy.deepcopy({**mine, "metadata": {**mine["metadata"], "name": "other"}}))
+    api.objects["Pod/gpu/other"]["spec"]["nodeName"] = "b"
+    run_for_real = Sharing(Task(api), arguments(SPEC, {**slices("time-slicing", 4, "a"), "state": "absent"}))
+    run_for_real.resolve()
+    assert run_for_real.patch_policy({"devicePlugin": {"config": None}})
+    assert run_for_real.elsewhere == {"b"}
+    api.seen_at = api.reads + 2
+    run_for_real._await_operator()
+    run_for_real._replace({"a"} | run_for_real.elsewhere)
+    assert run_for_real._restored()["b"].state == WAITING, "its plugin is not there yet"
+    api.start_plugin()
+    (new,) = [one for key, one in api.objects.items() if key.startswith("Pod/")]
+    new["spec"]["nodeName"] = "b"
+    assert run_for_real._restored()["b"].ready
+    api.objects["Node//b"]["status"]["allocatable"] = {"cpu": "8"}
+    assert run_for_real._restored()["b"].why == "it offers no GPU yet"
+
+
 def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:
     old = Status(WAITING, "made before the ClusterPolicy's change")
     assert waits(WHOLE, node("a"), plugin=old) == "its device plugin: made before the ClusterPolicy's change"

@@ -213,9 +213,15 @@ class View:
     def alone(self) -> list[str]:
         """Nodes that are convicted by their runs alone."""
         enough = stats.enough(self.many)
-        return [
-            name for name, score in self.singles.items() if len(score.slow) > 1 and min(1e9, score.constant) > enough
-        ]
+        return [name for name, score in self.singles.items() if len(score.slow) > 1 and self._by_round(score) > enough]
+
+    def _by_round(self, score: Score) -> float:
+        """Evidence of runs alone for a fault in every run. Those of one round may share what slows it, as nothing else
+        of the block runs alone then to compare with: they count as one."""
+        weights: dict[int, list[float]] = {}
+        for run in score.runs:
+            weights.setdefault(self.at[run.result["id"]], []).append(run.weight)
+        return sum(sum(one) / len(one) for one in weights.values())
 
     @cached_property
     def silent(self) -> list[str]:

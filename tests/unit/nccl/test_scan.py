@@ -205,7 +205,7 @@ def test_slow_alone_is_repeated_then_left_out_of_the_pairs() -> None:
     here = world(2, 8, alone={"n0004"})
     found = run(here)
     assert named(found) == [("node", "n0004")] and "NVLink" in found.convicted[0].found
-    assert [trial.kind for trial in here.ran if "n0004" in trial.nodes] == ["single"] * 3
+    assert [trial.kind for trial in here.ran if "n0004" in trial.nodes] == ["single"] * 5, "in three rounds"
     assert found.counts["pair_runs"] == 8  # its partner got another one
 
 

@@ -26,6 +26,8 @@ GATES = 4
 LINK_RUNS = 5
 """Runs of two good nodes with each other, all slow, that convict the link: an intermittent node is slow in 3 of 3
 with 0.06."""
+ALONE_ROUNDS = 3
+"""Rounds in which a node is slow alone before it is convicted: what slows a block for a while slows two of them."""
 BARELY = 1.0
 """Sum of weights beyond what convicts up to which a node is tested once more."""
 CROWD = 0.6
@@ -213,15 +215,20 @@ class View:
     def alone(self) -> list[str]:
         """Nodes that are convicted by their runs alone."""
         enough = stats.enough(self.many)
-        return [name for name, score in self.singles.items() if len(score.slow) > 1 and self._by_round(score) > enough]
+        rounds = {name: self._by_round(score) for name, score in self.singles.items()}
+        return [
+            name
+            for name, weights in rounds.items()
+            if sum(weight > 0 for weight in weights) >= ALONE_ROUNDS and sum(weights) > enough
+        ]
 
-    def _by_round(self, score: Score) -> float:
-        """Evidence of runs alone for a fault in every run. Those of one round may share what slows it, as nothing else
-        of the block runs alone then to compare with: they count as one."""
+    def _by_round(self, score: Score) -> list[float]:
+        """Mean weight of each round's runs alone: they may share what slows them, and nothing else of the block runs
+        alone then to compare with."""
         weights: dict[int, list[float]] = {}
         for run in score.runs:
             weights.setdefault(self.at[run.result["id"]], []).append(run.weight)
-        return sum(sum(one) / len(one) for one in weights.values())
+        return [sum(one) / len(one) for one in weights.values()]
 
     @cached_property
     def silent(self) -> list[str]:

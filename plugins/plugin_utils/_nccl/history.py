@@ -12,20 +12,29 @@ from pathlib import Path
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
 
 LARGEST = 4 << 20
 """Bytes that are read; older lines are cut off when the file has grown to twice of it."""
 
 
 def read(path: Path) -> list[Json]:
-    """The newest records; lines that cannot be read are passed over. [] when there is no file yet."""
+    """The newest records; [] when there is no file yet. InputError for a line that is no record: without it a result
+    that is worse than usual could pass."""
     try:
         lines = _tail(path).splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise InputError(f"Cannot read the NCCL history {path}: {error.strerror}.") from None
-    return [record for record in map(_record, lines) if record is not None]
+    records = [_record(line) for line in lines]
+    damaged = [line.decode(errors="replace")[:60] for line, record in zip(lines, records) if record is None]
+    if damaged:
+        raise InputError(
+            f"The NCCL history {path} is damaged: {counted(len(damaged), 'line')} of {len(lines)} cannot be read, such "
+            f"as {damaged[0]!r}. Remove what is damaged, or name another file (rdma_nccl_history)."
+        )
+    return [record for record in records if record is not None]
 
 
 def append(path: Path, records: Sequence[Json]) -> None:

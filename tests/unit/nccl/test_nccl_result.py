@@ -156,8 +156,11 @@ def test_a_history_is_kept_and_held_against_later_runs(tmp_path, monkeypatch):
         **answer(content=log(), shape="BM.GPU.H100.8", nodes=2, history=str(path)),
         "changed": False,
     }
-    path.write_text(path.read_text() + "{torn\n\xff\n[1]\n")
-    assert answer(content=log(), **given)["verdict"] == "pass"
+    good = path.read_text()
+    path.write_text(good + "{torn\n\xff\n[1]\n")
+    with pytest.raises(InputError, match=r"history.jsonl is damaged: 3 lines of 9 cannot be read, such as '\{torn'"):
+        answer(content=log(), **given)
+    path.write_text(good)
     monkeypatch.setattr(nccl_result.ActionModule, "check_mode", True)
     before = path.read_bytes()
     assert answer(content=log(), **given)["changed"]

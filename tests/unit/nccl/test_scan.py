@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan import (
     begin,
     record,
 )
+from support import scan_cluster
 
 Json = dict[str, Any]
 RAILS = tuple(Pf(f"0000:{i:02x}:00.0", f"rdma{i}", f"mlx5_{i + 1}", i, i // 2) for i in range(16))
@@ -207,6 +208,15 @@ def test_slow_alone_is_repeated_then_left_out_of_the_pairs() -> None:
     assert named(found) == [("node", "n0004")] and "NVLink" in found.convicted[0].found
     assert [trial.kind for trial in here.ran if "n0004" in trial.nodes] == ["single"] * 5, "in three rounds"
     assert found.counts["pair_runs"] == 8  # its partner got another one
+
+
+@pytest.mark.parametrize("seed", [305184148, 305184185])
+def test_what_slows_a_block_for_two_rounds_names_no_node(seed: int) -> None:
+    """Healthy clusters of the bench in which a node that ran alone again, and again, met two bursts of its block."""
+    cluster = scan_cluster.Cluster(10, 20, seed, 0.04, "bursts")
+    scan = Scan(cluster.nodes, cluster.blocks, str(seed), Limits(depth="quick"), scan_cluster.RAILS)
+    found, _state = scan_cluster.run(scan, cluster)
+    assert found.verdict == "pass", found.reason
 
 
 def test_most_pairs_bad_is_configuration() -> None:

@@ -133,7 +133,7 @@ class Run(JobObjects):
             return self._overdue([], None)
         launcher = next((pod for pod in pods if role(pod) == "launcher"), None)
         workers = [pod for pod in pods if role(pod) == "worker"]
-        self._places.update({pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in workers})
+        self._place(workers)
         self._images.update({pod["metadata"]["name"]: ran for pod in pods if (ran := image(pod))})
         if launcher is not None and self.tail is None and began(launcher):
             shown = Shown(self._say)
@@ -224,6 +224,13 @@ class Run(JobObjects):
             self._shown, self._shown_at = text, self.clock()
 
     # ---- the end
+
+    def _place(self, workers: Sequence[Json]) -> None:
+        """Remembers the workers' nodes; of one that is made anew while the test runs that of before."""
+        for pod in workers:
+            name, uid, node = pod["metadata"]["name"], pod["metadata"].get("uid", ""), pod["spec"].get("nodeName")
+            if node and self._uids.get(name, uid) == uid:
+                self._places[name] = node
 
     def _note(self, workers: Sequence[Json], launcher: Optional[Json]) -> None:
         """Remembers what takes pods from the test: a failed pod at any time, a deleted one while the test runs."""

@@ -99,7 +99,8 @@ def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile:
     verified = here.play("playbooks/verify.yml", report="first", rdma_kubeconfig=verify, **inputs)
     assert verified.verdict == "pass", verified.report.get("reason") or verified.output[-3000:]
     _upgraded(here, **inputs, rdma_gpu_operator_values="dcgmExporter.enabled=false")
-    _teardown_names_any_right(here)
+    # On the hosts' network nothing is left but definitions.
+    _teardown_names_any_right(here, least=16 if mode == "sriov" else 0)
     if mode == "sriov":
         _nothing_is_removed_without(here, "deployments", "gpu-operator")
     teardown = kubeconfig(here, "teardown", manifest(here, "teardown"))
@@ -122,7 +123,7 @@ def _upgraded(here: Site, **inputs: str) -> None:
     assert here.kubectl("get", "secret", "-n", "gpu-operator", "-l", "owner=helm,version=2", "-o", "name")
 
 
-def _teardown_names_any_right(here: Site) -> None:
+def _teardown_names_any_right(here: Site, least: int) -> None:
     """With all that a run made: each right that its removal asks for, taken out."""
     objects = manifest(here, "teardown")
     client = Client.connect({"kubeconfig": str(kubeconfig(here, "teardown", objects))})
@@ -147,7 +148,7 @@ def _teardown_names_any_right(here: Site) -> None:
     # Objects are listed first, each by a right of the whole cluster; who may not list is told no more.
     for lists in (True, False):
         cases = [one for one in dict.fromkeys(asked) if (one.verb == "list") is lists]
-        assert cases, "on the hosts' network little is made: the job"
+        assert len(cases) >= least, cases
         chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, min(len(cases), rights_out.AT_ONCE))
         rights_out.Account(here.sandbox, objects, every).each_is_named(client, chosen, denied)
 

@@ -297,6 +297,10 @@ DISTURBED = {
         {**worker("nccl-worker-1", "d"), "metadata": {**RUNNING[1]["metadata"], "uid": "new"}},
         "nccl-worker-1 on b: its pod was deleted while the test ran",
     ),
+    "made again, without a node yet": (
+        {**worker("nccl-worker-1", ""), "metadata": {**RUNNING[1]["metadata"], "uid": "new"}},
+        "nccl-worker-1 on b: its pod was deleted while the test ran",
+    ),
 }
 
 
@@ -308,10 +312,10 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
     clock = Clock()
     running = run_of(clock, tmp_path)
     running.tail = object()  # type: ignore[assignment]
-    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
-    running._note(RUNNING, LAUNCHER)
     after = [RUNNING[0], *([pod] if pod else [])]
-    running._note(after, LAUNCHER)
+    for workers in (RUNNING, after):
+        running._place(workers)
+        running._note(workers, LAUNCHER)
     ended = worker("l", "c", "Failed", code) if code else LAUNCHER
     gone = readiness.Status("broken", "the Job is Aborted", "stopped")
     clock.now = 1.0

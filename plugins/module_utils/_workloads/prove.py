@@ -149,15 +149,22 @@ def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> 
     if kinds.LAUNCHER not in [one.role for one in found] or not phases <= {"Succeeded", "Failed"}:
         return []
     there = {str(one["metadata"]["name"]) for one in pods}
-    nodes = iter(sorted(_hosts(transports)))
+    gone = [
+        (f"{job['metadata']['name']}-{one.name}-{index}".lower(), one)
+        for one in found
+        for index in range(one.replicas or 0)
+        if _gpus(one.spec)
+    ]
+    gone = [(name, one) for name, one in gone if name not in there]
+    hosts = sorted(_hosts(transports) - {str(mapping(one.get("spec")).get("nodeName")) for one in pods if _ranks(one)})
+    on_host = sum(1 for _name, one in gone if one.spec.get("hostNetwork") is True)
+    # of more hosts than pods nobody knows whose is whose
+    nodes = iter(hosts if len(hosts) <= on_host else ())
     made = []
-    for one in found:
-        for index in range(one.replicas or 0) if _gpus(one.spec) else ():
-            name = f"{job['metadata']['name']}-{one.name}-{index}".lower()
-            if name not in there:
-                meta = {"name": name, "annotations": one.annotations}
-                place = {"nodeName": next(nodes, "")} if one.spec.get("hostNetwork") is True else {}
-                made.append({"metadata": meta, "spec": {**one.spec, **place}, "status": {"phase": "Succeeded"}})
+    for name, one in gone:
+        place = {"nodeName": next(nodes, "")} if one.spec.get("hostNetwork") is True else {}
+        meta = {"name": name, "annotations": one.annotations}
+        made.append({"metadata": meta, "spec": {**one.spec, **place}, "status": {"phase": "Succeeded"}})
     return made
 
 
@@ -201,6 +208,11 @@ def _hosts(transports: Mapping[str, Json]) -> set[str]:
     return {
         str(host) for facts in transports.values() for group in facts.get("by_host") or () for host in group["hosts"]
     }
+
+
+def _ranks(pod: Json) -> bool:
+    """Whether ranks run in it."""
+    return bool(_gpus(mapping(pod.get("spec"))))
 
 
 def _gpus(spec: Json) -> int:

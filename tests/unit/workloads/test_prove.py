@@ -258,6 +258,21 @@ def test_on_the_host_network_the_launcher_names_the_nodes() -> None:
     assert (result["verdict"], [one["node"] for one in result["pods"]]) == ("pass", ["n0", "n1"])
 
 
+def test_on_the_host_network_no_bad_host_is_left_out() -> None:
+    """Hosts were given to the deleted pods in their order, and what was left over was dropped."""
+    replaced = ended([*lines("n0"), *lines("n1"), *lines("n2", net="Socket")], "host", nodes=[node("n2")])
+    assert replaced["verdict"] == "unknown", "a worker was made anew elsewhere: whose is whose is not known"
+
+
+@pytest.mark.parametrize(("second", "verdict"), [({"net": "Socket"}, "fail"), ({}, "pass")])
+def test_the_node_of_a_worker_that_is_left_is_nobody_elses(second: Any, verdict: str) -> None:
+    kept = pod("train-worker-0", "n0", "host", phase="Succeeded")
+    kept["metadata"]["labels"] = {"training.kubeflow.org/job-name": "train"}
+    result = ended([*lines("n0"), *lines("n1", **second)], "host", nodes=[kept])
+    assert result["verdict"] == verdict, result
+    assert [(one["pod"], one["node"]) for one in result["pods"]] == [("train-worker-0", "n0"), ("train-worker-1", "n1")]
+
+
 OF_OKE = {"inst-0": "10.140.0.1", "inst-1": "10.140.0.2"}
 """What a host's system is called -> its node."""
 

@@ -49,7 +49,8 @@ class Restart:
         self, client: Client, plan: Plan, nodes: Sequence[str], say: Callable[[str], None], timeout: float
     ) -> None:
         self.client, self.plan, self.nodes, self.say, self.timeout = client, plan, nodes, say, timeout
-        self.vfs = _Vfs(self._offered())
+        planned = {node.name: number for node in plan.nodes if (number := plan.offered(node.vfs))}
+        self.vfs = _Vfs(self._offered(), planned)
 
     def anew(self, read: Callable[[], Mapping[str, Json]]) -> None:
         """Deletes the plugin's pods on the nodes, and waits for new ones that are Ready, and for the VFs of all the
@@ -105,11 +106,13 @@ class Restart:
 
 class _Vfs:
     """Whether nodes have their VFs back: as many as were allocatable before, or as the kubelet knows of where there
-    were none, since a killed run has taken them. The old number counts only if it fell meanwhile, or still stands
-    REPORTED seconds after the plugin was ready: until then it may be of before the restart."""
+    were none, since a killed run has taken them; but no more than are ``planned``, since a plugin that chose by device
+    id alone offered the management NIC's too. The old number counts only if it fell meanwhile, or still stands REPORTED
+    seconds after the plugin was ready: until then it may be of before the restart."""
 
-    def __init__(self, before: Mapping[str, tuple[int, int]]) -> None:
-        self.wanted = {node: allocatable or capacity for node, (allocatable, capacity) in before.items()}
+    def __init__(self, before: Mapping[str, tuple[int, int]], planned: Mapping[str, int]) -> None:
+        had = {node: allocatable or capacity for node, (allocatable, capacity) in before.items()}
+        self.wanted = {node: min(number, planned.get(node, number)) for node, number in had.items()}
         self.counts: dict[str, int] = {}
         self.fell: set[str] = set()
         self.since: dict[str, float] = {}

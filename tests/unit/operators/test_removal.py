@@ -6,6 +6,7 @@ when a node counts as having them back."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Leftover,
     Namespaces,
+    Node,
     ObjectName,
     Plan,
     Resources,
@@ -73,11 +75,12 @@ class Kubelet(Api):
         return super().delete(path, dry_run, **more)
 
 
-def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 100.0) -> int:
+def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 100.0, vfs: int = 0) -> int:
     """The second in which the node's VFs are noted as handed over."""
     monkeypatch.setattr(device_plugins, "time", api)
     leftover = Leftover(ObjectName("apps/v1", "DaemonSet", NET, OLD), "network_operator", "x", "y", True)
     plan = Plan(mode="sriov", leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
+    plan = dataclasses.replace(plan, nodes=(Node("n0", "BM.GPU.H100.8", vfs=vfs),)) if vfs else plan
     removal.Removal(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
     assert api.objects[f"DaemonSet/{NET}/{OLD}"]["metadata"]["annotations"][removal.DONE] == "n0"
     return api.now
@@ -90,6 +93,14 @@ def test_a_count_of_before_the_restart_is_no_proof(monkeypatch: pytest.MonkeyPat
     assert handed_over(Kubelet(16, 0, 0, 16), monkeypatch) == 3
     # Restarted between two of its reports, it never says 0.
     assert handed_over(Kubelet(16), monkeypatch) == device_plugins.REPORTED
+
+
+@pytest.mark.parametrize("counts", [(17, 17, 16), (17, 17, 0, 16)])
+def test_a_plugin_that_offered_the_management_nics_vf_is_replaced_by_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
+    """The guide's plugin chooses by device id alone."""
+    assert handed_over(Kubelet(*counts), monkeypatch, vfs=16) >= 2
 
 
 def test_a_run_that_was_killed_between_the_two_plugins_waits_for_the_vfs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,13 +150,13 @@ def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> 
         return []
     there = {str(one["metadata"]["name"]) for one in pods}
     gone = [
-        (f"{job['metadata']['name']}-{one.name}-{index}".lower(), one)
+        (name, one)
         for one in found
         for index in range(one.replicas or 0)
-        if _gpus(one.spec)
+        if _gpus(one.spec) and (name := f"{job['metadata']['name']}-{one.name}-{index}".lower()) not in there
     ]
-    gone = [(name, one) for name, one in gone if name not in there]
-    hosts = sorted(_hosts(transports) - {str(mapping(one.get("spec")).get("nodeName")) for one in pods if _ranks(one)})
+    ranks = [spec for one in pods if _gpus(spec := mapping(one.get("spec")))]
+    hosts = sorted(_hosts(transports) - {str(spec.get("nodeName")) for spec in ranks})
     on_host = sum(1 for _name, one in gone if one.spec.get("hostNetwork") is True)
     # of more hosts than pods nobody knows whose is whose
     nodes = iter(hosts if len(hosts) <= on_host else ())
@@ -208,11 +208,6 @@ def _hosts(transports: Mapping[str, Json]) -> set[str]:
     return {
         str(host) for facts in transports.values() for group in facts.get("by_host") or () for host in group["hosts"]
     }
-
-
-def _ranks(pod: Json) -> bool:
-    """Whether ranks run in it."""
-    return bool(_gpus(mapping(pod.get("spec"))))
 
 
 def _gpus(spec: Json) -> int:

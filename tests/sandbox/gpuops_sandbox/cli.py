@@ -430,6 +430,8 @@ def _exec(options: argparse.Namespace) -> int:
     sandbox = _sandbox(options)
     sandbox.spec()
     os.environ.update(sandbox.environment())
+    # The lines after Next are of the environment's Ansible.
+    os.environ["PATH"] += f"{os.pathsep}{Path(sys.executable).parent}"
     try:
         os.execvp(options.command[0], options.command)
     except OSError as error:

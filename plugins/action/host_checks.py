@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
@@ -34,7 +34,7 @@ class ActionModule(RdmaAction):
         """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
         ``fail_on_findings`` is set."""
         if args["source"] == "inventory":
-            given = Plan(mode=args["mode"], profile=args["profile"], site_shapes=known.site(args))
+            given = Plan(mode=Mode(args["mode"]), profile=args["profile"], site_shapes=known.site(args))
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")

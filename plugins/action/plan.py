@@ -39,12 +39,12 @@ class ActionModule(RdmaAction):
         site = faults.attempt("rdma_shapes_dir", functools.partial(known.site, args)) or {}
         shapes = files.shapes(site)
         with ThreadPoolExecutor(max_workers=1) as beside:
-            reading = beside.submit(plan_survey.survey, self.client, options.mode)
+            reading = beside.submit(plan_survey.survey, self.client, options.rdma_mode)
             facts = NodeBook(self.client, dest.parent, shapes).facts()
             survey = reading.result()
         if options.install == "oke_addon":
             survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
-        if left.applies(options.install, options.mode):
+        if left.applies(options.install, options.rdma_mode):
             survey = dataclasses.replace(survey, left=left.look(self.client))
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)

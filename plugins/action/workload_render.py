@@ -24,7 +24,7 @@ class ActionModule(RdmaAction):
             "changed": False,
             "objects": [reference(one).replace(f"{wanted.namespace}/", "") for one in objects],
             "nodes": wanted.nodes,
-            "mode": wanted.fabric.mode,
+            "mode": str(wanted.fabric.mode),
             "missing": [word for word in (render.IMAGE, render.COMMAND) if word in text],
         }
         if not args["dest"]:

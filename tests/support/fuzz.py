@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import lint
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules, summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds, topology
@@ -294,7 +294,7 @@ def host_rules(rng: Random) -> None:
     if narrow:
         document["gpus"][3]["width"] = 8
     document = tree(rng, document, () if narrow else ODD)
-    found = rules.judge(_rules(), document, shape, mode="sriov", profile=files.profile("current"))
+    found = rules.judge(_rules(), document, shape, mode=Mode.SRIOV, profile=files.profile("current"))
     summary.summary(document, found, shape, "sriov")
     if narrow and summary.verdict(found) == "pass":
         raise Broken("a host with a narrow GPU link passes")
@@ -315,7 +315,7 @@ def probe(rng: Random) -> None:
         changed[name] = new.encode("utf-8", "replace")
     document = host_memory.probe(changed, like=like)
     json.dumps(document)
-    rules.judge(_rules(), document, shape, mode="sriov", profile=files.profile("current"))
+    rules.judge(_rules(), document, shape, mode=Mode.SRIOV, profile=files.profile("current"))
 
 
 # --- other readers ----------------------------------------------------------------------------------------------------

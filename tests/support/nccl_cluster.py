@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 
@@ -96,7 +96,7 @@ def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> 
         Node(name, SHAPE, locality=Locality(local_block=f"block{i // BLOCK}")) for i, name in enumerate(cluster.nodes())
     )
     plan = Plan(
-        mode=mode,
+        mode=Mode(mode),
         launcher="mpi",
         resources=Resources(vf="nvidia.com/sriov_rdma_vf"),
         nodes=nodes,

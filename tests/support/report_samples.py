@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Mode, NcclRun, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Decision,
     NcclTest,
@@ -80,7 +80,7 @@ def plan(nodes: Sequence[Node], **changes: Any) -> Plan:
         platform="oke",
         server_version="v1.34.1",
         profile="current",
-        mode="sriov",
+        mode=Mode.SRIOV,
         launcher="mpi",
         install="helm",
         resources=Resources(GPU, VF),
@@ -162,7 +162,7 @@ def simulated(nodes: list[str], of: str = SHAPE, slow: float = 1.0, max_bytes: i
 @functools.cache
 def _checked(name: str, faults: tuple[str, ...]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     document = host_memory.probe(host_trees.tree(host_trees.Host(SHAPE, name=name, faults=faults)))
-    judge = Judge(Plan(mode="sriov", profile="current"), (), ())
+    judge = Judge(Plan(mode=Mode.SRIOV, profile="current"), (), ())
     summary, findings, _document = judge(name, document, shape())
     return summary, to_dict(findings)
 

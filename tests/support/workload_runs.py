@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     NcclTest,
     Node,
@@ -87,7 +87,7 @@ def cluster(*objects: Json, serves: tuple[str, ...] = (V2, "topology.volcano.sh/
 
 
 def placement_ran(api: Api, folder: Path, *, check: bool = False, **given: Any) -> Json:
-    plan = Plan(mode="sriov", shapes={H100: PlannedShape(4)}, tests=(NcclTest("t", H100),))
+    plan = Plan(mode=Mode.SRIOV, shapes={H100: PlannedShape(4)}, tests=(NcclTest("t", H100),))
     (folder / "plan.json").write_text(json.dumps(to_dict(plan)))
     task = Task(api, check)
     return Placing(task, arguments(PLACEMENT_SPEC, {"plan": str(folder / "plan.json"), **given})).run()

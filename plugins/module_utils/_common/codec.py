@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from enum import EnumMeta
 from typing import Any, Callable, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
@@ -47,6 +48,8 @@ def _reader(hint: Any) -> _Reader:
         return lambda value: value
     if hasattr(hint, "__dataclass_fields__"):
         return _record(hint)
+    if isinstance(hint, EnumMeta):
+        return functools.partial(_choice, hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple:  # of one type and any length
         return functools.partial(_list, _reader(parts[0]))
@@ -128,6 +131,13 @@ def _scalar(kind: Any, value: Any) -> Any:
     if value.__class__ is kind or (kind is float and value.__class__ is int):  # True is no integer here
         return value
     raise _Misfit(f"{_shown(value)} is not null") if kind is type(None) else _wrong(value, kind)
+
+
+def _choice(kind: Any, value: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise _Misfit(f"{_shown(value)} is not {' or '.join(repr(one.value) for one in kind)}") from None
 
 
 def _wrong(value: Any, kind: Any) -> _Misfit:

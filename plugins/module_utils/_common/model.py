@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Optional
 
 Json = dict[str, Any]
@@ -91,7 +92,7 @@ def to_dict(value: Any) -> Any:
         return [to_dict(item) for item in value]
     if isinstance(value, dict):
         return {key: to_dict(item) for key, item in value.items()}
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 _SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key|tls_?key", re.IGNORECASE)
@@ -253,6 +254,39 @@ class Shape:
         """Whether a VF of the management NIC has the device id of the RDMA VFs, so that they must be selected by
         rootDevices."""
         return any(nic.vf_id == self.vf_id for nic in self.vcn if self.vf_id)
+
+
+class Mode(Enum):
+    """How pods reach the RDMA ports of their node; its text is that of ``rdma_mode``, "" without RDMA."""
+
+    NONE = ""
+    SRIOV = "sriov"
+    """VFs in the pod's own network."""
+    SHARED = "shared"
+    """The host's ports, by the RDMA shared device plugin."""
+    HOST = "host"
+    """The host's ports, by its network and /dev/infiniband."""
+
+    def __bool__(self) -> bool:
+        return self is not Mode.NONE
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def vfs(self) -> bool:
+        """Whether pods get VFs."""
+        return self is Mode.SRIOV
+
+    @property
+    def by_plugin(self) -> bool:
+        """Whether a device plugin of the Network Operator gives pods their RDMA devices."""
+        return self in (Mode.SRIOV, Mode.SHARED)
+
+    def on_host(self, shape: Shape) -> bool:
+        """Whether pods reach the shape's ports on the host's network only: a GID of RoCE is of a network device, which
+        in mode shared the host keeps. InfiniBand addresses the port itself."""
+        return self is Mode.HOST or (self is Mode.SHARED and shape.link_layer != INFINIBAND)
 
 
 def node_terms(shapes: Iterable[Shape]) -> list[Json]:

@@ -14,7 +14,13 @@ from typing import Any, Callable, Optional, TypeVar
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.codec import decode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SHARED_SLOTS, Finding, Json, Locality
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    SHARED_SLOTS,
+    Finding,
+    Json,
+    Locality,
+    Mode,
+)
 
 T = TypeVar("T")
 SCHEMA_VERSION = 2
@@ -390,7 +396,7 @@ class Plan:
     platform: str = ""
     server_version: str = ""
     profile: str = ""
-    mode: str = ""
+    mode: Mode = Mode.NONE
     expect_transport: str = "rdma"
     """What must carry NCCL's data between nodes: rdma or socket."""
     launcher: str = ""
@@ -452,12 +458,7 @@ class Plan:
     @property
     def operators(self) -> tuple[str, ...]:
         """Names of the releases that provide a node's devices; the batch system is not among them."""
-        return ("gpu_operator", "network_operator") if self.by_plugin else ("gpu_operator",)
-
-    @property
-    def by_plugin(self) -> bool:
-        """Whether a device plugin of the Network Operator gives pods their RDMA devices (modes sriov and shared)."""
-        return self.mode in ("sriov", "shared")
+        return ("gpu_operator", "network_operator") if self.mode.by_plugin else ("gpu_operator",)
 
     @property
     def has_gpu_operator(self) -> bool:
@@ -473,7 +474,7 @@ class Plan:
     @property
     def way(self) -> str:
         """How the tests' pods reach each other: the mode, or ``socket``. Results of another way are not comparable."""
-        return self.expect_transport if self.sockets else self.mode
+        return self.expect_transport if self.sockets else str(self.mode)
 
     def require_rdma(self, what: str) -> None:
         """InputError if the run is one without RDMA, which ``what`` is about."""
@@ -485,7 +486,7 @@ class Plan:
 
     def offered(self, vfs: Optional[int]) -> Optional[int]:
         """How many of ``resources.vf`` a node with so many VFs offers in this mode; None if ``vfs`` is unknown."""
-        return {"sriov": vfs, "shared": SHARED_SLOTS}.get(self.mode or "sriov", 0)
+        return {Mode.SHARED: SHARED_SLOTS, Mode.HOST: 0}.get(self.mode, vfs)
 
     @property
     def network(self) -> str:

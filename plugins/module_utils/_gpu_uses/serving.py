@@ -33,7 +33,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import NAME_LABEL, ROLE_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
@@ -226,7 +226,7 @@ class Serving:
     def fabric(self) -> Fabric:
         """What a pod needs of its node."""
         return Fabric(
-            mode="host" if self.host else "sriov" if self.vfs else "",
+            mode=Mode.HOST if self.host else Mode.SRIOV if self.vfs else Mode.NONE,
             gpus=self.gpus,
             vfs=self.vfs,
             gpu_resource=self.gpu_resource,

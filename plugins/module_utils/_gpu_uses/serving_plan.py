@@ -107,7 +107,7 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
     env = {**dataclasses.replace(test.fabric, topology="").nccl, **found.env}
     env = {name: value for name, value in env.items() if name not in OF_THE_TEST}
     network = test.network if "/" in test.network else f"{test.namespace}/{test.network}"
-    sriov = test.mode == "sriov"
+    sriov = test.mode.vfs
     changed = dataclasses.replace(
         found,
         vfs=test.vfs_per_node if sriov else 0,

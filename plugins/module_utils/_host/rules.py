@@ -21,7 +21,7 @@ from typing import Any, Optional, Union
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Finding, Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 STAGE = "host_checks"
@@ -137,7 +137,7 @@ class Missing(Exception):
 class Host:
     document: Json
     shape: Shape
-    mode: str
+    mode: Mode
     profile: Json
     driver: str
     ofed: str
@@ -146,11 +146,6 @@ class Host:
     def get(self, path: str) -> Any:
         """A fact by its path in the document; ``Missing`` if it is null or absent."""
         return _at(self.document, path, path)
-
-    @property
-    def sriov(self) -> bool:
-        """Whether the plan's mode is ``sriov``."""
-        return self.mode == "sriov"
 
     @property
     def virtual(self) -> bool:
@@ -310,10 +305,13 @@ RDMA_RULES = (
 )
 """Rules of other groups that are about RDMA."""
 SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
-    "mode-host": (lambda host: not host.sriov, "only mode sriov uses VFs"),
-    "mode-sriov": (lambda host: host.sriov, "mode sriov uses VFs"),
-    "host-network": (lambda host: not host.sriov, "pods on the host network see the host's devices in both modes"),
-    "not-shared": (lambda host: host.mode != "shared", "only the RDMA shared device plugin refuses exclusive ones"),
+    "mode-host": (lambda host: not host.mode.vfs, "only mode sriov uses VFs"),
+    "mode-sriov": (lambda host: host.mode.vfs, "mode sriov uses VFs"),
+    "host-network": (lambda host: not host.mode.vfs, "pods on the host network see the host's devices in both modes"),
+    "not-shared": (
+        lambda host: host.mode is not Mode.SHARED,
+        "only the RDMA shared device plugin refuses exclusive ones",
+    ),
     "virtual": (lambda host: host.virtual, "a virtual machine has the hypervisor's"),
     "infiniband": (
         lambda host: host.shape.link_layer == INFINIBAND,
@@ -841,7 +839,7 @@ def nic_firmware(host: Host) -> Answer:
 
 def nic_names(host: Host) -> Answer:
     """In modes shared and host, the RDMA device of each port has the name that the shape gives it."""
-    if host.sriov:
+    if host.mode.vfs:
         return Skip("in mode sriov pods use VFs, which have other names")
     wanted = {pf.pci: pf.hca for pf in host.shape.pfs}
     return _ports(host, lambda port: _other(_field(port, "functions", "hca"), wanted[port["pci"]]), host.shape.host_hca)
@@ -977,7 +975,7 @@ def rdma_uverbs(host: Host) -> Answer:
     with_device = sum(item["hca"] is not None for item in here)
     if number < with_device:
         return Bad(f"{number} uverbs devices for {with_device} PFs and VFs", f">= {with_device}")
-    _all_there("functions", host.ports(), *([host.vfs()] if host.sriov else []))
+    _all_there("functions", host.ports(), *([host.vfs()] if host.mode.vfs else []))
     known = {item["pci"] for item in here}
     lost = [] if host.virtual else [nic.netdev for nic in host.shape.vcn if nic.pci not in known]
     if lost:
@@ -1087,7 +1085,7 @@ def results(
     document: Json,
     shape: Shape,
     *,
-    mode: str,
+    mode: Mode,
     profile: Json,
     driver: str = "auto",
     ofed: str = "auto",
@@ -1109,7 +1107,7 @@ def results(
     return [_without_effects(result, found) for result in found.values()]
 
 
-def judge(rules: Table, document: Json, shape: Shape, *, mode: str, profile: Json, **how: Any) -> list[Finding]:
+def judge(rules: Table, document: Json, shape: Shape, *, mode: Mode, profile: Json, **how: Any) -> list[Finding]:
     """Findings of rules that fail or are unknown, worst first. Parameters and errors as for ``results``."""
     subject = str(document.get("host") or "host")
     found = results(rules, document, shape, mode=mode, profile=profile, **how)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 
@@ -50,7 +50,7 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(kept, key=lambda item: _SEVERITIES.index(item.severity))
 
 
-def summary(document: Optional[Json], findings: Sequence[Finding], shape: Optional[Shape], mode: str) -> Json:
+def summary(document: Optional[Json], findings: Sequence[Finding], shape: Optional[Shape], mode: Mode) -> Json:
     """``{verdict, shape, driver, ofed, gpudirect, vfs, links, rule, remedy, boot_id, seconds}``; "" = not known.
 
     ``vfs`` and ``links`` are ``k/N`` over the shape's RDMA ports; ``vfs`` is ``-`` in mode host. ``rule`` and
@@ -66,7 +66,7 @@ def summary(document: Optional[Json], findings: Sequence[Finding], shape: Option
     }
 
 
-def _whole_facts(document: Json, shape: Optional[Shape], mode: str) -> Json:
+def _whole_facts(document: Json, shape: Optional[Shape], mode: Mode) -> Json:
     """``_facts``, of a damaged document those of an empty one: its findings say what cannot be read."""
     try:
         return _facts(document, shape, mode)
@@ -74,14 +74,14 @@ def _whole_facts(document: Json, shape: Optional[Shape], mode: str) -> Json:
         return _facts({}, shape, mode)
 
 
-def _facts(document: Json, shape: Optional[Shape], mode: str) -> Json:
+def _facts(document: Json, shape: Optional[Shape], mode: Mode) -> Json:
     driver, stack = document.get("driver") or {}, document.get("nic_stack") or {}
     kind = str(stack.get("kind") or "")
     return {
         "driver": _words(driver.get("version"), driver.get("module")) or str(driver.get("origin") or ""),
         "ofed": _words(kind, stack.get("version") if kind not in ("", "none") else ""),
         "gpudirect": str((document.get("gpudirect") or {}).get("path") or ""),
-        "vfs": "-" if mode != "sriov" else _vfs(document, shape),
+        "vfs": "-" if not mode.vfs else _vfs(document, shape),
         "links": _links(document, shape),
         "boot_id": str(document.get("boot_id") or ""),
         "seconds": document.get("seconds") or 0,

@@ -12,14 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
-MODES = ("sriov", "shared", "host")
-"""``sriov``: VFs in the pod's own network. ``shared``: the host's ports, by the RDMA shared device plugin. ``host``:
-the host's ports, by its network and /dev/infiniband."""
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
 """A worker's requests per GPU, if the nodes have them: for NCCL's proxy threads, and its buffers in host memory."""
 GIB = 1 << 30
@@ -32,9 +29,9 @@ CONF = "/etc/nccl.conf"
 
 @dataclass(frozen=True)
 class Fabric:
-    """One pod's share of a node. ``mode`` "" = GPUs without RDMA."""
+    """One pod's share of a node."""
 
-    mode: str = "sriov"
+    mode: Mode = Mode.SRIOV
     gpus: int = 8
     vfs: int = 0
     gpu_resource: str = "nvidia.com/gpu"
@@ -42,7 +39,7 @@ class Fabric:
     network: str = "rdma-vf"
     """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
     host_network: bool = False
-    """Mode shared: on the host's network, see ``needs_host_network``."""
+    """Mode shared: on the host's network, see ``Mode.on_host``."""
     cpus: int = 0
     """Cores that it requests; 0 = none."""
     memory_gib: int = 0
@@ -77,12 +74,12 @@ class Fabric:
     @property
     def attached(self) -> int:
         """Number of VFs of the pod."""
-        return self.vfs if self.mode == "sriov" else 0
+        return self.vfs if self.mode.vfs else 0
 
     @property
     def on_host(self) -> bool:
         """Whether the pod is on the host's network."""
-        return self.mode == "host" or (self.mode == "shared" and self.host_network)
+        return self.mode is Mode.HOST or (self.mode is Mode.SHARED and self.host_network)
 
     def annotations(self) -> dict[str, str]:
         """One network per VF; {} where the pod has none."""
@@ -91,7 +88,7 @@ class Fabric:
     def resources(self, **more: str) -> Json:
         """Requests and limits of the container; ``more`` requests besides."""
         devices = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
-        if self.attached or self.mode == "shared":
+        if self.attached or self.mode is Mode.SHARED:
             devices[self.vf_resource] = str(self.attached or 1)
         room = {"cpu": str(self.cpus)} if self.cpus else {}
         room.update({"memory": f"{self.memory_gib}Gi"} if self.memory_gib else {})
@@ -103,14 +100,14 @@ class Fabric:
         if not self.mode:
             return {}
         locked: Json = {"capabilities": {"add": ["IPC_LOCK"]}}
-        return {**locked, "privileged": True} if self.mode == "host" else locked
+        return {**locked, "privileged": True} if self.mode is Mode.HOST else locked
 
     def mounts(self) -> list[Json]:
         """volumeMounts of the container."""
         found = [{"name": "shm", "mountPath": "/dev/shm"}] if self.shm_gib else []
         if self.topology:
             found.append({"name": "topology", "mountPath": TOPOLOGY})
-        if self.mode == "host":
+        if self.mode is Mode.HOST:
             found.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
         return found
 
@@ -120,7 +117,7 @@ class Fabric:
         found: list[Json] = [shm] if self.shm_gib else []
         if self.topology:
             found.append({"name": "topology", "configMap": {"name": self.topology}})
-        if self.mode == "host":
+        if self.mode is Mode.HOST:
             found.append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
         return found
 
@@ -136,16 +133,10 @@ class Fabric:
         return found
 
 
-def needs_host_network(mode: str, shape: Shape) -> bool:
-    """Whether pods reach the shape's ports on the host's network only: a GID of RoCE is of a network device, which in
-    mode shared the host keeps. InfiniBand addresses the port itself."""
-    return mode == "host" or (mode == "shared" and shape.link_layer != INFINIBAND)
-
-
 def of_plan(plan: Plan) -> Json:
     """Fields of Fabric, and of a test's job, that are the same for all pods of a plan."""
     return {
-        "mode": "" if plan.sockets else plan.mode,
+        "mode": Mode.NONE if plan.sockets else plan.mode,
         "gpu_resource": plan.resources.gpu,
         "vf_resource": plan.resources.vf,
         "network": plan.network,

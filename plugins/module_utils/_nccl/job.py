@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
@@ -66,8 +66,7 @@ class Test:
     nodes: tuple[str, ...]
     gpus_per_node: int
     image: str
-    mode: str = "sriov"
-    """"" = without RDMA, over TCP sockets between nodes."""
+    mode: Mode = Mode.SRIOV
     vfs_per_node: int = 0
     gpu_resource: str = "nvidia.com/gpu"
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
@@ -617,15 +616,13 @@ def check(test: Test, launcher: str) -> None:
     faults = []
     if launcher not in LAUNCHERS:
         faults.append(f"launcher {launcher!r} is unknown; known: {', '.join(LAUNCHERS)}")
-    if test.mode not in (*fabric.MODES, ""):
-        faults.append(f"mode {test.mode!r} is unknown; known: {', '.join(fabric.MODES)}")
     if test.collective not in PROGRAMS:
         faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")
     if not test.nodes or len(set(test.nodes)) != len(test.nodes):
         faults.append("it needs at least one node, each given once")
     if test.gpus_per_node < 1:
         faults.append(f"{test.gpus_per_node} GPUs per node")
-    if test.mode == "sriov" and test.vfs_per_node < 1:
+    if test.mode.vfs and test.vfs_per_node < 1:
         faults.append("mode sriov needs at least one VF per node")
     if nccl_env(test).get("NCCL_ALGO", "").lower() == "auto":
         faults.append("NCCL_ALGO=auto is not a value that NCCL knows; leave it empty for NCCL's own choice")

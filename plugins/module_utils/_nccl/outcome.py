@@ -114,7 +114,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
         "transport": "rdma" if test.mode else SOCKET,
         "info_ranks": info_ranks(test),
         "checked": True,
-        "mode": test.mode,
+        "mode": str(test.mode),
         "settings": felt(test, table),
         "silenced": settings.silenced(test.settings),
     }

@@ -31,7 +31,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import (
     GIB,
     Fabric,
     least,
-    needs_host_network,
     of_plan,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
@@ -253,7 +252,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
     env = {"PEER": peer, "RAILS": rails, "MEMORY": memory(test, node)}
-    alone = needs_host_network(test.fabric.mode, shape)
+    alone = test.fabric.mode.on_host(shape)
     own = replace(test.fabric, gpus=shape.gpu_count, vfs=shape.vf_count, host_network=alone)
     meta: Json = {"name": f"{test.files}-{number}-{role}", "namespace": test.namespace, "labels": _labels(test)}
     if own.annotations():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
@@ -28,6 +28,11 @@ class Options(plan.Options):
             if isinstance(value, list):
                 given[name] = tuple(value)
         return cls(**given)
+
+    @property
+    def rdma_mode(self) -> Mode:
+        """``mode``, typed."""
+        return Mode(self.mode)
 
     @property
     def sockets(self) -> bool:

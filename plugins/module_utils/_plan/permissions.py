@@ -96,12 +96,12 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     yield "list watch", "nvidia.com", "clusterpolicies", ""
     if plan.install == "helm":
         yield "list", "", "secrets", ""
-    if plan.by_plugin:
+    if plan.mode.by_plugin:
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list watch", "", "configmaps", plan.namespaces.network_operator
     if plan.restart_plugin:
         yield "delete", "", "pods", plan.namespaces.network_operator
-    if plan.mode == "sriov":
+    if plan.mode.vfs:
         if versions.minor(plan.server_version) >= SERVICE_CIDRS:
             yield "list", "networking.k8s.io", "servicecidrs", ""
         yield "list", "nv-ipam.nvidia.com", "ippools", ""
@@ -110,7 +110,7 @@ def _reads(plan: Plan) -> Iterator[Rule]:
         yield "list watch", "nv-ipam.nvidia.com", "ippools", plan.namespaces.network_operator
     if plan.driver == "operator":
         yield "get", "", "pods/log", plan.namespaces.gpu_operator
-    if plan.mode == "sriov" and plan.set_netns:
+    if plan.mode.vfs and plan.set_netns:
         yield "get patch", "", "nodes", ""
         yield "patch", "", "pods", plan.namespaces.own
 

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VF_RESOURCES,
     Finding,
     Json,
+    Mode,
     NodeFacts,
     Shape,
     Workload,
@@ -106,11 +107,6 @@ class View:
         releases = (item.namespace for item in self.plan.releases.values())
         return {*vars(self.plan.namespaces).values(), *releases, *networks} - {""}
 
-    @property
-    def sriov(self) -> bool:
-        """Whether pods get VFs (mode sriov) rather than the node's own ports."""
-        return self.plan.mode == "sriov"
-
 
 def permissions(view: View) -> Iterator[Finding]:
     """One error per permission that this user lacks."""
@@ -126,7 +122,7 @@ def helm(view: View) -> Iterable[Finding]:
 
 def crd_version(view: View) -> Iterator[Finding]:
     """CRDs that the cluster serves, but not in the version that this collection writes."""
-    groups = ("gpu_operator", "network_operator", "policy") if view.plan.by_plugin else ("gpu_operator",)
+    groups = ("gpu_operator", "network_operator", "policy") if view.plan.mode.by_plugin else ("gpu_operator",)
     names = [name for group in groups for name in view.profile["crds"][group]]
     for name in [*names, *BATCH_CRDS[view.plan.launcher]]:
         wanted, served = view.wanted_crds.get(name, ""), view.survey.served.get(name, ())
@@ -247,7 +243,7 @@ _LEAVE_POLICY = (
 
 def rdma_shared_plugin(view: View) -> Iterator[Finding]:
     """The RDMA shared device plugin, in mode sriov only."""
-    if not view.sriov:
+    if not view.plan.mode.vfs:
         return
     for item in view.survey.workloads:
         if "NicClusterPolicy" in item.owners and _leaves_policy(view.plan, "spec.rdmaSharedDevicePlugin"):
@@ -325,7 +321,7 @@ def tolerated(view: View) -> Iterable[Finding]:
 def ip_pool(view: View) -> Iterator[Finding]:
     """Overlaps of the VFs' subnet with pods, services, VCN, PFs or nodes (mode sriov); unknown if services cannot be
     listed."""
-    if not view.sriov:
+    if not view.plan.mode.vfs:
         return
     pool, subnet = f"IPPool {view.plan.ip_pool.name}", view.plan.ip_pool.subnet
     network = _network(subnet)
@@ -444,7 +440,7 @@ def namespaces(view: View) -> Iterator[Finding]:
     """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
     present = {item.name: item for item in view.survey.namespaces}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
-    keys = {"host": ("gpu_operator", "job"), "shared": ("gpu_operator", "network_operator", "job")}.get(
+    keys = {Mode.HOST: ("gpu_operator", "job"), Mode.SHARED: ("gpu_operator", "network_operator", "job")}.get(
         view.plan.mode, ("gpu_operator", "network_operator", "own", "job")
     )
     needs_privilege = {getattr(view.plan.namespaces, key) for key in keys}
@@ -622,7 +618,7 @@ def shape_in_profile(view: View) -> Iterator[Finding]:
 
 def mode_region(view: View) -> Iterator[Finding]:
     """Shapes for which Oracle does not state that VFs are offered in the nodes' region (mode sriov); on OKE an info."""
-    if not view.sriov:
+    if not view.plan.mode.vfs:
         return
     for name in view.plan.shapes:
         if view.shapes[name].site:
@@ -654,7 +650,7 @@ def leftovers(view: View) -> Iterator[Finding]:
     ours = view.plan.resources.vf
     for resource in VF_RESOURCES:
         nodes = [node.name for node in view.gpu_nodes if node.allocatable.get(resource)]
-        if resource != ours and nodes and view.sriov:
+        if resource != ours and nodes and view.plan.mode.vfs:
             yield finding(
                 "preflight.leftovers",
                 nodes[0] if len(nodes) == 1 else "cluster",

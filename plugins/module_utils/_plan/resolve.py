@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VF_RESOURCES,
     Finding,
     Json,
+    Mode,
     NodeFacts,
     Shape,
 )
@@ -45,7 +46,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import needs_host_network
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     ambiguous,
@@ -95,10 +95,10 @@ def decide(given: Given) -> Plan:
     )
     install = _install(options, place.value)
     by_shape = [
-        Decision(f"shape {shape.name}", f"{counts[shape.name]} nodes", _shape_reason(shape, options.mode))
+        Decision(f"shape {shape.name}", f"{counts[shape.name]} nodes", _shape_reason(shape, options.rdma_mode))
         for shape in shapes
     ]
-    mode = Decision("mode", options.mode, _mode_reason(options.mode))
+    mode = Decision("mode", options.mode, _MODES[options.rdma_mode])
     why = "asked for, as in a lab: pods get no RDMA device, and nothing about RDMA is proven"
     transport = [Decision("transport", SOCKET, why)] if options.sockets else []
     version = Decision("profile", options.profile, profile["title"])
@@ -109,7 +109,7 @@ def decide(given: Given) -> Plan:
         platform=place.value,
         server_version=survey.server_version,
         profile=options.profile,
-        mode=options.mode,
+        mode=options.rdma_mode,
         expect_transport=options.expect_transport,
         launcher=launcher.value,
         install=install.value,
@@ -142,7 +142,7 @@ def decide(given: Given) -> Plan:
             *_topology_faults(options, topology.value, shapes),
             *_hca_faults(tests, options),
             *_mode_faults(options, shapes),
-            *_shared_faults(options.mode, survey.configured_shapes, profile),
+            *_shared_faults(options.rdma_mode, survey.configured_shapes, profile),
             *_file_faults(survey.configured_shapes, given.shapes),
         ),
         shapes={shape.name: _shape_facts(shape, counts[shape.name]) for shape in shapes},
@@ -156,7 +156,7 @@ def decide(given: Given) -> Plan:
         report_keep=ReportKeep(**(options.report_keep or {})),
         tolerations=bearing.all,
         probe=Probe(options.images.get("vf_config") or profile["vf_config_image"], options.image_pull_secrets),
-        restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.mode == "sriov" else "",
+        restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.rdma_mode.vfs else "",
         tests=tests,
     )
 
@@ -424,17 +424,16 @@ def _gang(survey: Survey) -> Decision:
     return Decision("gang", True, "Volcano's scheduler and PodGroup are there: all pods of the job start, or none")
 
 
-def _mode_reason(mode: str) -> str:
-    if mode == "host":
-        return "asked for; pods use the host's network, nothing of the network is installed"
-    if mode == "shared":
-        return "asked for; the RDMA shared device plugin gives pods all RDMA ports of their node, no VFs are made"
-    return "one VF per RDMA port in every pod; on OKE a preview"
+_MODES = {
+    Mode.SRIOV: "one VF per RDMA port in every pod; on OKE a preview",
+    Mode.SHARED: "asked for; the RDMA shared device plugin gives pods all RDMA ports of their node, no VFs are made",
+    Mode.HOST: "asked for; pods use the host's network, nothing of the network is installed",
+}
 
 
-def _shape_reason(shape: Shape, mode: str) -> str:
-    if mode != "sriov":
-        network = "the host's network" if needs_host_network(mode, shape) else "their own network"
+def _shape_reason(shape: Shape, mode: Mode) -> str:
+    if not mode.vfs:
+        network = "the host's network" if mode.on_host(shape) else "their own network"
         return f"{shape.gpu_count} GPUs, {len(shape.pfs)} {shape.link_layer} ports, which pods use on {network}"
     selector = f"device id {shape.vf_id}"
     if shape.vcn_shares_vf_id:
@@ -461,7 +460,7 @@ def _topology(options: Options) -> Decision:
     """SYSFS, RENDERED, or the path of the user's own file."""
     if options.topology != "none" and options.topology_file:
         return Decision("topology", options.topology_file, "asked for (rdma_topology_file)")
-    if options.mode != "sriov" or options.topology == "none":
+    if not options.rdma_mode.vfs or options.topology == "none":
         return Decision("topology", SYSFS, "NCCL reads the PCI tree from sysfs")
     if options.topology == "auto":
         why = "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
@@ -483,7 +482,7 @@ def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
         faults.append(
             ("rdma_guide_literal", f"profile {options.profile} follows no guide; use rdma_profile=guide-2024")
         )
-    elif options.guide_literal and options.mode != "sriov":
+    elif options.guide_literal and not options.rdma_mode.vfs:
         faults.append(("rdma_guide_literal", f"the guide uses VFs, and rdma_mode={options.mode} has none"))
     for subject, text in faults:
         yield input_fault(subject, text)
@@ -503,7 +502,7 @@ def _topology_faults(options: Options, topology: str, shapes: Sequence[Shape]) -
 
 def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: bool) -> NcclTest:
     """One test per shape: a job over two shapes would measure the slower one only."""
-    sriov = options.mode == "sriov"
+    sriov = options.rdma_mode.vfs
     return NcclTest(
         name=f"nccl-{slug(shape.name)}",
         shape=shape.name,
@@ -522,7 +521,7 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         env=dict(shape.nccl_env),
         **_settings(options, profile),
         hca=shape.vf_hca if sriov else shape.host_hca,
-        host_network=options.mode == "shared" and needs_host_network(options.mode, shape),
+        host_network=options.rdma_mode is Mode.SHARED and options.rdma_mode.on_host(shape),
         algo=shape.algo,
         topology=f"{slug(shape.name)}.xml" if use_file else "",
         interface=options.interface,
@@ -569,16 +568,16 @@ def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iter
 
 
 def _mode_faults(options: Options, shapes: Sequence[Shape]) -> Iterator[Finding]:
-    if options.sockets and options.mode != "host":
+    if options.sockets and options.rdma_mode is not Mode.HOST:
         text = f"socket has no use for the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
         yield input_fault("rdma_expect_transport", text)
-    for shape in shapes if options.mode == "sriov" else ():
+    for shape in shapes if options.rdma_mode.vfs else ():
         if why := no_vfs(shape):
             yield input_fault("rdma_mode", f"sriov is not possible on {shape.name}: {why}; use shared or host")
 
 
-def _shared_faults(mode: str, configured: Sequence[str], profile: Json) -> Iterator[Finding]:
-    if mode != "shared":
+def _shared_faults(mode: Mode, configured: Sequence[str], profile: Json) -> Iterator[Finding]:
+    if mode is not Mode.SHARED:
         return
     if profile["network_operator"]["policy_by"] == "chart":
         text = "the chart of this profile makes the NicClusterPolicy; use rdma_profile=current"
@@ -592,7 +591,8 @@ def _shared_faults(mode: str, configured: Sequence[str], profile: Json) -> Itera
 
 def _resource(options: Options) -> str:
     """Name of the resource that pods ask for."""
-    return SHARED_RESOURCE if options.mode == "shared" and options.resource == VF_RESOURCES[0] else options.resource
+    shared = options.rdma_mode is Mode.SHARED and options.resource == VF_RESOURCES[0]
+    return SHARED_RESOURCE if shared else options.resource
 
 
 def _untestable(shape: Shape) -> Finding:

@@ -292,9 +292,9 @@ def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence
 
 def _resource_findings(plan: Plan, node: Node, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
     wanted = [("gpus", node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
-    if plan.by_plugin:
-        stage = "sriov" if plan.mode == "sriov" else "network_operator"
-        ids = ("vf.missing", "vf.surplus") if plan.mode == "sriov" else ("nic.shared-missing", "nic.shared-surplus")
+    if plan.mode.by_plugin:
+        stage = "sriov" if plan.mode.vfs else "network_operator"
+        ids = ("vf.missing", "vf.surplus") if plan.mode.vfs else ("nic.shared-missing", "nic.shared-surplus")
         wanted.append(("vfs", plan.offered(node.vfs), plan.resources.vf, stage, *ids))
     for key, number, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)

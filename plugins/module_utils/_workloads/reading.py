@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import VF_RESOURCES, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    VF_RESOURCES,
+    Json,
+    Mode,
+    NodeFacts,
+    Shape,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import CONF, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
@@ -50,7 +56,7 @@ def is_shared(resource: str) -> bool:
 class Around:
     """What is known besides the documents. None = not known, and what needs it is not judged."""
 
-    mode: str = "sriov"
+    mode: Mode = Mode.SRIOV
     vf_resource: str = "nvidia.com/sriov_rdma_vf"
     network: str = ""
     """The fabric's NetworkAttachmentDefinition as ``namespace/name``; "" = unknown."""

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     EXCLUDE_LABEL,
     SHARED_RESOURCE,
     Json,
+    Mode,
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
@@ -104,26 +105,24 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     return found, len(nodes)
 
 
-def of_shape(shape: Shape, mode: str, interface: str = "eth0") -> Fabric:
+def of_shape(shape: Shape, mode: Mode, interface: str = "eth0") -> Fabric:
     """What a pod on this shape needs in this mode. InputError if no source states it."""
     what = f"Cannot render a job for {shape.name}"
     if shape.status != "supported":
         raise InputError(f"{what}: {shape.reason}")
-    if mode not in fabric.MODES:
-        raise InputError(f"{what}: mode {mode!r} is unknown; known: {', '.join(fabric.MODES)}.")
     if not shape.nccl_env:
         raise InputError(f"{what}: no source states its NCCL settings.")
-    hca = shape.vf_hca if mode == "sriov" else shape.host_hca
-    if not hca or (mode == "sriov" and not shape.vf_count):
+    hca = shape.vf_hca if mode.vfs else shape.host_hca
+    if not hca or (mode.vfs and not shape.vf_count):
         raise InputError(f"{what}: its RDMA devices in mode {mode} are unknown.")
     gpus = shape.gpu_count
     return Fabric(
         mode=mode,
         gpus=gpus,
-        vfs=shape.vf_count if mode == "sriov" else 0,
+        vfs=shape.vf_count if mode.vfs else 0,
         gpu_resource=shape.gpu_resource,
-        vf_resource=SHARED_RESOURCE if mode == "shared" else Fabric.vf_resource,
-        host_network=fabric.needs_host_network(mode, shape),
+        vf_resource=SHARED_RESOURCE if mode is Mode.SHARED else Fabric.vf_resource,
+        host_network=mode.on_host(shape),
         cpus=fabric.CPUS * gpus,
         memory_gib=fabric.MEMORY_GIB * gpus,
         shm_gib=fabric.SHM_GIB * gpus,
@@ -491,7 +490,7 @@ def _faults(wanted: Wanted) -> Sequence[str]:
             found.append(f"its {what} {name!r} must be small letters, digits and -, begin with a letter, at most 40")
     if wanted.nodes < 1:
         found.append(f"{wanted.nodes} nodes")
-    if own.gpus < 1 or (own.mode == "sriov" and own.vfs < 1):
+    if own.gpus < 1 or (own.mode.vfs and own.vfs < 1):
         found.append(f"{own.gpus} GPUs and {own.attached} VFs of a node")
     if wanted.kind == "RayCluster" and wanted.command:
         found.append("a RayCluster has no command; leave it out, and submit work with ray job submit")

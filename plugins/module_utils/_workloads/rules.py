@@ -13,10 +13,10 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, NETWORKS, needs_host_network
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import GIB, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import listed, mapping
@@ -54,10 +54,10 @@ Faults = Iterator[Fault]
 # ---- the network -----------------------------------------------------------------------------------------------------
 
 
-def _mode(job: Job, rank: Rank) -> str:
+def _mode(job: Job, rank: Rank) -> Mode:
     """How the pod takes the fabric: on a cluster with VFs also by the host's ports, if it has none of them."""
     if rank.host and not rank.vfs and not rank.networks:
-        return "host"
+        return Mode.HOST
     return job.around.mode
 
 
@@ -88,7 +88,7 @@ def runtime(job: Job, limits: Json) -> Faults:
 def mode(job: Job, limits: Json) -> Faults:
     """Containers that ask for VFs on a cluster of mode host, which has none."""
     for rank in job.ranks:
-        if rank.vfs and job.around.mode == "host":
+        if rank.vfs and job.around.mode is Mode.HOST:
             yield Fault(
                 f"{rank.place} asks for {rank.vfs} {job.around.vf_resource}; the cluster is of mode host", "none"
             )
@@ -107,32 +107,29 @@ def fabric(job: Job, limits: Json) -> Faults:
     """Pods with GPUs and nothing that leads to the RDMA ports in this cluster's mode: no VF, no shared device, or not
     the host's network."""
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
+    shape = job.around.shape
     for rank in job.ranks if job.fabric and NETWORKS not in above else ():
         wanted = _mode(job, rank)
-        if wanted == "sriov" and not rank.vfs and not rank.networks:
+        if wanted is Mode.SRIOV and not rank.vfs and not rank.networks:
             found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network"
             yield Fault(found, f"{_share(job, rank)} {job.around.vf_resource} and as many networks")
-        elif wanted == "shared" and not rank.vfs:
+        elif wanted is Mode.SHARED and not rank.vfs:
             found = f"{rank.place} has {rank.gpus} GPUs and does not ask for {job.around.vf_resource}"
             yield Fault(found, f"{job.around.vf_resource}: 1")
-        elif wanted == "shared" and not rank.host and not rank.networks and _on_host_only(job.around.shape):
+        elif wanted is Mode.SHARED and not rank.host and not rank.networks and shape and wanted.on_host(shape):
             found = f"{rank.template.path or 'the pod'} is in a network of its own, and the ports' GIDs are the host's"
             yield Fault(found, "hostNetwork: true")
-        elif wanted == "host" and not rank.host and not rank.vfs:
+        elif wanted is Mode.HOST and not rank.host and not rank.vfs:
             yield Fault(
                 f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs and is not on the host network",
                 "hostNetwork: true",
             )
 
 
-def _on_host_only(shape: Optional[Shape]) -> bool:
-    return shape is not None and needs_host_network("shared", shape)
-
-
 def host_network(job: Job, limits: Json) -> Faults:
     """Pods on the host's network that also ask for networks or VFs, which are moved into a pod's own network only."""
     for rank in job.ranks:
-        if rank.host and (rank.networks or (rank.vfs and job.around.mode != "shared")):
+        if rank.host and (rank.networks or (rank.vfs and job.around.mode is not Mode.SHARED)):
             place, count = rank.template.at("spec.hostNetwork"), len(rank.networks)
             yield Fault(f"{place} is true beside {rank.vfs} VFs and {count} networks", "one of the two")
 
@@ -140,7 +137,7 @@ def host_network(job: Job, limits: Json) -> Faults:
 def vf_count(job: Job, limits: Json) -> Faults:
     """Pods whose annotation does not have one network for each VF that their container asks for."""
     around = job.around
-    for rank in job.ranks if around.mode == "sriov" else ():
+    for rank in job.ranks if around.mode.vfs else ():
         entries = [name for name in rank.networks if _of_fabric(name, around)]
         if len(entries) != rank.vfs and (entries or rank.vfs):
             found = f"{rank.template.at('metadata.annotations')} has {len(entries)} networks, {rank.place} {rank.vfs}"
@@ -182,7 +179,7 @@ def _share(job: Job, rank: Rank) -> Any:
 
 def vf_share(job: Job, limits: Json) -> Faults:
     """Containers with fewer VFs than belong to their GPUs."""
-    for rank in job.ranks if job.around.mode == "sriov" else ():
+    for rank in job.ranks if job.around.mode.vfs else ():
         wanted = _share(job, rank)
         if isinstance(wanted, int) and 0 < rank.vfs < wanted:
             yield Fault(f"{rank.place} has {rank.vfs} VFs for {rank.gpus} GPUs", f"{wanted} {job.around.vf_resource}")
@@ -191,7 +188,7 @@ def vf_share(job: Job, limits: Json) -> Faults:
 def vf_surplus(job: Job, limits: Json) -> Faults:
     """Containers on a part of a node's GPUs with more VFs than belong to these: other pods of the node lack them."""
     shape = job.around.shape
-    for rank in job.ranks if shape and job.around.mode == "sriov" else ():
+    for rank in job.ranks if shape and job.around.mode.vfs else ():
         wanted = _share(job, rank)
         if shape and isinstance(wanted, int) and rank.gpus < shape.gpu_count and rank.vfs > wanted:
             found = f"{rank.place} has {rank.vfs} VFs for {rank.gpus} of {shape.gpu_count} GPUs"
@@ -201,7 +198,7 @@ def vf_surplus(job: Job, limits: Json) -> Faults:
 def host_access(job: Job, limits: Json) -> Faults:
     """Containers of mode host without the host's /dev/infiniband or without the privilege to open its devices."""
     for rank in job.ranks if job.fabric else ():
-        if rank.host and _mode(job, rank) == "host":
+        if rank.host and _mode(job, rank) is Mode.HOST:
             volume = rank.volume(INFINIBAND)
             lacking = [] if volume is not None else [f"no mount {INFINIBAND}"]
             if volume and str(mapping(volume.get("hostPath")).get("path", "")).rstrip("/") != INFINIBAND:
@@ -327,18 +324,18 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
         if one and not one.known:
             continue
         how = _mode(job, rank)
-        if how == "sriov":
+        if how.vfs:
             if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
                 found = f"{one.where}: NCCL_IB_HCA={_cut(one.value)} names devices of the host; VFs have other numbers"
                 yield Fault(found, f"NCCL_IB_HCA={shape.vf_hca}")
             continue
         if one is None:
-            if shape.vcn and how == "host" and rank.host:
+            if shape.vcn and how is Mode.HOST and rank.host:
                 found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {_some(nic.hca for nic in shape.vcn)} count too"
                 yield Fault(found, f"NCCL_IB_HCA={shape.host_hca}", severity="warning")
             continue
         # The device plugin of mode shared opens no port of the VCN to the pod.
-        vcn = [nic.hca for nic in shape.vcn] if how == "host" else []
+        vcn = [nic.hca for nic in shape.vcn] if how is Mode.HOST else []
         yield from _host_hca(one, [pf.hca for pf in shape.pfs], vcn, shape.host_hca)
 
 
@@ -378,7 +375,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
         one = rank.known("NCCL_SOCKET_IFNAME")
         if one is None or one.value.startswith("^"):
             continue
-        on_host = rank.host or _mode(job, rank) == "host"
+        on_host = rank.host or _mode(job, rank) is Mode.HOST
         right = [nic.netdev for nic in shape.vcn] if on_host and shape else [] if on_host else [job.around.interface]
         exact = one.value.startswith("=")
         for name in _names(one.value):

@@ -69,7 +69,7 @@ class Judge:
     def _topology(self, document: Json, shape: Shape) -> Iterator[Finding]:
         """Compares the topology file with the host, because NCCL silently drops devices that it does not find."""
         if shape.name in self.files:
-            devices = "vf" if self.mode == "sriov" else "pf"
+            devices = "vf" if self.mode.vfs else "pf"
             for item in topology.fit(self.files[shape.name], document, devices):
                 expected = "the GPUs and NICs of the NCCL topology file"
                 severity = _SEVERITY[item.status]

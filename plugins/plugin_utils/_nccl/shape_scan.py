@@ -77,7 +77,7 @@ class ShapeScan:
         self.plan, self.entry, self.args, self.boots = plan, entry, args, seen.boots
         self._show = show
         good = Path(args["baseline"]) if args["baseline"] else None
-        self.standard = Standard.of(args["thresholds"], None, good, plan.mode)
+        self.standard = Standard.of(args["thresholds"], None, good, str(plan.mode))
         self.name, self.shape = scan_name(entry), files.shapes(plan.site_shapes)[entry.shape]
         self.folder = Path(args["run_dir"] or Path(args["plan"]).parent)
         nodes = [node for node in plan.nodes if node.shape == entry.shape and _taken(node, seen.marked)]
@@ -219,7 +219,7 @@ class ShapeScan:
             "shape": self.entry.shape,
             "nodes": list(gate.nodes),
             "gpus": len(gate.run.ranks),
-            "mode": bench.test.mode,
+            "mode": str(bench.test.mode),
             "image": bench.test.image,
             "places": {},
             "exit_code": gate.code,

@@ -52,7 +52,7 @@ class Standard:
                 nodes=len(test.nodes),
                 algo=test.algo or "default",
                 when=now(),
-                mode=test.mode,
+                mode=str(test.mode),
             )
             nccl_history.append(self.path, [line])
 

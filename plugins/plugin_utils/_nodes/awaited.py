@@ -76,7 +76,7 @@ class Awaited:
         """
         if not self.args["plan"] or not self._has_nfd():
             return []
-        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.by_plugin else [])]
+        return [readiness.GPU_LABEL, *([readiness.NIC_LABEL] if self.plan.mode.by_plugin else [])]
 
     def _has_nfd(self) -> bool:
         workloads = rollout.daemonsets(self.watcher, "")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
@@ -123,7 +123,7 @@ class Parts:
         made_by_it = self.plan.crds.get("policy", ())
         result.update(named.crds(self.watcher, made_by_it) if made_by_it else {})
         result = self._held_elsewhere(result, daemonsets)
-        if self.plan.mode == "shared":
+        if self.plan.mode is Mode.SHARED:
             for name, facts in self.nodes.targets().items():
                 status = readiness.resource(facts, self.vf_resource, self.nodes.expected_vfs(facts, name))
                 late = any(not other.ready for key, other in result.items() if key.partition("/")[2] in ("", name))

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Finding,
     Json,
+    Mode,
     NodeFacts,
     Shape,
     node_terms,
@@ -92,7 +93,7 @@ def compose(given: Given) -> Plan:
         crds={
             name: tuple(kinds)
             for name, kinds in given.profile["crds"].items()
-            if name != "policy" or plan.mode != "shared"
+            if name != "policy" or plan.mode is not Mode.SHARED
         },
     )
     made = _objects(plan, given, drivers.choice, configured)
@@ -138,7 +139,7 @@ def _configured(plan: Plan, given: Given) -> list[Shape]:
     covered, shapes = given.profile["shapes"] or names, given.shapes
     known = sorted(name for name in names if name in covered and name in shapes)
     found = [shapes[name] for name in known if shapes[name].status == "supported"]
-    return [shape for shape in found if plan.mode != "sriov" or not sriov.no_vfs(shape)]  # the others are refused
+    return [shape for shape in found if not plan.mode.vfs or not sriov.no_vfs(shape)]  # the others are refused
 
 
 # ---- drivers -------------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
         known = faults.attempt(f"rdma_{name}", functools.partial(gpudirect.choose, **words, site=site))
         asked = words if known else asked
     choice = gpudirect.choose(**asked, site=site)
-    multus = plan.mode == "sriov" and plan.install == "helm" and plan.platform != "openshift"
+    multus = plan.mode.vfs and plan.install == "helm" and plan.platform != "openshift"
     found = [*gpudirect.refusals(choice, given.survey.workloads, nodes, multus=multus), *_no_policy(plan, choice)]
     return Drivers(choice, [*map(_refused, found), *faults.findings])
 
@@ -239,7 +240,7 @@ def _host_driver(survey: Survey) -> Optional[bool]:
 
 
 def _no_policy(plan: Plan, choice: Choice) -> Iterator[Finding]:
-    if plan.mode == "host" and choice.ofed == "operator":
+    if plan.mode is Mode.HOST and choice.ofed == "operator":
         text = "OFED would come from the Network Operator, and with rdma_mode=host nothing of the network is installed"
         yield input_fault("rdma_ofed", f"{text}; use rdma_mode=sriov or shared, or rdma_ofed=host")
 
@@ -295,7 +296,7 @@ def _releases(
                 chart_values.tolerations(given.profile[operator], bearing),
             ),
             driver=choice.driver,
-            mode=plan.mode,
+            mode=str(plan.mode),
             install=plan.install,
             registry=options.image_registry,
             pull_secrets=options.image_pull_secrets,
@@ -362,7 +363,7 @@ def _needed_values(
     """Chart values that the plan requires."""
     if operator == "gpu_operator":
         return choice.gpu_operator_values
-    if operator == "network_operator" and plan.mode == "shared":
+    if operator == "network_operator" and plan.mode is Mode.SHARED:
         return {"sriovNetworkOperator": {"enabled": False}}
     if operator == "network_operator" and configured and profile["network_operator"]["policy_by"] == "chart":
         resources = faults.attempt("rdma_resource", lambda: sriov.chart_resources(configured, plan.resources.vf))
@@ -422,9 +423,9 @@ def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shap
     if configured:
         job = sriov.privileged_namespace(plan.namespaces.job)
         groups.update(nccl_test=[job], nccl_topology=_topology_objects(plan, given, configured, job, faults))
-    if configured and plan.by_plugin:
+    if configured and plan.mode.by_plugin:
         groups.update(network_operator=_network_operator(plan, given, configured, choice, faults))
-    if configured and plan.mode == "sriov":
+    if configured and plan.mode.vfs:
         groups.update(
             vf_config=_vf_config(plan, given, configured),
             sriov=[job, *_networks(plan, given, configured, faults)],
@@ -446,7 +447,7 @@ def _network_operator(
         objects = []
     if plan.install == "oke_addon":
         return compose_addon.policy(objects)
-    if profile["cni"]["by"] == "us" and plan.mode == "sriov":
+    if profile["cni"]["by"] == "us" and plan.mode.vfs:
         objects.append(sriov.privileged_namespace(plan.namespaces.own))
         objects.append(
             sriov.cni_daemonset(
@@ -489,7 +490,7 @@ def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
 def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults) -> Optional[Json]:
     """The NicClusterPolicy with the images of the Network Operator's release; None if an input of it is rejected."""
     profile = given.profile
-    shared = plan.mode == "shared"
+    shared = plan.mode is Mode.SHARED
     parts: Json = {
         "multus": plan.platform != "openshift",
         "shared": shared,

@@ -58,7 +58,7 @@ def wants(
         stage: tuple(
             _want(name, given.get(name) or {}, options, profile, choice, bearing)
             for name in STAGES[stage]
-            if name != "sriov_operator" or options.mode == "sriov"
+            if name != "sriov_operator" or options.rdma_mode.vfs
         )
         for stage in stages
     }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, Workload
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers
@@ -29,9 +29,9 @@ def table() -> Json:
     return files.load(files.FILES / "leftovers.yml")
 
 
-def applies(install: str, mode: str) -> bool:
+def applies(install: str, mode: Mode) -> bool:
     """Whether a run of this kind installs what the leftovers would conflict with."""
-    return (install, mode) == ("helm", "sriov")
+    return install == "helm" and mode.vfs
 
 
 def look(client: Client) -> Seen:

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
@@ -42,7 +42,7 @@ WANTED_CRDS = {
 """CRD name -> the version that this collection uses."""
 
 
-def survey(client: Client, mode: str = "sriov") -> Survey:
+def survey(client: Client, mode: Mode = Mode.SRIOV) -> Survey:
     """Everything but the nodes, add-ons and leftovers; in mode host without what is compared with the VFs' network."""
     version = client.get("/version")
     groups = {
@@ -57,9 +57,9 @@ def survey(client: Client, mode: str = "sriov") -> Survey:
         releases=_readable(lambda: installed.releases(client)),
         workloads=_readable(lambda: installed.workloads(client, ("deployments", "daemonsets"))),
         namespaces=_readable(lambda: client.projected("/api/v1/namespaces", _namespace)),
-        service_cidrs=_service_cidrs(client, groups) if mode == "sriov" else (),
-        pools=_pools(client, groups) if mode == "sriov" else (),
-        networks=_networks(client, groups) if mode == "sriov" else (),
+        service_cidrs=_service_cidrs(client, groups) if mode.vfs else (),
+        pools=_pools(client, groups) if mode.vfs else (),
+        networks=_networks(client, groups) if mode.vfs else (),
         policies=tuple(found),
         cluster_policies=_names(found, "ClusterPolicy"),
         nic_cluster_policies=_names(found, "NicClusterPolicy"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
@@ -41,11 +41,11 @@ def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str
     if nodes is not None and shape:
         nodes = [one for one in nodes if one.shape == shape.name]
     resource = args["resource"] or (plan.resources.vf if plan else "") or _offered(nodes)
-    mode = args["mode"] if args["mode"] != "auto" else (plan.mode if plan else "") or _mode(nodes, resource)
+    mode = Mode(args["mode"]) if args["mode"] != "auto" else (plan and plan.mode) or _mode(nodes, resource)
     given = Around(
         mode=mode,
         vf_resource=resource,
-        network=args["network"] or (plan.network_attachment if plan and mode == "sriov" else ""),
+        network=args["network"] or (plan.network_attachment if plan and mode.vfs else ""),
         interface=args["interface"],
         shape=shape,
         shapes=tuple(known),
@@ -80,12 +80,12 @@ def _offered(nodes: Optional[list[NodeFacts]]) -> str:
     return rdma_resource({name for one in nodes or [] for name, count in one.allocatable.items() if count})
 
 
-def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> str:
+def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> Mode:
     if not nodes:
-        return "sriov"
+        return Mode.SRIOV
     if not any(one.allocatable.get(resource) for one in nodes):
-        return "host"
-    return "shared" if is_shared(resource) else "sriov"
+        return Mode.HOST
+    return Mode.SHARED if is_shared(resource) else Mode.SRIOV
 
 
 def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Around:

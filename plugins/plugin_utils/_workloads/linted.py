@@ -46,7 +46,7 @@ def result(connect: Callable[[], Client], args: Mapping[str, Any]) -> dict[str, 
         "ignored": list(judged.ignored[:SHOWN]),
         "unchecked": {name: list(facts) for name, facts in judged.unchecked.items()},
         "shape": around.shape.name if around.shape else "",
-        "mode": around.mode,
+        "mode": str(around.mode),
         "resource": around.vf_resource,
     }
     bad = [one for one in judged.findings if one.severity in WORSE[args["fail_when"]]]

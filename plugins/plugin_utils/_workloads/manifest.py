@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, node_terms
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, Shape, node_terms
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
@@ -72,7 +72,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     if args["plan"] and Path(args["plan"]).exists():
         plan = run.read_plan(args["plan"])
         plan.require_rdma("workload_render")
-        if args["mode"] not in ("", plan.mode):
+        if args["mode"] not in ("", str(plan.mode)):
             raise InputError(
                 f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} is one of mode {plan.mode}, and "
                 "nothing of the other was proven. Leave out mode, or make a plan with rdma_mode."
@@ -86,7 +86,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
         raise InputError(f"Cannot render a job: {where}. Set shape, or make a plan: gpuops.rdma.site --tags plan.")
     shape = shape_files.lookup(args["shape"], known.shapes(args), "Cannot render a job")
-    return render.of_shape(shape, args["mode"] or "sriov"), 1, shape, ""
+    return render.of_shape(shape, Mode(args["mode"] or "sriov")), 1, shape, ""
 
 
 def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -66,7 +66,7 @@ def result(
     gone = prove.deleted(job, before, facts)
     resource = args["resource"] or (plan.resources.vf if plan else "") or _resource([*before, *gone])
     shapes = _shapes(client, [*before, *gone], known, args["shape"])
-    shared = plan.mode == "shared" if plan else is_shared(resource)
+    shared = plan.mode is Mode.SHARED if plan else is_shared(resource)
     asked = known.get(args["shape"])
     ended = [_ended(one, resource, asked or shapes.get(one["spec"].get("nodeName", "")), shared) for one in gone]
     counters = _given(args["hosts"])

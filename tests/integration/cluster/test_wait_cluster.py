@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
@@ -41,7 +42,7 @@ def plan(tmp_path):
     path = tmp_path / "run" / "plan.json"
     document = Plan(
         profile="current",
-        mode="sriov",
+        mode=Mode.SRIOV,
         launcher="mpi",
         nodes=tuple(Node(name, SHAPE, gpus=8, vfs=16) for name in NODES),
         shapes={SHAPE: PlannedShape()},

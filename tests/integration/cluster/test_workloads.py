@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     SHARED_RESOURCE,
     SHARED_SLOTS,
     Json,
+    Mode,
     node_terms,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
@@ -31,7 +32,7 @@ from support.users_jobs import JOBS, PLACES
 pytestmark = pytest.mark.cluster
 NAMESPACE = "team-a"
 DEFINITIONS = [path for kind, path in {**JOBS, **PLACES}.items() if kind != "RayJob"]
-CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))
+CELLS = list(itertools.product(render.KINDS, list(Mode)[1:], (1, 4)))
 NODES = sum(nodes for _kind, _mode, nodes in CELLS) + 1
 
 
@@ -65,7 +66,7 @@ def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sm
         yield made
 
 
-def rendered(kind: str, mode: str, nodes: int) -> list[Json]:
+def rendered(kind: str, mode: Mode, nodes: int) -> list[Json]:
     shape = files.shapes()[SHAPE]
     name = f"{kind.lower()}-{mode}-{nodes}"
     where = tuple(node_terms([shape]))
@@ -128,8 +129,8 @@ def test_the_real_scheduler_gives_each_pod_on_the_fabric_a_node_with_its_vfs(clu
     nodes = [placed[name]["spec"]["nodeName"] for name in whole]
     assert len(set(nodes)) == len(nodes) and set(nodes) == set(cluster.nodes()) - {marked}
     for name, mode in whole.items():
-        vfs = 16 if mode == "sriov" else 0
+        vfs = 16 if mode.vfs else 0
         networks = placed[name]["metadata"]["annotations"].get(fabric.NETWORKS, "") if vfs else ""
         asked = kinds.asks(placed[name]["spec"])
         assert asked.get(VF, 0) == vfs == len(networks.split(",")) * bool(vfs)
-        assert asked.get(SHARED_RESOURCE, 0) == (mode == "shared")
+        assert asked.get(SHARED_RESOURCE, 0) == (mode is Mode.SHARED)

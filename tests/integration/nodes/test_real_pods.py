@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
@@ -45,7 +46,9 @@ def test_the_probe_in_real_containers_names_exactly_the_faulty_host(real: Real, 
 def probed(real: Real, folder: Path) -> Path:
     """A plan of all nodes, with an image of Python for the pods that read hosts."""
     nodes = tuple(Node(name, SHAPE) for name in real.nodes())
-    plan = Plan(profile="current", mode="sriov", shapes={SHAPE: PlannedShape()}, nodes=nodes, probe=Probe(image=IMAGE))
+    plan = Plan(
+        profile="current", mode=Mode.SRIOV, shapes={SHAPE: PlannedShape()}, nodes=nodes, probe=Probe(image=IMAGE)
+    )
     path = folder / "run" / "plan.json"
     base_run.write(path, plan)
     return path

@@ -66,6 +66,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("nodes/1/vfs", True, "nodes[1].vfs: True is not an integer"),
         ("nodes/1/locality/rack", None, "nodes[1].locality.rack: None is not a string"),
         ("nodes/0/cpu", "4", "nodes[0].cpu: '4' is not a number"),
+        ("mode", "both", "mode: 'both' is not '' or 'sriov' or 'shared' or 'host'"),
+        ("mode", [], "mode: [] is not '' or 'sriov' or 'shared' or 'host'"),
         ("nodes", {}, "nodes: {} is not a list"),
         ("simulated", 1, "simulated: 1 is not true or false"),
         ("mode", ..., "mode: missing"),

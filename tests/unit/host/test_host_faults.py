@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from hypothesis import HealthCheck, assume, given, settings
@@ -35,7 +36,8 @@ def how(fault: Fault | None = None) -> dict[str, Any]:
         # The profile's own values already keep the device plugin from handing out every NIC.
         profile = copy.deepcopy(profile)
         del profile["gpu_operator"]["values"]["devicePlugin"]["env"]
-    return {"mode": "sriov", "profile": profile, **(fault.how if fault else {})}
+    given = {"mode": "sriov", "profile": profile, **(fault.how if fault else {})}
+    return {**given, "mode": Mode(given["mode"])}
 
 
 def statuses(files: Files, shape: str, **given: Any) -> dict[str, rules.Result]:
@@ -66,7 +68,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_healthy_host_passes_with_nothing_unknown(name: str, variant: str) -> None:
     host = Host(name, **VARIANTS[variant])
-    results = statuses(host_trees.tree(host), name, **{**how(), "mode": host.mode})
+    results = statuses(host_trees.tree(host), name, **{**how(), "mode": Mode(host.mode)})
     assert wrong(results) == {}
     passed = sum(result.status == "pass" for result in results.values())
     assert passed >= (50 if host.mode == "sriov" else 45), "a rule that is skipped everywhere proves nothing"
@@ -77,7 +79,7 @@ def test_a_healthy_host_of_the_guide_passes(name: str) -> None:
     """Kernel 4.18 and the proprietary module: GPUDirect by nvidia_peermem."""
     host = Host(name, image="ol8-rhck", ofed="mlnx_ofed", module="proprietary", driver_version="535.183.01")
     files = host_trees.tree(host)
-    assert wrong(statuses(files, name, mode="sriov", profile=data.profile("guide-2024"))) == {}
+    assert wrong(statuses(files, name, mode=Mode.SRIOV, profile=data.profile("guide-2024"))) == {}
     assert host_memory.probe(files)["gpudirect"]["path"] == "peermem"
 
 
@@ -99,7 +101,9 @@ def test_the_fault_is_named_with_its_remedy(fault: Fault) -> None:
     files = faulty(fault)
     result = statuses(files, shape.name, **how(fault))[fault.rule]
     assert result.status == result.rule.severity, (result.status, result.found)
-    before = statuses(host_trees.tree(Host(shape.name, mode=fault.mode)), shape.name, **{**how(), "mode": fault.mode})
+    before = statuses(
+        host_trees.tree(Host(shape.name, mode=fault.mode)), shape.name, **{**how(), "mode": Mode(fault.mode)}
+    )
     assert before[fault.rule].status in WELL
 
     told = rules.judge(RULES, host_memory.probe(files), shape, **how(fault))

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from support import host_memory, host_trees
@@ -204,7 +205,7 @@ def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -
     """docs/host_document.md shows this answer."""
     table, profile = data.host_rules(), data.profile("current")
     shape = data.shapes()["BM.GPU.H200.8"]
-    answers = rules.results(table, document(real_tree()), shape, mode="sriov", profile=profile)
+    answers = rules.results(table, document(real_tree()), shape, mode=Mode.SRIOV, profile=profile)
     failed = {one.rule.id for one in answers if one.status == "fail"}
     assert failed == {"gpu.missing", "nic.missing", "nic.modules", "rdma.devices", "gpudirect.path", "netns.mode"}
     unknown = {one.rule.id for one in answers if one.status == "unknown"}

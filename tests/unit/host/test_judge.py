@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -16,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Jud
 from support import host_trees
 
 H100 = files.shapes()["BM.GPU.H100.8"]
-PLAN = Plan(mode="sriov", profile="current")
+PLAN = Plan(mode=Mode.SRIOV, profile="current")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_rules_that_do_not_exist_are_refused_before_anything_is_done() -> None:
 def test_a_run_without_rdma_depends_on_no_nic(document: dict[str, Any]) -> None:
     ports = {port.pci for port in H100.pfs}
     bare = {**document, "functions": [one for one in document["functions"] if one["pci"] not in ports]}
-    assert Judge(Plan(mode="host", profile="current"), [], [])("n1", bare, H100)[0]["verdict"] == "fail"
-    sockets = Plan(mode="host", profile="current", expect_transport="socket")
+    assert Judge(Plan(mode=Mode.HOST, profile="current"), [], [])("n1", bare, H100)[0]["verdict"] == "fail"
+    sockets = Plan(mode=Mode.HOST, profile="current", expect_transport="socket")
     summary, findings, _kept = Judge(sockets, [], [])("n1", bare, H100)
     assert (summary["verdict"], findings) == ("pass", [])

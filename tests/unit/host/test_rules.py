@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.paths import ROOT
@@ -161,7 +161,7 @@ def put(document: Json, path: str, value: Any) -> Json:
 
 def status(document: Json, rule: str, shape: Shape = H100, mode: str = "sriov", **how: Any) -> rules.Result:
     how.setdefault("profile", CURRENT)
-    found = rules.results(TABLE, document, shape, mode=mode, **how)
+    found = rules.results(TABLE, document, shape, mode=Mode(mode), **how)
     return next(item for item in found if item.rule.id == rule)
 
 
@@ -222,10 +222,10 @@ def test_rules_are_complete(rule: rules.Rule) -> None:
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_healthy_host_of_every_shape_passes(name: str, mode: str) -> None:
     shape = SHAPES[name]
-    found = rules.results(TABLE, healthy(shape, mode), shape, mode=mode, profile=CURRENT)
+    found = rules.results(TABLE, healthy(shape, mode), shape, mode=Mode(mode), profile=CURRENT)
     assert {item.rule.id: item.found for item in found if item.status not in ("pass", "skip")} == {}
     assert sum(item.status == "pass" for item in found) > 50
-    assert rules.judge(TABLE, healthy(shape, mode), shape, mode=mode, profile=CURRENT) == []
+    assert rules.judge(TABLE, healthy(shape, mode), shape, mode=Mode(mode), profile=CURRENT) == []
 
 
 def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
@@ -236,8 +236,8 @@ def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
     document["gpudirect"]["dmabuf"].update(possible=False, open_module=False, kernel=False)
     document["gpudirect"]["path"] = "peermem"
     document["runtime"]["cdi"] = []
-    assert rules.judge(TABLE, document, H100, mode="sriov", profile=GUIDE) == []
-    told = {item.id for item in rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)}
+    assert rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=GUIDE) == []
+    told = {item.id for item in rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)}
     assert told == {"os.image", "os.cgroup", "driver.cuda", "os.cdi"}
 
 
@@ -440,7 +440,7 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
     found = status(document, rule)
     assert found.status == RULES[rule].severity
     assert words in found.found and found.expected
-    findings = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+    findings = rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)
     told = next(item for item in findings if item.id == rule)
     assert (told.severity, told.subject) == (rules.SEVERITIES[found.status], "gpu-0")
     assert told.remedy == RULES[rule].remedy
@@ -491,9 +491,9 @@ def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
 
 def test_an_empty_document_passes_nothing() -> None:
     for mode in ("sriov", "host"):
-        found = rules.results(TABLE, {"v": 1}, H100, mode=mode, profile=CURRENT)
+        found = rules.results(TABLE, {"v": 1}, H100, mode=Mode(mode), profile=CURRENT)
         assert not [item.rule.id for item in found if item.status == "pass"]
-    findings = rules.judge(TABLE, {"v": 1}, H100, mode="sriov", profile=CURRENT)
+    findings = rules.judge(TABLE, {"v": 1}, H100, mode=Mode.SRIOV, profile=CURRENT)
     assert {item.severity for item in findings} == {"unknown"}
     assert "driver.absent" in {item.id for item in findings}
 
@@ -520,7 +520,7 @@ def test_a_proven_fault_counts_before_a_missing_fact() -> None:
 @pytest.mark.parametrize("rule", ["host.default-route", "nic.relaxed-ordering", "host.acs"])
 def test_a_fact_about_all_ports_says_nothing_of_one_that_is_not_there(rule: str) -> None:
     document = put(healthy(), "functions.1", "del")
-    only = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, select=[rule])
+    only = rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT, select=[rule])
     assert [item.severity for item in only] == ["unknown"]
 
 
@@ -532,8 +532,8 @@ def test_without_modules_dep_the_next_build_is_not_known() -> None:
 
 def test_what_follows_from_a_fault_is_told_once() -> None:
     document = put(healthy(), "functions.1", "del")
-    assert [item.id for item in rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)] == ["nic.missing"]
-    alone = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, select=["nic.link"])
+    assert [item.id for item in rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)] == ["nic.missing"]
+    alone = rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT, select=["nic.link"])
     assert [(item.id, item.severity) for item in alone] == [("nic.link", "unknown")]
     assert "rdma1 (0000:0c:00.1)" in alone[0].found
     document = put(healthy(), "driver.origin", "none")
@@ -553,7 +553,7 @@ def test_vfs_in_pods_have_left_the_host() -> None:
     for vf in document["functions"]:
         if vf["kind"] == "vf":
             vf.update(netdev=None, hca=None, mtu=None, mac=None, state=None)
-    assert rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT) == []
+    assert rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT) == []
     put(document, "functions.20.hca", "mlx5_9")
     assert status(document, "vf.mtu").status == "unknown"
 
@@ -632,7 +632,7 @@ def test_application_xids_are_not_told() -> None:
 
 def test_dmabuf_makes_peermem_matter_less() -> None:
     document = put(put(healthy(), "gpudirect.peermem.loaded", False), "gpudirect.peermem.registered", False)
-    assert rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT) == []
+    assert rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT) == []
 
 
 def test_the_operators_driver_loads_peermem_itself() -> None:
@@ -673,7 +673,7 @@ def test_a_vm_is_judged_by_what_it_shows() -> None:
     document = put(healthy(), "platform.kind", "vm")
     for number, gpu in enumerate(document["gpus"]):
         gpu["pci"] = f"0000:00:{number:02x}.0"
-    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode="host", profile=CURRENT)}
+    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode=Mode.HOST, profile=CURRENT)}
     assert found["gpu.missing"].status == "pass" and found["nic.missing"].status == "pass"
     for hidden in ("gpu.address", "gpu.link", "nic.pci-link", "host.acs", "host.iommu"):
         assert found[hidden].status == "unknown", hidden
@@ -698,7 +698,7 @@ def test_select_and_mute() -> None:
     document = put(put(healthy(), "limits.iommu", "on"), "functions.1.state", "DOWN")
 
     def judge(**how: Any) -> list[str]:
-        found = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT, **how)
+        found = rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT, **how)
         return [item.id for item in found]
 
     assert judge() == ["nic.link", "host.iommu"]
@@ -718,7 +718,7 @@ def test_select_and_mute() -> None:
 
 def test_worst_first() -> None:
     document = put(put(put(healthy(), "limits.iommu", "on"), "limits.acs", None), "functions.1.state", "DOWN")
-    found = rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+    found = rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)
     assert [(item.id, item.severity) for item in found] == [
         ("nic.link", "error"),
         ("host.acs", "unknown"),
@@ -753,7 +753,7 @@ def test_an_older_probes_document_is_unknown_where_it_lacks_a_fact() -> None:
     for item in document["functions"]:
         for key in ("gid3_address", "gid3_netdev", "pfc", "trust", "max_read"):
             item.pop(key, None)
-    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode="sriov", profile=CURRENT)}
+    found = {item.rule.id: item for item in rules.results(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)}
     assert {item.status for item in found.values()} <= {"pass", "skip", "unknown"}
     assert {"gpu.init", "nvswitch.bridges", "pcie.uplink-width", "driver.library", "nic.wpa", "nic.pfc"} <= {
         name for name, item in found.items() if item.status == "unknown"
@@ -764,19 +764,19 @@ def test_an_older_probes_document_is_unknown_where_it_lacks_a_fact() -> None:
 def test_no_value_of_a_fact_raises(value: Any) -> None:
     """A document comes from the cluster: whatever it holds, each rule answers."""
     for path in ("uptime", "nvswitches", "oca.rdma_network", "oca.supplicants", "driver.version", "pcie.slow"):
-        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode=Mode.SRIOV, profile=CURRENT)
     for path in ("functions.*.rate", "functions.*.max_speed", "functions.*.gid3_address", "functions.*.pfc"):
-        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode=Mode.SRIOV, profile=CURRENT)
     for path in ("counters.ports.*.rx_pause", "kernel_log.events", "driver.xids", "gpus.*.width", "functions.1.pci"):
-        rules.judge(TABLE, put(healthy(), path, value), H100, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, put(healthy(), path, value), H100, mode=Mode.SRIOV, profile=CURRENT)
 
 
 def test_documents_of_another_format_and_refused_shapes_are_refused() -> None:
     with pytest.raises(DataError, match="format 2, not 1"):
-        rules.judge(TABLE, {**healthy(), "v": 2}, H100, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, {**healthy(), "v": 2}, H100, mode=Mode.SRIOV, profile=CURRENT)
     refused = SHAPES["BM.GPU.MI300X.8"]
     with pytest.raises(InputError, match=r"BM\.GPU\.MI300X\.8"):
-        rules.judge(TABLE, healthy(), refused, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, healthy(), refused, mode=Mode.SRIOV, profile=CURRENT)
 
 
 def test_a_thousand_hosts_are_judged_in_seconds() -> None:
@@ -784,7 +784,7 @@ def test_a_thousand_hosts_are_judged_in_seconds() -> None:
 
     document, begin = healthy(), time.process_time()
     for _number in range(100):
-        rules.judge(TABLE, document, H100, mode="sriov", profile=CURRENT)
+        rules.judge(TABLE, document, H100, mode=Mode.SRIOV, profile=CURRENT)
     assert time.process_time() - begin < 1.0
 
 
@@ -794,7 +794,7 @@ def test_infiniband_has_other_facts_than_roce() -> None:
     for port in document["functions"]:
         roce = dict.fromkeys(("gid3", "gid3_address", "gid3_netdev", "pfc", "trust"))
         port.update(link_layer="InfiniBand", mtu=2044, **roce)
-    assert rules.judge(TABLE, document, shape, mode="host", profile=CURRENT) == []
+    assert rules.judge(TABLE, document, shape, mode=Mode.HOST, profile=CURRENT) == []
     document["functions"][0]["link_layer"] = "Ethernet"
-    (told,) = rules.judge(TABLE, document, shape, mode="host", profile=CURRENT)
+    (told,) = rules.judge(TABLE, document, shape, mode=Mode.HOST, profile=CURRENT)
     assert told.id == "nic.link-layer" and told.expected == "InfiniBand"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary as host_report
 from gpuops_sandbox.context import load_shapes
@@ -46,21 +46,21 @@ def test_a_host_without_a_gpu_is_still_of_its_shape_and_a_stranger_is_of_none(tm
 
 def test_the_summary_counts_vfs_and_links(tmp_path: Path) -> None:
     shape = SHAPES[H100]
-    healthy = host_report.summary(read(tmp_path / "a", H100), [], shape, "sriov")
+    healthy = host_report.summary(read(tmp_path / "a", H100), [], shape, Mode.SRIOV)
     assert (healthy["verdict"], healthy["vfs"], healthy["links"]) == ("pass", "16/16", "16/16")
     assert healthy["gpudirect"] == "dmabuf"
     assert healthy["driver"].endswith("open")
     assert healthy["ofed"].startswith("doca_ofed ")
     bad = read(tmp_path / "b", H100, "vfs-missing=3", "port-down=2", "port-down=5")
-    summary = host_report.summary(bad, [], shape, "sriov")
+    summary = host_report.summary(bad, [], shape, Mode.SRIOV)
     assert (summary["vfs"], summary["links"]) == ("15/16", "14/16")
-    assert host_report.summary(bad, [], shape, "host")["vfs"] == "-"
+    assert host_report.summary(bad, [], shape, Mode.HOST)["vfs"] == "-"
     bad["functions"][0]["numvfs"] = None
-    assert host_report.summary(bad, [], shape, "sriov")["vfs"] == "?/16"
+    assert host_report.summary(bad, [], shape, Mode.SRIOV)["vfs"] == "?/16"
 
 
 def test_without_a_document_nothing_is_claimed() -> None:
-    summary = host_report.summary(None, [finding("host.document", "unknown", remedy="look")], SHAPES[H100], "sriov")
+    summary = host_report.summary(None, [finding("host.document", "unknown", remedy="look")], SHAPES[H100], Mode.SRIOV)
     assert summary["verdict"] == "unknown"
     assert (summary["rule"], summary["remedy"]) == ("host.document", "look")
     assert {summary[key] for key in ("driver", "ofed", "gpudirect", "vfs", "links")} == {""}
@@ -73,7 +73,7 @@ def test_the_worst_finding_names_rule_and_remedy() -> None:
         finding("c", "error", remedy="do it"),
         finding("d", "info"),
     ]
-    summary = host_report.summary({}, findings, None, "sriov")
+    summary = host_report.summary({}, findings, None, Mode.SRIOV)
     assert (summary["verdict"], summary["rule"], summary["remedy"]) == ("fail", "c", "do it")
     assert [item.id for item in host_report.worst_first(findings)] == ["c", "b", "a"]
     assert host_report.verdict([finding("d", "info")]) == "pass"

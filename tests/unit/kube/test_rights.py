@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED, OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client, objects, permissions
@@ -97,7 +98,7 @@ def test_the_plan_announces_every_right_of_a_teardown_and_each_that_is_missing_i
     there = Whole()
     rights.require_removal(there, objects.KINDS, OWNED_SELECTOR)  # type: ignore[arg-type]
     every = list(dict.fromkeys(there.asked))
-    announced = plan_permissions.teardown(Plan(mode="sriov"), client.KINDS)
+    announced = plan_permissions.teardown(Plan(mode=Mode.SRIOV), client.KINDS)
     rules = [
         {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb], "at": one.namespace}
         for one in announced

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
@@ -47,7 +48,7 @@ def job(**more: Any) -> nccl_job.Test:
 
 
 def host_job(**more: Any) -> nccl_job.Test:
-    return job(mode="host", vfs_per_node=0, hca="=mlx5_0,mlx5_1", **more)
+    return job(mode=Mode.HOST, vfs_per_node=0, hca="=mlx5_0,mlx5_1", **more)
 
 
 def main_object(test: nccl_job.Test, launcher: str) -> Json:
@@ -96,20 +97,20 @@ def test_the_contract_test_can_fail() -> None:
     nodes=st.integers(1, 70),
     gpus=st.integers(1, 16),
     vfs=st.integers(1, 32),
-    mode=st.sampled_from(fabric.MODES),
+    mode=st.sampled_from(list(Mode)[1:]),
     launcher=st.sampled_from(nccl_job.LAUNCHERS),
     gang=st.booleans(),
 )
 def test_all_numbers_come_from_nodes_and_shape(
-    nodes: int, gpus: int, vfs: int, mode: str, launcher: str, gang: bool
+    nodes: int, gpus: int, vfs: int, mode: Mode, launcher: str, gang: bool
 ) -> None:
     names = tuple(f"10.140.0.{index}" for index in range(nodes))
     test = job(nodes=names, gpus_per_node=gpus, vfs_per_node=vfs, mode=mode, gang=gang)
     obj, (_, worker) = main_object(test, launcher), pods(test, launcher)
     resources = worker["spec"]["containers"][0]["resources"]
     attached = worker["metadata"]["annotations"].get(fabric.NETWORKS, "")
-    wanted = {"sriov": vfs, "shared": 1}.get(mode, 0)
-    assert len(attached.split(",") if attached else []) == (vfs if mode == "sriov" else 0)
+    wanted = {Mode.SRIOV: vfs, Mode.SHARED: 1}.get(mode, 0)
+    assert len(attached.split(",") if attached else []) == (vfs if mode.vfs else 0)
     for kind in ("limits", "requests"):
         assert int(resources[kind].get("nvidia.com/sriov_rdma_vf", 0)) == wanted
         assert int(resources[kind]["nvidia.com/gpu"]) == gpus
@@ -484,7 +485,7 @@ def test_some_whole_nodes_of_a_big_job_print_info(start: int, levels: dict[int, 
 )
 def test_the_first_rank_of_a_host_says_its_name(mode: str, local: int, said: str, tmp_path: Path) -> None:
     """On the host's network, whose names Kubernetes does not know."""
-    script = nccl_job.rank_script(job(mode=mode)).replace("whole=/tmp", f"whole={tmp_path}")
+    script = nccl_job.rank_script(job(mode=Mode(mode))).replace("whole=/tmp", f"whole={tmp_path}")
     ranks = {"OMPI_COMM_WORLD_RANK": str(8 + local), "OMPI_COMM_WORLD_LOCAL_RANK": str(local)}
     env = {**ENV, "HOSTNAME": "gpu-b.example.test", **ranks}
     done = subprocess.run(["bash", "-c", script, "rank.sh", "true"], capture_output=True, text=True, env=env)
@@ -511,7 +512,6 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
     [
         ({"algo": "auto"}, "NCCL_ALGO=auto"),
         ({"env": {"NCCL_ALGO": "AUTO"}}, "NCCL_ALGO=auto"),
-        ({"mode": "both"}, "known: sriov, shared, host"),
         ({"collective": "allreduce"}, "known: all_reduce"),
         ({"nodes": ()}, "at least one node"),
         ({"nodes": ("a", "a")}, "each given once"),
@@ -579,7 +579,7 @@ def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
 
 
 def test_plan_entry_becomes_the_job() -> None:
-    plan = Plan(mode="sriov", resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
+    plan = Plan(mode=Mode.SRIOV, resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
     entry = NcclTest(shape="x", **{name: getattr(job(), name) for name in nccl_job._SAME})
     assert nccl_job.of_plan(plan, entry, ["10.140.0.1", "10.140.0.2"]) == job()
     other = nccl_job.of_plan(dataclasses.replace(plan, network_attachment="shared/rdma"), entry, ["a"], gang=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Rail
@@ -229,7 +230,7 @@ def test_pods_ask_for_all_devices_and_stand_on_their_node() -> None:
 
 
 def test_on_the_host_network_no_vf_is_asked_for() -> None:
-    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", fabric.Fabric(mode="host")), 1, "n1")
+    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", fabric.Fabric(mode=Mode.HOST)), 1, "n1")
     assert pod["spec"]["hostNetwork"] is True
     assert "nvidia.com/sriov_rdma_vf" not in pod["spec"]["containers"][0]["resources"]["limits"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_job import Command
@@ -52,7 +53,7 @@ def job_of(objects: list[Json]) -> Json:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("mode", ["sriov", "host"])
 def test_the_workers_are_those_of_the_nccl_test(launcher: str, mode: str) -> None:
-    plain = nccl_job.objects(test_of(mode=mode), launcher)
+    plain = nccl_job.objects(test_of(mode=Mode(mode)), launcher)
     kept = scan_job.workers_only(plain, 100)
     assert worker_of(job_of(kept)) == worker_of(job_of(plain))
     assert job_of(plain) != job_of(kept), "the given objects must not change"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
@@ -265,7 +265,7 @@ def test_a_host_that_could_not_be_read() -> None:
 def plan(text: str, topology: str = "h100-8.xml") -> Plan:
     files = ({"kind": "Namespace"}, {"kind": "ConfigMap", "data": {"h100-8.xml": text}})
     tests = (NcclTest("nccl", H100.name, topology=topology),)
-    return Plan(mode="sriov", profile="current", objects={"nccl_topology": files}, tests=tests)
+    return Plan(mode=Mode.SRIOV, profile="current", objects={"nccl_topology": files}, tests=tests)
 
 
 def test_host_checks_name_the_node_that_the_file_does_not_fit() -> None:
@@ -283,5 +283,5 @@ def test_host_checks_name_the_node_that_the_file_does_not_fit() -> None:
 
 
 def test_host_checks_without_a_file_say_nothing_of_one() -> None:
-    for made in (Plan(mode="sriov", profile="current"), plan("", topology="")):
+    for made in (Plan(mode=Mode.SRIOV, profile="current"), plan("", topology="")):
         assert Judge(made, [], [])("gpu-1", document(), H100)[1] == []

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Leftover,
     Namespaces,
@@ -79,7 +80,7 @@ def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 
     """The second in which the node's VFs are noted as handed over."""
     monkeypatch.setattr(device_plugins, "time", api)
     leftover = Leftover(ObjectName("apps/v1", "DaemonSet", NET, OLD), "network_operator", "x", "y", True)
-    plan = Plan(mode="sriov", leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
+    plan = Plan(mode=Mode.SRIOV, leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
     plan = dataclasses.replace(plan, nodes=(Node("n0", "BM.GPU.H100.8", vfs=vfs),)) if vfs else plan
     removal.Removal(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
     assert api.objects[f"DaemonSet/{NET}/{OLD}"]["metadata"]["annotations"][removal.DONE] == "n0"
@@ -131,7 +132,7 @@ def test_killed_between_two_removals_nothing_of_a_leftover_stays(life: int) -> N
         return Api.delete(api, path, **more)
 
     api.delete = delete  # type: ignore[method-assign]
-    plan = Plan(mode="sriov", leftovers=(Leftover(name, "sriov", "x", "y", also=also),), remove_leftovers=True)
+    plan = Plan(mode=Mode.SRIOV, leftovers=(Leftover(name, "sriov", "x", "y", also=also),), remove_leftovers=True)
     with pytest.raises(KeyboardInterrupt):
         removal.Removal(api, plan, False, lambda line: None, 1).run("sriov")
     assert api.find("DaemonSet/kube-system/vf-config"), "by which the next plan finds the rest"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Mode, Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
@@ -40,7 +40,7 @@ def test_a_usual_cluster() -> None:
     assert [node.name for node in made.nodes] == [f"10.140.0.{index}" for index in range(1, 5)]
     assert {(node.gpus, node.vfs, node.excluded) for node in made.nodes} == {(8, 16, "")}
     assert made.shapes[H100].nodes == 4
-    assert (made.platform, made.launcher, made.mode) == ("oke", "mpi", "sriov")
+    assert (made.platform, made.launcher, made.mode) == ("oke", "mpi", Mode.SRIOV)
     (test,) = made.tests
     assert (test.gpus_per_node, test.vfs_per_node, test.max_bytes) == (8, 16, "8G")
     assert test.env == samples.SHAPES[H100].nccl_env
@@ -84,7 +84,7 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
     assert made.findings == () and decision(made, "transport").value == "socket"
     test = job.of_plan(made, made.tests[0], made.test_nodes("lab"))
     job.check(test, "mpi")
-    assert (test.mode, test.fabric.security(), test.fabric.net(), test.fabric.annotations()) == ("", {}, {}, {})
+    assert (test.mode, test.fabric.security(), test.fabric.net(), test.fabric.annotations()) == (Mode.NONE, {}, {}, {})
     assert test.fabric.resources()["limits"] == {"nvidia.com/gpu": "8"}
     refused = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
     assert "has no NIC that mlx5 drives" in refused.findings[0].found

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     INFINIBAND,
     Json,
+    Mode,
     Shape,
     VcnNic,
     Workload,
@@ -97,7 +98,7 @@ def test_pods_on_roce_are_on_the_hosts_network_and_not_privileged() -> None:
 
 @pytest.mark.parametrize(("mode", "expected"), [("sriov", 16), ("shared", 63), ("host", 0)])
 def test_what_a_node_offers(mode: str, expected: int) -> None:
-    assert replace(Plan(), mode=mode).offered(16) == expected
+    assert replace(Plan(), mode=Mode(mode)).offered(16) == expected
 
 
 def test_another_name_of_the_resource() -> None:

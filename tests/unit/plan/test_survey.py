@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     Unreachable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
@@ -185,7 +185,7 @@ def test_pools_and_networks_of_any_name() -> None:
     ]
     denied = survey.survey(Server({**there, f"{ipam}/ippools": Forbidden("no", 403), nads: Forbidden("no", 403)}))
     assert (denied.pools, denied.networks) == (None, ())
-    assert survey.survey(Server(there), "host").pools == ()
+    assert survey.survey(Server(there), Mode.HOST).pools == ()
     assert survey.survey(Server({**lists, "/version": {}, "/apis": apis()})).pools == ()
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from hypothesis import given
@@ -274,7 +274,7 @@ def test_counts_still_blame_a_node_when_its_stage_ran_and_a_later_one_failed() -
 
 def test_a_failed_plan_knows_no_node() -> None:
     states = samples.stages("plan", "Cannot plan: shape 'BM.X' is unknown; known: BM.GPU.H100.8.")
-    report = checked(samples.report([], states=states, results=[], mode="", simulated=False))
+    report = checked(samples.report([], states=states, results=[], mode=Mode.NONE, simulated=False))
     assert report["verdict"] == "incomplete"
     assert report["reason"] == "Stage plan failed: Cannot plan: shape 'BM.X' is unknown; known: BM.GPU.H100.8."
     assert build.text(report)[0] == "", "no table without nodes"
@@ -291,7 +291,7 @@ def test_a_killed_run_is_no_pass() -> None:
 def test_host_mode_asks_for_no_vf() -> None:
     planned = nodes(2)
     seen = [samples.present(node, allocatable={GPU: 8}) for node in planned]
-    report = checked(samples.report(planned, seen=seen, mode="host"))
+    report = checked(samples.report(planned, seen=seen, mode=Mode.HOST))
     assert report["verdict"] == "pass"
     assert report["nodes"][0]["vfs"]["expected"] == 0
     assert build.text(report)[1].split()[3] == "-"
@@ -727,7 +727,7 @@ def test_a_pass_needs_evidence_for_everything(
     report = checked(
         {
             **build.build(
-                plan=samples.plan(planned, mode=mode),
+                plan=samples.plan(planned, mode=Mode(mode)),
                 stages=[{**samples.stages()[index], "status": status} for index, status in enumerate(states)],
                 nodes=seen if asked else None,
                 findings=[samples.finding(subject, severity, f"finding {severity}") for severity in severities],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
 from support import report_samples as samples
@@ -290,9 +291,9 @@ def test_a_thousand_nodes_are_small_and_quick(make: Any) -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        lambda: samples.report([], states=samples.stages("plan", "no"), results=[], mode=""),
+        lambda: samples.report([], states=samples.stages("plan", "no"), results=[], mode=Mode.NONE),
         lambda: samples.report([samples.planned("10.140.0.1")], seen=None),
-        lambda: samples.report([samples.planned("10.140.0.1")], mode="host"),
+        lambda: samples.report([samples.planned("10.140.0.1")], mode=Mode.HOST),
         lambda: samples.report(
             [samples.planned("10.140.0.1")],
             results=[samples.nccl(samples.recorded("fail_too_many_gpus.txt"), ["10.140.0.1"])],

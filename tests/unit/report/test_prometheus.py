@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import prometheus
 from support import report_samples as samples
 
@@ -77,7 +78,7 @@ def test_a_scan() -> None:
 
 
 def test_what_is_not_known_has_no_series() -> None:
-    report = samples.report([], states=samples.stages("plan", "no"), results=[], mode="")
+    report = samples.report([], states=samples.stages("plan", "no"), results=[], mode=Mode.NONE)
     text = prometheus.text(report)
     assert "nccl" not in text.replace("stage=", "").replace('"nccl_', "") and parsed(text)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from gpuops_sandbox.context import Fault, load_shapes
@@ -194,7 +195,7 @@ def test_host_rules_judge_by_what_the_plan_says(tmp_path: Path) -> None:
     place.visit()
     document = host_probe.Hosts(tmp_path / "hosts").document(H100.name, (), place.host())
     assert document["gpudirect"]["peermem"]["registered"] is True
-    plan = Plan(mode="host", profile="current", driver="operator", ofed="operator")
+    plan = Plan(mode=Mode.HOST, profile="current", driver="operator", ofed="operator")
     assert Judge(plan, [], [])("node", document, H100)[1] == []
     found = Judge(replace(plan, driver="host", ofed="host"), [], [])("node", document, H100)[1]
     assert [item.id for item in found] == ["driver.origin", "ofed.origin"]
@@ -204,7 +205,7 @@ def test_a_host_that_is_not_ocis_without_its_operators_lacks_a_driver_only(tmp_p
     place = Place(tmp_path, ofed=False)
     document = host_probe.Hosts(tmp_path).document(H100.name, (), place.host())
     assert document["platform"]["oci"] is False
-    plan = Plan(mode="host", profile="current", driver="host", ofed="host")
+    plan = Plan(mode=Mode.HOST, profile="current", driver="host", ofed="host")
     (absent, *others) = Judge(plan, [], [])("node", document, H100)[1]
     assert absent.id == "driver.absent" and "rdma_driver=operator" in absent.remedy
     assert "host.oca" not in {item.id for item in others}

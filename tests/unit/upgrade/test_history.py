@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
 
 PLAN = Plan(
-    mode="sriov",
+    mode=Mode.SRIOV,
     releases={
         "gpu_operator": Release("r", "n", "c", "v26.7.0"),
         "network_operator": Release("r", "n", "c", "26.4.1"),
@@ -35,7 +36,7 @@ def test_the_waves_of_a_cluster_the_oldest_first() -> None:
 
 
 def test_an_interrupted_upgrade_is_compared_with_its_own_last_wave() -> None:
-    older = Plan(mode="sriov", releases={**PLAN.releases, "gpu_operator": Release("r", "n", "c", "v26.3.3")})
+    older = Plan(mode=Mode.SRIOV, releases={**PLAN.releases, "gpu_operator": Release("r", "n", "c", "v26.3.3")})
     notes = {
         "a": history.note(older, EARLY, slowest={"H": 400.0, "A": 90.0}),
         "b": history.note(PLAN, EARLY, slowest={"H": 390.0}),

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Release, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
@@ -38,7 +39,7 @@ def plan(names: Any = NAMES, peermem: bool = False) -> Plan:
     there = {"version": "1"}
     return Plan(
         install="helm",
-        mode="sriov",
+        mode=Mode.SRIOV,
         peermem=peermem,
         ofed="operator",
         resources=Resources(gpu="nvidia.com/gpu", vf="nvidia.com/vf"),

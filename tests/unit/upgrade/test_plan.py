@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade.plan import Change, Operands, Upgrade
@@ -220,7 +221,7 @@ def test_releases_that_change_and_installs_that_are_not_helms() -> None:
 
     made = Plan(
         install="helm",
-        mode="sriov",
+        mode=Mode.SRIOV,
         releases={
             "gpu_operator": release("upgrade", "2"),
             "network_operator": release("none", "1"),
@@ -240,7 +241,7 @@ def test_of_a_failed_release_the_running_version_counts() -> None:
     failed = Release(
         "r", "n", "network-operator", "26.4.1", action="upgrade", present=there, why="revision 2 is failed"
     )
-    made = Plan(install="helm", mode="sriov", releases={"network_operator": failed})
+    made = Plan(install="helm", mode=Mode.SRIOV, releases={"network_operator": failed})
     (change,) = core.releases(made, {"network_operator": "23.10.0"})
     assert change.version and "VFs in use may be cut off" in core.step([change], TABLE)
     assert not core.releases(made, {"network_operator": ""})[0].version, "its Deployment does not say"
@@ -248,24 +249,24 @@ def test_of_a_failed_release_the_running_version_counts() -> None:
 
 def test_where_no_operator_is_installed_there_is_nothing_to_upgrade() -> None:
     new = Release("r", "n", "c", "2", action="install")
-    bare = Plan(install="helm", mode="sriov", releases={"gpu_operator": new, "network_operator": new})
+    bare = Plan(install="helm", mode=Mode.SRIOV, releases={"gpu_operator": new, "network_operator": new})
     with pytest.raises(InputError, match=r"none is: run site\.yml first"):
         core.require_upgradable(bare)
     half = {**bare.releases, "gpu_operator": Release("r", "n", "c", "2", present={"version": "1"})}
-    core.require_upgradable(Plan(install="helm", mode="sriov", releases=half))
+    core.require_upgradable(Plan(install="helm", mode=Mode.SRIOV, releases=half))
 
 
 def test_rights_beyond_those_of_a_site_run() -> None:
     old = Leftover(ObjectName("apps/v1", "DaemonSet", "net", "sriov-device-plugin"), "network_operator", "x", "y", True)
-    made = Plan(mode="sriov", releases={"gpu_operator": Release("r", "gpus", "c", "1")}, leftovers=(old,))
+    made = Plan(mode=Mode.SRIOV, releases={"gpu_operator": Release("r", "gpus", "c", "1")}, leftovers=(old,))
     found = {(item.verb, item.resource, item.namespace) for item in core.rights(made)}
     assert {("patch", "nodes", ""), ("delete", "pods", "gpus"), ("create", "pods", "gpuops-nccl")} <= found
     assert ("patch", "daemonsets", "net") in found
     assert not {place for *_what, place in found} & {"nics"}
-    ofed = Plan(mode="sriov", ofed="operator", releases={"network_operator": Release("r", "nics", "c", "1")})
+    ofed = Plan(mode=Mode.SRIOV, ofed="operator", releases={"network_operator": Release("r", "nics", "c", "1")})
     found = {(item.verb, item.resource, item.namespace) for item in core.rights(ofed)}
     assert {("delete", "pods", "nics"), ("patch", "deployments", "nics")} <= found
-    old = Plan(mode="sriov", restart_plugin="app=x", releases={"network_operator": Release("r", "nics", "c", "1")})
+    old = Plan(mode=Mode.SRIOV, restart_plugin="app=x", releases={"network_operator": Release("r", "nics", "c", "1")})
     assert ("delete", "pods", "nics") in {(item.verb, item.resource, item.namespace) for item in core.rights(old)}
     denied = core.lines(Upgrade(changes=(GPU,), denied=("cluster-wide: patch nodes",)), "current")
     assert "  not allowed cluster-wide: patch nodes" in denied

@@ -17,10 +17,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     ETHERNET,
     INFINIBAND,
+    Mode,
     NodeFacts,
     node_terms,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import MODES
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint, render, rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import Around, network_names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -50,7 +50,7 @@ KNOWN = Around(
     served={"kubeflow.org/v1 PyTorchJob": True},
     runtimes={"ClusterTrainingRuntime/torch-rdma": runtime()},
 )
-HOST = dataclasses.replace(KNOWN, mode="host", runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("host")})
+HOST = dataclasses.replace(KNOWN, mode=Mode.HOST, runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("host")})
 
 
 def found(documents: Any, around: Around = KNOWN) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def shared(link_layer: str = INFINIBAND, **more: Any) -> Around:
     """A cluster of mode shared, as DGX H100 with InfiniBand."""
     return dataclasses.replace(
         KNOWN,
-        mode="shared",
+        mode=Mode.SHARED,
         vf_resource=SHARED,
         shape=dataclasses.replace(files.shapes()[SHAPE], link_layer=link_layer),
         nodes=tuple(dataclasses.replace(one, allocatable={GPU: 8, SHARED: 63}) for one in NODES),
@@ -129,7 +129,7 @@ def test_oracles_own_nccl_tests_are_clean(vfs: bool, shape: str) -> None:
         worker["metadata"]["annotations"][NETWORKS] = ",".join(["rdma-vf"] * facts.vf_count)
         worker["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/rdma-vf"] = facts.vf_count
     around = Around(
-        mode="sriov" if vfs else "host",
+        mode=Mode.SRIOV if vfs else Mode.HOST,
         vf_resource="nvidia.com/rdma-vf",
         network="default/rdma-vf",
         shape=facts,
@@ -138,8 +138,8 @@ def test_oracles_own_nccl_tests_are_clean(vfs: bool, shape: str) -> None:
     assert found(sample, around) == []
 
 
-@pytest.mark.parametrize(("kind", "mode", "nodes"), list(itertools.product(render.KINDS, MODES, (1, 4))))
-def test_what_we_render_is_clean(kind: str, mode: str, nodes: int) -> None:
+@pytest.mark.parametrize(("kind", "mode", "nodes"), list(itertools.product(render.KINDS, list(Mode)[1:], (1, 4))))
+def test_what_we_render_is_clean(kind: str, mode: Mode, nodes: int) -> None:
     """With Volcano's gang, which a runtime, a group or the pods' scheduler has, and with a Kueue queue."""
     fabric = dataclasses.replace(render.of_shape(files.shapes()[SHAPE], mode), network=NAD)
     command = () if kind == "RayCluster" else ("a",)
@@ -148,7 +148,7 @@ def test_what_we_render_is_clean(kind: str, mode: str, nodes: int) -> None:
         wanted = render.Wanted(
             kind, "train", "team-a", nodes, fabric, where=where, image="r.example.com/i:1", command=command, **way
         )
-        around = {"sriov": KNOWN, "host": HOST, "shared": shared(ETHERNET)}[mode]
+        around = {Mode.SRIOV: KNOWN, Mode.HOST: HOST, Mode.SHARED: shared(ETHERNET)}[mode]
         assert found(render.objects(wanted), around) == []
 
 
@@ -349,7 +349,7 @@ CASES = [
 def test_a_mistake_is_found_by_its_rule_alone(
     name: str, kind: str, spoil: Any, rule: str, around: Around, severity: str
 ) -> None:
-    document = job(kind, around.mode)
+    document = job(kind, str(around.mode))
     spoil(document)
     result = lint.lint([document], RULES, around)
     assert {(one.id, one.severity) for one in result.findings} == {(f"workload.{rule}", severity)}
@@ -545,7 +545,7 @@ def test_a_rule_without_a_condition_is_a_defect_of_the_data() -> None:
 
 def test_a_thousand_jobs_are_rendered_and_linted_in_two_seconds_of_cpu() -> None:
     """0.3 s on the machine of docs/performance.md."""
-    fabric = dataclasses.replace(render.of_shape(files.shapes()[SHAPE], "sriov"), network=NAD)
+    fabric = dataclasses.replace(render.of_shape(files.shapes()[SHAPE], Mode.SRIOV), network=NAD)
     where = tuple(node_terms([files.shapes()[SHAPE]]))
     began = time.process_time()
     wanted = [

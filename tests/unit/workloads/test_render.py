@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     EXCLUDE_LABEL,
     SHARED_RESOURCE,
     VF_RESOURCES,
+    Mode,
     node_terms,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
@@ -30,10 +31,10 @@ VF = "nvidia.com/sriov_rdma_vf"
 DEFINITIONS = {**JOBS, "PodGroup": "crds/volcano/scheduling.volcano.sh_podgroups.yaml"}
 BESIDE = {"MPIJob": 1, "RayCluster": 1}
 """Kind -> pods without GPUs."""
-CELLS = list(itertools.product(render.KINDS, fabric.MODES, (1, 4)))
+CELLS = list(itertools.product(render.KINDS, list(Mode)[1:], (1, 4)))
 
 
-def wanted(kind: str = "JobSet", mode: str = "sriov", nodes: int = 2, **more: Any) -> render.Wanted:
+def wanted(kind: str = "JobSet", mode: Mode = Mode.SRIOV, nodes: int = 2, **more: Any) -> render.Wanted:
     own = more.pop("own", None) or render.of_shape(files.shapes()[H100], mode)
     where = tuple(node_terms([files.shapes()[H100]]))
     return render.Wanted(kind, "train", "team-a", nodes, own, **{"where": where, **more})
@@ -60,7 +61,7 @@ def faults(obj: Json) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "mode", "nodes"), CELLS)
-def test_each_kind_and_mode_is_what_the_real_definition_takes(kind: str, mode: str, nodes: int) -> None:
+def test_each_kind_and_mode_is_what_the_real_definition_takes(kind: str, mode: Mode, nodes: int) -> None:
     queue = {"gang": "default"} if kind == "VolcanoJob" else {"kueue_queue": "gpus"}
     for more in ({}, {"gang": "research", "near": "required"}, {**queue, "near": "preferred", "level": "island"}):
         for obj in render.objects(wanted(kind, mode, nodes, **more)):
@@ -74,14 +75,14 @@ def test_the_contract_can_fail() -> None:
 
 
 @pytest.mark.parametrize(("kind", "mode", "nodes"), CELLS)
-def test_every_pod_on_the_fabric_has_what_our_own_workers_have(kind: str, mode: str, nodes: int) -> None:
+def test_every_pod_on_the_fabric_has_what_our_own_workers_have(kind: str, mode: Mode, nodes: int) -> None:
     """The yardstick is the worker of the NCCL test of the same shape and mode."""
     shape = files.shapes()[H100]
-    sriov = mode == "sriov"
+    sriov = mode.vfs
     ours = job.Test(
         name="t", namespace="n", nodes=("a",), gpus_per_node=8, image="i", mode=mode, vfs_per_node=16 if sriov else 0,
         env=shape.nccl_env, hca=shape.vf_hca if sriov else shape.host_hca,
-        host_network=mode != "sriov", vf_resource=SHARED_RESOURCE if mode == "shared" else VF_RESOURCES[0],
+        host_network=not mode.vfs, vf_resource=SHARED_RESOURCE if mode is Mode.SHARED else VF_RESOURCES[0],
     )  # fmt: skip
     yard = job.objects(ours, "mpi")[-1]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     made = render.objects(wanted(kind, mode, nodes))
@@ -109,15 +110,15 @@ def test_every_pod_on_the_fabric_has_what_our_own_workers_have(kind: str, mode: 
 
 
 @pytest.mark.parametrize(("kind", "mode", "nodes"), CELLS)
-def test_no_pod_has_a_privilege_that_its_mode_does_not_need(kind: str, mode: str, nodes: int) -> None:
+def test_no_pod_has_a_privilege_that_its_mode_does_not_need(kind: str, mode: Mode, nodes: int) -> None:
     for one in all_templates(render.objects(wanted(kind, mode, nodes))):
         uses = bool(kinds.asks(one.spec))
         for container in one.spec["containers"]:
             security = container.get("securityContext", {})
             assert security.get("capabilities", {}) == ({"add": ["IPC_LOCK"]} if uses else {})
-            assert security.get("privileged", False) is (uses and mode == "host")
-        assert one.spec.get("hostNetwork", False) is (uses and mode != "sriov"), "RoCE without VFs is the host's"
-        assert any("hostPath" in item for item in one.spec.get("volumes", [])) is (uses and mode == "host")
+            assert security.get("privileged", False) is (uses and mode is Mode.HOST)
+        assert one.spec.get("hostNetwork", False) is (uses and not mode.vfs), "RoCE without VFs is the host's"
+        assert any("hostPath" in item for item in one.spec.get("volumes", [])) is (uses and mode is Mode.HOST)
         assert one.spec["automountServiceAccountToken"] is False
         assert {"operator": "Exists"} not in one.spec["tolerations"]
 
@@ -244,7 +245,12 @@ def plan(**more: Any) -> Plan:
         "nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING", pull_secrets=("ours",),
         limit=2, image="ours",
     )  # fmt: skip
-    values: Json = {"mode": "sriov", "nodes": nodes, "tests": (test,), "resources": Resources(vf="nvidia.com/rdma-vf")}
+    values: Json = {
+        "mode": Mode.SRIOV,
+        "nodes": nodes,
+        "tests": (test,),
+        "resources": Resources(vf="nvidia.com/rdma-vf"),
+    }
     return Plan(**{**values, **more})
 
 
@@ -285,7 +291,7 @@ def test_a_plan_without_the_shape_is_refused() -> None:
 @pytest.mark.parametrize("name", sorted(files.shapes()))
 def test_every_supported_shape_renders_in_both_modes_and_the_others_say_why(name: str) -> None:
     shape = files.shapes()[name]
-    for mode in fabric.MODES:
+    for mode in list(Mode)[1:]:
         if shape.status == "supported" and shape.nccl_env:
             assert render.of_shape(shape, mode).gpus == shape.gpu_count
         else:

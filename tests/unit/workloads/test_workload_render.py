@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
@@ -30,7 +30,7 @@ def arguments(**more: Any) -> Json:
 def planned(folder: Path, **more: Any) -> str:
     nodes = tuple(Node(f"10.0.0.{i}", H100, cpu=100.0, memory=1 << 40) for i in range(3))
     test = NcclTest("nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", gang=True, queue="gold")
-    plan = Plan(mode="sriov", nodes=nodes, tests=(test,), resources=Resources(vf="nvidia.com/rdma-vf"), **more)
+    plan = Plan(mode=Mode.SRIOV, nodes=nodes, tests=(test,), resources=Resources(vf="nvidia.com/rdma-vf"), **more)
     path = folder / "plan.json"
     path.write_text(json.dumps(to_dict(plan)))
     return str(path)
@@ -82,13 +82,13 @@ def test_a_plan_without_rdma_is_none_of_jobs_on_the_fabric(tmp_path: Path) -> No
     with pytest.raises(InputError, match="Cannot run workload_render: it is about RDMA"):
         made(plan=sockets)
     with pytest.raises(InputError, match="Cannot run workload_lint"):
-        cluster.around(None, [], {}, Plan(mode="host", expect_transport="socket"))
+        cluster.around(None, [], {}, Plan(mode=Mode.HOST, expect_transport="socket"))
     assert build.render_command(Plan(expect_transport="socket", tests=(NcclTest("nccl-a", "a"),))) == ""
 
 
 def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:
     wanted, _ = made(plan=str(tmp_path / "none.json"), shape=H100, mode="host", nodes=4)
-    assert (wanted.nodes, wanted.fabric.mode, wanted.fabric.hca[0]) == (4, "host", "=")
+    assert (wanted.nodes, wanted.fabric.mode, wanted.fabric.hca[0]) == (4, Mode.HOST, "=")
     with pytest.raises(InputError, match=r"there is no plan .*none\.json\. Set shape"):
         manifest.wanted(arguments(plan=str(tmp_path / "none.json")))
     with pytest.raises(InputError, match="shape 'X' is unknown; known: BM"):

@@ -104,18 +104,18 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
     chosen = [one for one in members if tested.get(one.name) == shape]
     names = [one.name for one in chosen]
     test = job.of_plan(plan, entry, names)
-    env = {**dataclasses.replace(test.fabric, topology="").nccl, **found.env}
+    own = test.fabric
+    env = {**dataclasses.replace(own, topology="").nccl, **found.env}
     env = {name: value for name, value in env.items() if name not in OF_THE_TEST}
-    network = test.network if "/" in test.network else f"{test.namespace}/{test.network}"
-    sriov = test.mode.vfs
+    network = own.network if "/" in own.network else f"{test.namespace}/{own.network}"
     changed = dataclasses.replace(
         found,
-        vfs=test.vfs_per_node if sriov else 0,
-        host=not sriov,
-        network=network if sriov else "",
-        gpu_resource=test.gpu_resource,
-        vf_resource=test.vf_resource,
-        interface=test.interface,
+        vfs=own.attached,
+        host=not own.mode.vfs,
+        network=network if own.mode.vfs else "",
+        gpu_resource=own.gpu_resource,
+        vf_resource=own.vf_resource,
+        interface=own.interface,
         env=env,
         hosts=tuple(names),
     )

@@ -50,6 +50,4 @@ def job_of(
         more["name"] = f"{entry.name}-{job.slug(collective)}"
     if gang:
         more["gang"] = True
-    if entry.topology:
-        more.update(topology=job.TOPOLOGY_MAP, topology_key=entry.topology)
     return job.of_plan(plan, entry, plan.test_nodes(entry.shape, entry.limit), **more)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, Setting
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged, overrides
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
@@ -48,11 +47,11 @@ class Fabric:
     """GiB of /dev/shm; 0 = the runtime's own 64 MiB."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The shape's variables; those of NCCL and others."""
-    overrides: Mapping[str, Optional[str]] = field(default_factory=dict)
-    """What profile and user lay over all variables; None takes one away."""
+    settings: tuple[Setting, ...] = ()
+    """What profile and user lay over all variables."""
     hca: str = ""
     interface: str = ""
-    """Interface of the pod network for NCCL's bootstrap; "" = its own choice."""
+    """Interface of the pod network for MPI's and NCCL's bootstrap; "" = their own choice."""
     topology: str = ""
     """ConfigMap with a topology file, in the pod's namespace; "" = none."""
     topology_key: str = "topo.xml"
@@ -69,7 +68,8 @@ class Fabric:
             env.setdefault("NCCL_SOCKET_IFNAME", self.interface)
         if self.topology:
             env["NCCL_TOPO_FILE"] = f"{TOPOLOGY}/{self.topology_key}"
-        return {name: value for name, value in merged(env, self.overrides).items() if name.startswith("NCCL_")}
+        found = merged(env, overrides(self.settings))
+        return {name: value for name, value in found.items() if name.startswith("NCCL_")}
 
     @property
     def attached(self) -> int:
@@ -134,7 +134,7 @@ class Fabric:
 
 
 def of_plan(plan: Plan) -> Json:
-    """Fields of Fabric, and of a test's job, that are the same for all pods of a plan."""
+    """Fields of Fabric that are the same for all pods of a plan."""
     return {
         "mode": Mode.NONE if plan.sockets else plan.mode,
         "gpu_resource": plan.resources.gpu,
@@ -157,9 +157,11 @@ def beside(cpus: int, memory_gib: int) -> dict[str, str]:
     return {"cpu": f"{min(2000, 250 * cpus)}m", "memory": f"{min(4096, 256 * memory_gib)}Mi"}
 
 
-def room(gpus: int, cpu: float, memory: int) -> dict[str, int]:
-    """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable: by its GPUs, but at
-    most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
+def room(gpus: int, cpu: float = 0, memory: int = 0) -> Json:
+    """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable, 0 = unknown: by its
+    GPUs, but at most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
+    if not cpu:
+        return {"cpus": CPUS * gpus, "memory_gib": MEMORY_GIB * gpus, "shm_gib": SHM_GIB * gpus}
     gib = min(MEMORY_GIB * gpus, int(memory / GIB / 2))
     found = {"cpus": min(CPUS * gpus, int(cpu / 2)), "memory_gib": gib, "shm_gib": min(SHM_GIB * gpus, gib // 2)}
     return {name: max(1, value) for name, value in found.items()}

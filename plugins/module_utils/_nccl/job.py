@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json, Mode
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
     ROLE_LABEL,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan, Setting
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
@@ -64,16 +64,9 @@ class Test:
     name: str
     namespace: str
     nodes: tuple[str, ...]
-    gpus_per_node: int
     image: str
-    mode: Mode = Mode.SRIOV
-    vfs_per_node: int = 0
-    gpu_resource: str = "nvidia.com/gpu"
-    vf_resource: str = "nvidia.com/sriov_rdma_vf"
-    network: str = "rdma-vf"
-    """NetworkAttachmentDefinition, as ``name`` or ``namespace/name``."""
-    host_network: bool = False
-    """See Fabric."""
+    fabric: Fabric
+    """What a worker needs of its node; users' jobs get the same."""
     collective: str = "all_reduce"
     min_bytes: str = "8"
     max_bytes: str = "8G"
@@ -85,18 +78,7 @@ class Test:
     """Iterations whose results it compares with the right ones; 0 = none."""
     mpi_args: tuple[str, ...] = ()
     """Options of mpirun, besides or instead of ours."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    settings: tuple[Setting, ...] = ()
-    """What profile and user lay over all variables."""
-    hca: str = ""
     algo: str = ""
-    interface: str = "eth0"
-    """Interface of the pod network for MPI's and NCCL's bootstrap; "" = their own choice."""
-    topology: str = ""
-    """ConfigMap with a topology file, in the job's namespace; "" = none."""
-    topology_key: str = "topo.xml"
-    tolerations: tuple[Json, ...] = (fabric.GPU_TOLERATION,)
-    pull_secrets: tuple[str, ...] = ()
     queue: str = "default"
     """Volcano queue."""
     kueue_queue: str = ""
@@ -109,11 +91,6 @@ class Test:
     """Seconds in which all workers must accept SSH connections, once their containers run."""
     pull: int = 1800
     """Seconds in which the image must be pulled."""
-    cpus: int = 0
-    """Cores that a worker requests; 0 = by its GPUs."""
-    memory_gib: int = 0
-    """GiB that a worker requests, including ``shm_gib`` for /dev/shm; 0 = by its GPUs."""
-    shm_gib: int = 0
     info_from: int = 0
     """Index of the first node whose ranks print INFO lines, where not all may: see ``info_span``."""
     keep: bool = False
@@ -122,37 +99,12 @@ class Test:
     @property
     def np(self) -> int:
         """Number of MPI ranks, one per GPU."""
-        return len(self.nodes) * self.gpus_per_node
+        return len(self.nodes) * self.fabric.gpus
 
     @property
     def program(self) -> str:
         """File name of the nccl-tests program."""
         return PROGRAMS[self.collective]
-
-    @property
-    def fabric(self) -> Fabric:
-        """What a worker needs of its node; users' jobs get the same."""
-        gpus = self.gpus_per_node
-        return Fabric(
-            mode=self.mode,
-            gpus=gpus,
-            vfs=self.vfs_per_node,
-            gpu_resource=self.gpu_resource,
-            vf_resource=self.vf_resource,
-            network=self.network,
-            host_network=self.host_network,
-            cpus=self.cpus or fabric.CPUS * gpus,
-            memory_gib=self.memory_gib or fabric.MEMORY_GIB * gpus,
-            shm_gib=self.shm_gib or fabric.SHM_GIB * gpus,
-            env=self.env,
-            overrides=nccl_settings.overrides(self.settings),
-            hca=self.hca,
-            interface=self.interface,
-            topology=self.topology,
-            topology_key=self.topology_key,
-            tolerations=self.tolerations,
-            pull_secrets=self.pull_secrets,
-        )
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -169,11 +121,11 @@ def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
     MPI only exchanges NCCL's ids, so it uses plain TCP: no other transport can then fail or use a VF.
     """
     options = {
-        "--map-by": ["--map-by", f"ppr:{test.gpus_per_node}:node"],
+        "--map-by": ["--map-by", f"ppr:{test.fabric.gpus}:node"],
         "--bind-to": ["--bind-to", "none"],
         **{f"--mca {key}": ["--mca", key, value] for key, value in _transport(test).items()},
     }
-    env = nccl_settings.merged(test.env, nccl_settings.overrides(test.settings))
+    env = nccl_settings.merged(test.fabric.env, nccl_settings.overrides(test.fabric.settings))
     for name, value in sorted(env.items()):
         options.update({} if name.startswith("NCCL_") else {f"-x {name}": ["-x", f"{name}={value}"]})
     options.update(nccl_settings.mpi_options(test.mpi_args))
@@ -182,7 +134,7 @@ def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
 
 
 def _transport(test: Test) -> dict[str, str]:
-    own = {"btl_tcp_if_include": test.interface} if test.interface else {}
+    own = {"btl_tcp_if_include": test.fabric.interface} if test.fabric.interface else {}
     return {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc", **own}
 
 
@@ -200,8 +152,8 @@ def runtime(test: Test, major: int) -> list[str]:
         f"plm_{shell}_num_concurrent": str(max(128, len(test.nodes))),
         f"{own}_keep_fqdn_hostnames": "true",
     }
-    if test.interface:
-        options["oob_tcp_if_include" if major == 4 else "prte_if_include"] = test.interface
+    if test.fabric.interface:
+        options["oob_tcp_if_include" if major == 4 else "prte_if_include"] = test.fabric.interface
     users = nccl_settings.mpi_options(test.mpi_args)
     return [word for key, value in options.items() if f"--mca {key}" not in users for word in (mca, key, value)]
 
@@ -220,7 +172,7 @@ def nccl_env(test: Test) -> dict[str, str]:
     if test.algo:
         env["NCCL_ALGO"] = test.algo
     debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV", "NCCL_DEBUG_FILE": "/dev/stderr"}
-    over = nccl_settings.overrides(test.settings)
+    over = nccl_settings.overrides(test.fabric.settings)
     return nccl_settings.merged(
         {**env, **debug}, {name: value for name, value in over.items() if name.startswith("NCCL_")}
     )
@@ -242,7 +194,7 @@ def worker(test: Test, index: int) -> str:
 
 def hostfile(test: Test, launcher: str) -> str:
     """Our own hostfile: Volcano's has no slots and no final newline, and Open MPI 5 ignores the MPI Operator's."""
-    return "".join(f"{host} slots={test.gpus_per_node}\n" for host in workers(test, launcher))
+    return "".join(f"{host} slots={test.fabric.gpus}\n" for host in workers(test, launcher))
 
 
 def worker_script() -> str:
@@ -336,7 +288,7 @@ def info_span(test: Test) -> tuple[int, int]:
     """First and number of the ranks that print INFO lines: all, or as many whole nodes as DEBUG_RANKS allows, from
     ``info_from`` on; after the last rank comes rank 0. mpirun fills one node after the other, in the hostfile's order.
     """
-    total, each = len(test.nodes), max(test.gpus_per_node, 1)
+    total, each = len(test.nodes), max(test.fabric.gpus, 1)
     return test.info_from % total * each, min(max(1, DEBUG_RANKS // each), total) * each
 
 
@@ -540,7 +492,7 @@ def mpi_job(test: Test) -> Json:
             template["metadata"].setdefault("annotations", {})[GROUP] = _group_name(test)
     spec: Json = {
         "mpiImplementation": "OpenMPI",
-        "slotsPerWorker": test.gpus_per_node,
+        "slotsPerWorker": test.fabric.gpus,
         "sshAuthMountPath": "/root/.ssh",
         "launcherCreationPolicy": "AtStartup" if test.gang else "WaitForWorkersReady",
         "runPolicy": {
@@ -578,27 +530,21 @@ def _pod_group(test: Test) -> Json:
 # ---- from the plan -------------------------------------------------------------------------------------------------
 
 
-_SAME = {one.name for one in fields(NcclTest)} & {one.name for one in fields(Test)} - {"topology"}
-"""Fields of Test that are copied from the plan's test, whose topology is a key of the ConfigMap."""
-
-
 def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> Test:
-    """The job of one of the plan's tests on these nodes; ``more`` overrides fields."""
-    values: Json = {
-        **{name: getattr(entry, name) for name in _SAME},
-        "namespace": plan.namespaces.job,
-        "nodes": tuple(nodes),
-        **fabric.of_plan(plan),
-        **_measured(plan, entry, nodes),
-    }
+    """The job of one of the plan's tests on these nodes; ``more`` overrides fields of Test. Workers request what fits
+    the allocatable resources of the nodes, if those are known."""
+    named = set(nodes)
+    least = fabric.least([node for node in plan.nodes if node.name in named])
+    own: Json = {**_same(entry, Fabric), **fabric.of_plan(plan), **fabric.room(entry.gpus_per_node, *least)}
+    own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
+    pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
+    values = {**_same(entry, Test), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
     return Test(**{**values, **more})
 
 
-def _measured(plan: Plan, entry: NcclTest, nodes: Sequence[str]) -> dict[str, int]:
-    """Requests that fit the allocatable resources of these nodes; {} when those are unknown."""
-    named = set(nodes)
-    cpu, memory = fabric.least([node for node in plan.nodes if node.name in named])
-    return fabric.room(entry.gpus_per_node, cpu, memory) if cpu else {}
+def _same(entry: NcclTest, kind: Any) -> Json:
+    """Fields that a test of the plan shares with this class."""
+    return {one.name: getattr(entry, one.name) for one in fields(kind) if hasattr(entry, one.name)}
 
 
 def names(entry: NcclTest) -> list[str]:
@@ -620,9 +566,9 @@ def check(test: Test, launcher: str) -> None:
         faults.append(f"collective {test.collective!r} is unknown; known: {', '.join(PROGRAMS)}")
     if not test.nodes or len(set(test.nodes)) != len(test.nodes):
         faults.append("it needs at least one node, each given once")
-    if test.gpus_per_node < 1:
-        faults.append(f"{test.gpus_per_node} GPUs per node")
-    if test.mode.vfs and test.vfs_per_node < 1:
+    if test.fabric.gpus < 1:
+        faults.append(f"{test.fabric.gpus} GPUs per node")
+    if test.fabric.mode.vfs and test.fabric.vfs < 1:
         faults.append("mode sriov needs at least one VF per node")
     if nccl_env(test).get("NCCL_ALGO", "").lower() == "auto":
         faults.append("NCCL_ALGO=auto is not a value that NCCL knows; leave it empty for NCCL's own choice")

@@ -56,7 +56,7 @@ def judge(
 ) -> NcclVerdict:
     """The verdict on a run. A test that never started is incomplete, not failed: it is no evidence about bandwidth."""
     nodes = [outcome.places.get(nccl_job.worker(test, index), "") for index in range(len(test.nodes))]
-    run = by_node(run, nodes, test.gpus_per_node, outcome.places)
+    run = by_node(run, nodes, test.fabric.gpus, outcome.places)
     verdict = nccl_judge.judge(
         run,
         shape=shape,
@@ -97,8 +97,8 @@ def not_run(
 
 def felt(test: Test, table: Json) -> list[str]:
     """What user or profile set that may change the bandwidth, as text; ``table``: from files/nccl.yml."""
-    own = nccl_env(replace(test, settings=()))
-    found = settings.felt(test.settings, own, table.get("harmless", ()))
+    own = nccl_env(replace(test, fabric=replace(test.fabric, settings=())))
+    found = settings.felt(test.fabric.settings, own, table.get("harmless", ()))
     return [*found, *(f"mpirun {text}" for text in test.mpi_args)]
 
 
@@ -109,14 +109,14 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
         "max_bytes": size_bytes(test.max_bytes),
         "exit_code": outcome.exit_code,
         "algo": nccl_env(test).get("NCCL_ALGO") or "default",
-        "hcas": test.vfs_per_node or len(shape.pfs),
+        "hcas": test.fabric.vfs or len(shape.pfs),
         "topology": nccl_env(test).get("NCCL_TOPO_FILE", ""),
-        "transport": "rdma" if test.mode else SOCKET,
+        "transport": "rdma" if test.fabric.mode else SOCKET,
         "info_ranks": info_ranks(test),
         "checked": True,
-        "mode": str(test.mode),
+        "mode": str(test.fabric.mode),
         "settings": felt(test, table),
-        "silenced": settings.silenced(test.settings),
+        "silenced": settings.silenced(test.fabric.settings),
     }
 
 

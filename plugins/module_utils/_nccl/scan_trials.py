@@ -124,17 +124,17 @@ class Bench:
     def judge(self, trial: nccl_scan.Trial, lines: Sequence[str], code: int, seconds: int) -> Json:
         """The result of a trial, as the scan's state keeps it. ``code``: exit code; ``seconds``: duration."""
         log = parse.parse(lines)[-1]
-        run = by_node(log, trial.nodes, self.test.gpus_per_node, {})
+        run = by_node(log, trial.nodes, self.test.fabric.gpus, {})
         healthy, limit = self.rail_bounds() if trial.kind == "rail" else (None, None)
         ring = trial.kind in ("pair", "across", "load", "rail")
         _low, high = (RAIL_BYTES, RAIL_BYTES) if trial.kind == "rail" else self.pair_bytes
         expect = {
             "collective": COLLECTIVE,
-            "ranks": len(trial.nodes) * self.test.gpus_per_node,
+            "ranks": len(trial.nodes) * self.test.fabric.gpus,
             "max_bytes": size_bytes(high),
             "exit_code": code,
             "algo": "RING" if ring else self.test.algo or "default",
-            "hcas": 1 if trial.kind == "rail" else self.test.vfs_per_node or len(self.shape.pfs),
+            "hcas": 1 if trial.kind == "rail" else self.test.fabric.vfs or len(self.shape.pfs),
             "transport": trial.kind == "gate",
             "info_ranks": nccl_job.info_ranks(self._of(len(trial.nodes))),
             "checked": True,

@@ -99,10 +99,7 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     made = any(one["metadata"]["namespace"] == namespace for one in networks)
     # OpenShift's multus refuses networks of other namespaces: there role workload_network makes one in each.
     own = plan.platform == "openshift" or place in ("", namespace) or made
-    found = replace(test.fabric, network=name if own else f"{place}/{name}")
-    if entry.topology:
-        found = replace(found, topology=job.TOPOLOGY_MAP, topology_key=entry.topology)
-    return found, len(nodes)
+    return replace(test.fabric, network=name if own else f"{place}/{name}"), len(nodes)
 
 
 def of_shape(shape: Shape, mode: Mode, interface: str = "eth0") -> Fabric:
@@ -123,9 +120,7 @@ def of_shape(shape: Shape, mode: Mode, interface: str = "eth0") -> Fabric:
         gpu_resource=shape.gpu_resource,
         vf_resource=SHARED_RESOURCE if mode is Mode.SHARED else Fabric.vf_resource,
         host_network=mode.on_host(shape),
-        cpus=fabric.CPUS * gpus,
-        memory_gib=fabric.MEMORY_GIB * gpus,
-        shm_gib=fabric.SHM_GIB * gpus,
+        **fabric.room(gpus),
         env=dict(shape.nccl_env),
         hca=hca,
         interface=interface,
@@ -241,10 +236,8 @@ def _mpi_job(wanted: Wanted) -> list[Json]:
         name=wanted.name,
         namespace=wanted.namespace,
         nodes=("",) * wanted.nodes,
-        gpus_per_node=wanted.fabric.gpus,
         image=wanted.image,
-        env={**wanted.fabric.env, **wanted.env},
-        interface=wanted.fabric.interface,
+        fabric=replace(wanted.fabric, env={**wanted.fabric.env, **wanted.env}, settings=()),
     )
     argv = shlex.join(job.mpirun(test, "/etc/mpi/hostfile")[1:])
     script = f"""set -u -o pipefail

@@ -120,7 +120,7 @@ class Performer:
             name,
             lanes,
             hosts=nccl_job.workers(test, self.workers.launcher),
-            slots=test.gpus_per_node,
+            slots=test.fabric.gpus,
             port=nccl_job.PORT,
             program=nccl_job.PROGRAMS[COLLECTIVE],
             folders=nccl_job.DIRS,

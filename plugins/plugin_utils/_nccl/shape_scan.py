@@ -116,11 +116,10 @@ class ShapeScan:
             "collective": "all_reduce",
             "deadline": self.settings.deadline,
         }
-        if self.entry.topology:
-            more.update(topology=job.TOPOLOGY_MAP, topology_key=self.entry.topology)
+        plan = self.plan
         if self.args["include_marked"]:
-            more["tolerations"] = (*self.plan.tolerations, *mark.TOLERATIONS)
-        test = job.of_plan(self.plan, self.entry, self.nodes, **more)
+            plan = replace(plan, tolerations=(*plan.tolerations, *mark.TOLERATIONS))
+        test = job.of_plan(plan, self.entry, self.nodes, **more)
         job.check(test, self.launcher)
         return test
 
@@ -219,7 +218,7 @@ class ShapeScan:
             "shape": self.entry.shape,
             "nodes": list(gate.nodes),
             "gpus": len(gate.run.ranks),
-            "mode": str(bench.test.mode),
+            "mode": str(bench.test.fabric.mode),
             "image": bench.test.image,
             "places": {},
             "exit_code": gate.code,

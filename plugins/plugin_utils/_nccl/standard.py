@@ -44,7 +44,7 @@ class Standard:
     def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
         """Appends a measured result to the history file, if there is one: results without RDMA are no history of it.
         InputError if it cannot be written."""
-        if self.path is not None and verdict.measured is not None and test.mode:
+        if self.path is not None and verdict.measured is not None and test.fabric.mode:
             line = thresholds.record(
                 run,
                 verdict,
@@ -52,7 +52,7 @@ class Standard:
                 nodes=len(test.nodes),
                 algo=test.algo or "default",
                 when=now(),
-                mode=str(test.mode),
+                mode=str(test.fabric.mode),
             )
             nccl_history.append(self.path, [line])
 

@@ -100,9 +100,9 @@ class TestRun:
         test = self.test
         nccl_job.check(test, self.launcher)
         job_run = self._job_run(test, log)
-        way = f"mode {test.mode}" if test.mode else "TCP sockets between nodes"
+        way = f"mode {test.fabric.mode}" if test.fabric.mode else "TCP sockets between nodes"
         self.say(
-            f"{test.collective} on {len(test.nodes)} nodes x {test.gpus_per_node} GPUs, {test.min_bytes} to "
+            f"{test.collective} on {len(test.nodes)} nodes x {test.fabric.gpus} GPUs, {test.min_bytes} to "
             f"{test.max_bytes} bytes, {way}, launcher {self.launcher}"
         )
         try:

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
 from gpuops_sandbox.kubelets import hub, images
+from support import nccl_jobs
 from support.nccl_cluster import LAUNCHERS, ROOT, act
 from support.real_nodes import FAULT_NODE, IMAGE, MPI_IMAGES, TIMEOUT, Real, install_ip, two_nodes
 from support.sandboxes import SHAPE
@@ -245,7 +246,7 @@ PLACE = "/etc/gpuops"
 def test_each_program_that_an_image_lacks_is_named_by_the_script_that_needs_it(real: Real) -> None:
     """The scripts alone, side by side, each in an image without one program. What a test makes of such an end is shown
     above for one of them, and in unit/nccl/test_run.py."""
-    test = nccl_job.Test("nccl-lacking", "default", ("a",), 8, "i", vfs_per_node=16)
+    test = nccl_jobs.job("nccl-lacking", "default", ("a",))
     made = nccl_job.files(test, "mpi")
     made["data"]["hostfile"] = ""  # nobody to wait for
     real.apply(made)

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, NcclError, NcclRank, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome, parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import nccl_pod
 from gpuops_sandbox.context import load_shapes
+from support import nccl_jobs
 from support.paths import FIXTURES
 
 NODES = ("10.140.0.1", "10.140.0.2")
 PODS = {"nccl-worker-0": "10.140.0.2", "nccl-worker-1": "10.140.0.1"}
 """The controller placed the second worker on the first node."""
-JOB = nccl_job.Test("nccl", "jobs", NODES, 8, "i", mode=Mode.HOST, interface="")
+JOB = nccl_jobs.job(nodes=NODES, vfs=0, mode=Mode.HOST, interface="")
 
 
 def verdict(lines: list[str], code: int = 1) -> Any:

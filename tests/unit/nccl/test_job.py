@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl_parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import crd_schema
+from support import crd_schema, nccl_jobs
 from support.paths import RECORDINGS, upstream
 
 Json = dict[str, Any]
@@ -38,17 +38,15 @@ def job(**more: Any) -> nccl_job.Test:
         "name": "nccl-h100-8",
         "namespace": "gpuops-nccl",
         "nodes": ("10.140.0.1", "10.140.0.2"),
-        "gpus_per_node": 8,
-        "vfs_per_node": 16,
         "image": "example.test/nccl-tests:1",
         "hca": "mlx5",
         "env": {"NCCL_IB_TC": "41", "UCX_TLS": "tcp"},
     }
-    return nccl_job.Test(**{**values, **more})
+    return nccl_jobs.job(**{**values, **more})
 
 
 def host_job(**more: Any) -> nccl_job.Test:
-    return job(mode=Mode.HOST, vfs_per_node=0, hca="=mlx5_0,mlx5_1", **more)
+    return job(mode=Mode.HOST, vfs=0, hca="=mlx5_0,mlx5_1", **more)
 
 
 def main_object(test: nccl_job.Test, launcher: str) -> Json:
@@ -105,7 +103,7 @@ def test_all_numbers_come_from_nodes_and_shape(
     nodes: int, gpus: int, vfs: int, mode: Mode, launcher: str, gang: bool
 ) -> None:
     names = tuple(f"10.140.0.{index}" for index in range(nodes))
-    test = job(nodes=names, gpus_per_node=gpus, vfs_per_node=vfs, mode=mode, gang=gang)
+    test = job(nodes=names, gpus=gpus, vfs=vfs, mode=mode, gang=gang)
     obj, (_, worker) = main_object(test, launcher), pods(test, launcher)
     resources = worker["spec"]["containers"][0]["resources"]
     attached = worker["metadata"]["annotations"].get(fabric.NETWORKS, "")
@@ -497,7 +495,7 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
     nodes = tuple(f"n{index}" for index in range(50))
     seen: set[int] = set()
     for start in range(50):
-        test = job(nodes=nodes, gpus_per_node=6, info_from=start)
+        test = job(nodes=nodes, gpus=6, info_from=start)
         nodes_of = [rank // 6 for rank in nccl_job.info_ranks(test)]
         assert len(set(nodes_of)) == 42 and len(nodes_of) == 42 * 6
         seen |= set(nodes_of)
@@ -515,7 +513,7 @@ def test_nodes_that_print_info_are_whole_and_rotate() -> None:
         ({"collective": "allreduce"}, "known: all_reduce"),
         ({"nodes": ()}, "at least one node"),
         ({"nodes": ("a", "a")}, "each given once"),
-        ({"vfs_per_node": 0}, "at least one VF"),
+        ({"vfs": 0}, "at least one VF"),
         ({"image": ""}, "no image"),
         ({"image": "nccl-tests@sha256:12"}, "no digest"),
     ],
@@ -544,8 +542,8 @@ def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
 def test_the_room_is_the_smallest_nodes() -> None:
     nodes = tuple(Node(n, "x", cpu=cpu, memory=1 << 40) for n, cpu in (("a", 200.0), ("b", 40.0), ("c", 8.0)))
     entry = NcclTest("nccl", "x")
-    assert nccl_job.of_plan(Plan(nodes=nodes), entry, ["a", "b"]).cpus == 20
-    assert nccl_job.of_plan(Plan(nodes=(Node("a", "x"),)), entry, ["a"]).cpus == 0
+    assert nccl_job.of_plan(Plan(nodes=nodes), entry, ["a", "b"]).fabric.cpus == 20
+    assert nccl_job.of_plan(Plan(nodes=(Node("a", "x"),)), entry, ["a"]).fabric.cpus == 32
 
 
 def test_a_kueue_queue_is_a_label_and_a_suspended_job() -> None:
@@ -580,7 +578,8 @@ def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
 
 def test_plan_entry_becomes_the_job() -> None:
     plan = Plan(mode=Mode.SRIOV, resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
-    entry = NcclTest(shape="x", **{name: getattr(job(), name) for name in nccl_job._SAME})
+    own = {name: getattr(job().fabric, name) for name in ("env", "hca", "interface")}
+    entry = NcclTest(job().name, "x", image=job().image, vfs_per_node=16, **own)
     assert nccl_job.of_plan(plan, entry, ["10.140.0.1", "10.140.0.2"]) == job()
     other = nccl_job.of_plan(dataclasses.replace(plan, network_attachment="shared/rdma"), entry, ["a"], gang=True)
-    assert other.network == "shared/rdma" and other.gang
+    assert other.fabric.network == "shared/rdma" and other.gang

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome a
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import REPORTED, Run
-from support import paths
+from support import nccl_jobs, paths
 
 Json = dict[str, Any]
 RECORDINGS = paths.RECORDINGS / "batch"
@@ -32,8 +32,8 @@ GRACE, START = 10.0, 100.0
 
 
 def test_of(**more: Any) -> nccl_job.Test:
-    values: Json = {"name": "nccl-test", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i:1"}
-    return nccl_job.Test(**{**values, "vfs_per_node": 16, **more})
+    values: Json = {"name": "nccl-test", "namespace": "jobs", "image": "i:1"}
+    return nccl_jobs.job(**{**values, **more})
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
+from support import nccl_jobs
 from support.fake_api import Api
 from support.paths import RECORDINGS
 
@@ -68,16 +69,10 @@ class Clock:
         return self.now
 
 
-def job(**more: Any) -> nccl_job.Test:
-    return nccl_job.Test(
-        **{"name": "nccl", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i", **more}
-    )
-
-
 def run_of(clock: Clock, tmp_path: Path) -> Run:
     return Run(
         None,  # type: ignore[arg-type]
-        job(vfs_per_node=16),
+        nccl_jobs.job(),
         "mpi",
         tmp_path / "a.log",
         lambda line: None,
@@ -325,7 +320,7 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
     assert outcome is not None
     outcome = running._from_outside(outcome)
     assert outcome.stage == "disturbed" and outcome.why == words
-    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY)
+    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY)
     assert verdict.verdict == "incomplete" and verdict.reason == f"the test was disturbed: {words}"
     assert [(one.subject, one.severity) for one in verdict.findings if one.id == "nccl.worker"] == [("b", "unknown")]
 
@@ -382,7 +377,7 @@ def test_pods_that_nobody_may_make_are_no_lack_of_room(tmp_path: Path) -> None:
     for launcher, queue in (("mpi", "default"), ("volcano", "gold")):
         clock = Clock()
         running = run_of(clock, tmp_path)
-        running.launcher, running.test = launcher, job(queue=queue)
+        running.launcher, running.test = launcher, nccl_jobs.job(queue=queue)
         refused = readiness.Status("waiting", "Job nccl cannot make pods: exceeded quota", "QuotaExceeded", True)
         clock.now = 1.0
         assert running._overdue([], refused) is None
@@ -539,7 +534,7 @@ def test_an_image_that_lacks_a_program_is_no_failure(
     assert outcome is not None and outcome.stage in ("start", "launch")
     if of == "worker" or code == 128:
         assert outcome.why.endswith(f"nccl-worker-0 on a ended with exit {code} ({reason}): {said}")
-    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY)
+    verdict = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY)
     assert verdict.verdict == "incomplete"
 
 
@@ -617,7 +612,7 @@ def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> No
 def test_two_images_in_one_test_are_told() -> None:
     images = {"nccl-worker-0": "n@sha256:1", "nccl-worker-1": "n@sha256:2"}
     outcome = Outcome("run", "", 3, {}, images=images)
-    found = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.severity, "2 images" in item.found) for item in found if item.id == "nccl.image"] == [
         ("warning", True)
     ]
@@ -642,7 +637,7 @@ def test_two_images_in_one_test_are_told() -> None:
     ],
 )
 def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict: str, words: str) -> None:
-    found = nccl_outcome.judge(NcclRun("empty"), Outcome(stage, "WHY", code), job(vfs_per_node=16), **JUDGED_BY)
+    found = nccl_outcome.judge(NcclRun("empty"), Outcome(stage, "WHY", code), nccl_jobs.job(), **JUDGED_BY)
     assert (found.verdict, words in found.reason) == (verdict, True), found.reason
 
 
@@ -656,7 +651,7 @@ def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
     fleet = nccl_pod.Fleet(("nccl-worker-0", "nccl-worker-1"), ("a", "b"), load_shapes()[shape], False)
     lines = list(nccl_pod.text_of(order, fleet, nccl_pod.simulate(order, fleet, 1.0, False)))
     run = parse.parse(lines)[0]
-    test = job(vfs_per_node=16)
+    test = nccl_jobs.job()
     assert nccl_outcome.judge(run, Outcome("run", "", 0), test, **JUDGED_BY).verdict == "pass"
     for outcome in (Outcome("run", "", 1), Outcome("worker", "w", 0), Outcome("deadline", "d"), Outcome("gone", "g")):
         assert nccl_outcome.judge(run, outcome, test, **JUDGED_BY).verdict != "pass", outcome
@@ -664,10 +659,10 @@ def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
 
 def test_nodes_that_are_to_blame_become_findings() -> None:
     outcome = Outcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
-    found = nccl_outcome.judge(NcclRun("empty"), outcome, job(vfs_per_node=16), **JUDGED_BY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.subject, item.severity, "137" in item.found) for item in found] == [("b", "error", True)]
     held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
-    found = nccl_outcome.judge(NcclRun("empty"), held, job(vfs_per_node=16), **JUDGED_BY).findings
+    found = nccl_outcome.judge(NcclRun("empty"), held, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
 
 

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import M
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_job import Command
-from support import crd_schema
+from support import crd_schema, nccl_jobs
 from support.paths import upstream
 
 Json = dict[str, Any]
@@ -33,8 +33,8 @@ CRDS = {
 
 
 def test_of(**more: Any) -> nccl_job.Test:
-    given = {"name": "scan-h100-8", "namespace": "jobs", "nodes": ("a", "b", "c"), "gpus_per_node": 8, "image": "i:1"}
-    return nccl_job.Test(**{**given, "vfs_per_node": 16, "env": {"NCCL_IB_TC": "41"}, **more})
+    given = {"name": "scan-h100-8", "namespace": "jobs", "nodes": ("a", "b", "c"), "image": "i:1"}
+    return nccl_jobs.job(**{**given, "env": {"NCCL_IB_TC": "41"}, **more})
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]
@@ -137,7 +137,7 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
 
 # ---- the scripts ---------------------------------------------------------------------------------------------------
 
-LAUNCH = nccl_job.find_mpirun("fail", nccl_job.Test("scan", "jobs", ("a", "b"), 8, "i", vfs_per_node=16))
+LAUNCH = nccl_job.find_mpirun("fail", nccl_jobs.job("scan"))
 VERSION = 'if [ "${1:-}" = --version ]; then echo "mpirun (Open MPI) 4.1.6"; exit; fi\n'
 MPIRUN = (
     f"""#!/bin/bash

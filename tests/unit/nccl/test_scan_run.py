@@ -27,6 +27,7 @@ from gpuops_sandbox.batch import scan_rounds
 from gpuops_sandbox.batch.nccl_pod import Fleet
 from gpuops_sandbox.cluster import SandboxError
 from gpuops_sandbox.context import Fault
+from support import nccl_jobs
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
@@ -35,8 +36,8 @@ SUPPORTED = ["BM.GPU4.8", "BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU.H100.8", "B
 
 def bench_of(name: str = SHAPE, table: Json | None = None, **more: Any) -> Bench:
     shape = files.shapes()[name]
-    given = {"name": "scan", "namespace": "jobs", "nodes": ("a", "b"), "gpus_per_node": 8, "image": "i"}
-    test = job.Test(**{**given, "vfs_per_node": shape.vf_count, "hca": "mlx5", "algo": shape.algo, **more})
+    given = {"vfs": shape.vf_count, "hca": "mlx5", "algo": shape.algo}
+    test = nccl_jobs.job("scan", **{**given, **more})
     return Bench(shape, table or files.nccl(), test, Settings())
 
 
@@ -246,7 +247,7 @@ def test_the_key_changes_with_what_makes_results_comparable() -> None:
     assert key == key_of(nccl_scan.Scan(["a", "b"], {"a": "x"}), replace(test, deadline=7), "")
     assert key != key_of(nccl_scan.Scan(["a", "b"], {"a": "y"}), test, "")
     assert key != key_of(scan, replace(test, image="j"), "") and key != key_of(scan, test, "s")
-    assert key != key_of(scan, replace(test, env={"NCCL_IB_TC": "1"}), "")
+    assert key != key_of(scan, replace(test, fabric=replace(test.fabric, env={"NCCL_IB_TC": "1"})), "")
 
 
 # ---- document, findings, marks -------------------------------------------------------------------------------------

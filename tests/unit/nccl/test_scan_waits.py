@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError, Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import scan_run, scan_workers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import Worker, Workers
+from support import nccl_jobs
 
 READY = ("Running", True, False, "")
 PULLS = ("Pending", False, False, "ContainerCreating")
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def awaited(clock: Clock, states: Any, nodes: str = "ab") -> tuple[Any, list[tuple[float, str]]]:
     """(the ready workers or the error, progress lines with their second). ``states``: of each node by the second."""
     shown: list[tuple[float, str]] = []
-    test = nccl_job.Test("scan", "jobs", tuple(nodes), 8, "i", vfs_per_node=16)
+    test = nccl_jobs.job("scan", nodes=nodes)
     settings = Settings(start_timeout=600, grace=20)
     workers = Workers(None, test, "mpi", settings, lambda line: shown.append((clock.now - 1000.0, line)))  # type: ignore[arg-type]
     workers.seen = lambda _watcher: [  # type: ignore[method-assign]
@@ -126,7 +126,7 @@ class RoundPod:
 def followed(clock: Clock, watched: Any, served: Any) -> tuple[str, float]:
     """(how the pod ended, after how many seconds)."""
     trials = (nccl_scan.Trial("p1-0-1", "pair", ("a", "b")),)
-    test = nccl_job.Test("scan", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)
+    test = nccl_jobs.job("scan")
     settings = Settings(start_timeout=600, grace=20)
     bench = Bench(files.shapes()["BM.GPU.H100.8"], files.nccl(), test, settings)
     pod = RoundPod(clock, watched, served)

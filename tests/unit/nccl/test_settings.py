@@ -54,7 +54,7 @@ def pairs(argv: list[str]) -> str:
 def test_without_inputs_the_job_is_that_of_the_shape() -> None:
     test = made()
     assert conf(test)["NCCL_IB_TC"] == "41" and conf(test)["NCCL_DEBUG"] == "INFO"
-    assert test.settings == () and plan(cluster(2)).tests[0].told == ()
+    assert test.fabric.settings == () and plan(cluster(2)).tests[0].told == ()
     assert nccl_job.program_args(test) == ["-b", "8", "-e", "8G", "-f", "2", "-g", "1"]
     assert " --bind-to none " in pairs(nccl_job.mpirun(test))
 
@@ -228,7 +228,7 @@ def test_without_the_lines_that_prove_rdma_nothing_passes(env: dict[str, Optiona
 
 def test_ring_has_a_threshold_of_its_own() -> None:
     test = made(nccl_env={"NCCL_ALGO": "RING"})
-    assert settings.felt(test.settings, {}, files.nccl()["harmless"]) == []
+    assert settings.felt(test.fabric.settings, {}, files.nccl()["harmless"]) == []
     assert judged(test).threshold == 0.9 * 400
 
 

@@ -16,12 +16,12 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import followed, outcome, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import tail as nccl_tail
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
 from hypothesis import given
 from hypothesis import strategies as st
+from support import nccl_jobs
 from support.kubelet_log import BACK, CUT, GONE, OPEN, QUIET, ROTATE, KubeletLog
 from support.paths import RECORDINGS
 
@@ -137,7 +137,7 @@ def test_no_break_loses_or_repeats_a_line(script: list[str], each: float) -> Non
 
 # ---- what it means for the verdict ---------------------------------------------------------------------------------
 
-JOB = nccl_job.Test("nccl", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)
+JOB = nccl_jobs.job()
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(0, "incomplete"), (3, "fail")])

@@ -84,7 +84,12 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
     assert made.findings == () and decision(made, "transport").value == "socket"
     test = job.of_plan(made, made.tests[0], made.test_nodes("lab"))
     job.check(test, "mpi")
-    assert (test.mode, test.fabric.security(), test.fabric.net(), test.fabric.annotations()) == (Mode.NONE, {}, {}, {})
+    assert (test.fabric.mode, test.fabric.security(), test.fabric.net(), test.fabric.annotations()) == (
+        Mode.NONE,
+        {},
+        {},
+        {},
+    )
     assert test.fabric.resources()["limits"] == {"nvidia.com/gpu": "8"}
     refused = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
     assert "has no NIC that mlx5 drives" in refused.findings[0].found

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from gpuops_sandbox.batch import _placing, mpi_operator, nccl_pod, volcano
 from gpuops_sandbox.batch._shared import amount, requests
 from gpuops_sandbox.context import Fault
-from support import paths
+from support import nccl_jobs, paths
 from support.paths import ROOT
 
 Json = dict[str, Any]
@@ -208,7 +208,7 @@ def test_a_gang_beyond_the_cluster_is_not_admitted() -> None:
 @pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
 def test_our_jobs_stand_on_their_nodes_one_worker_on_each(launcher: str) -> None:
     nodes = ("10.140.0.2", "10.140.0.4")
-    test = nccl_job.Test("nccl", "jobs", nodes, 8, "image", vfs_per_node=16)
+    test = nccl_jobs.job(nodes=nodes)
     if launcher == "volcano":
         job = {**nccl_job.volcano_job(test)}
         job["metadata"] = {**job["metadata"], "uid": UID}
@@ -345,9 +345,7 @@ NAMES = ["BM.GPU.H100.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.B4.8", "BM.GP
 def test_healthy_runs_pass_and_slow_ones_fail(name: str, old: bool) -> None:
     found = shape(name)
     nodes = tuple(f"n{index}" for index in range(4))
-    test = nccl_job.Test(
-        "nccl", "jobs", nodes, 8, "i", vfs_per_node=found.vf_count, algo=found.algo, env=found.nccl_env
-    )
+    test = nccl_jobs.job(nodes=nodes, vfs=found.vf_count, algo=found.algo, env=found.nccl_env)
     asked, where = order(test), fleet(name, 4)
     assert (asked.collective, asked.max_bytes, asked.debug) == ("all_reduce", 8 << 30, True)
     assert verdict(list(nccl_pod.text_of(asked, where, nccl_pod.simulate(asked, where, 1.0, old))), name, 4) == "pass"
@@ -368,7 +366,7 @@ def test_healthy_runs_pass_and_slow_ones_fail(name: str, old: bool) -> None:
 )
 def test_what_one_host_lacks_is_seen_at_full_speed(kind: str, wanted: str) -> None:
     name = "BM.GPU.H100.8"
-    test = nccl_job.Test("nccl", "jobs", tuple("abcd"), 8, "i", vfs_per_node=16, env=shape(name).nccl_env)
+    test = nccl_jobs.job(nodes="abcd", env=shape(name).nccl_env)
     asked, where = order(test), fleet(name, 4)
     run = nccl_pod.simulate(asked, where, 1.0, False)
     faults = [Fault(kind, "10.140.0.2")]
@@ -378,7 +376,7 @@ def test_what_one_host_lacks_is_seen_at_full_speed(kind: str, wanted: str) -> No
 def test_in_a_large_job_the_hosts_print_that_were_asked_to() -> None:
     name = "BM.GPU.H100.8"
     nodes = tuple(f"n{index}" for index in range(40))
-    test = nccl_job.Test("nccl", "jobs", nodes, 8, "i", vfs_per_node=16, info_from=30)
+    test = nccl_jobs.job(nodes=nodes, info_from=30)
     asked, where = order(test), fleet(name, 40)
     lines = list(nccl_pod.text_of(asked, where, nccl_pod.simulate(asked, where, 1.0, False)))
     table = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
@@ -391,7 +389,7 @@ def test_in_a_large_job_the_hosts_print_that_were_asked_to() -> None:
 @pytest.mark.parametrize("mpi", [4, 5])
 def test_a_lost_worker_is_named_and_never_passes(mpi: int) -> None:
     asked, where = (
-        replace(order(nccl_job.Test("nccl", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)), mpi=mpi),
+        replace(order(nccl_jobs.job()), mpi=mpi),
         fleet(NAMES[0], 2),
     )
     run = nccl_pod.simulate(asked, where, 1.0, False)

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from support import crd_schema
+from support import crd_schema, nccl_jobs
 from support.paths import upstream
 from support.users_jobs import JOBS
 
@@ -79,8 +79,8 @@ def test_every_pod_on_the_fabric_has_what_our_own_workers_have(kind: str, mode: 
     """The yardstick is the worker of the NCCL test of the same shape and mode."""
     shape = files.shapes()[H100]
     sriov = mode.vfs
-    ours = job.Test(
-        name="t", namespace="n", nodes=("a",), gpus_per_node=8, image="i", mode=mode, vfs_per_node=16 if sriov else 0,
+    ours = nccl_jobs.job(
+        nodes=("a",), mode=mode, vfs=16 if sriov else 0,
         env=shape.nccl_env, hca=shape.vf_hca if sriov else shape.host_hca,
         host_network=not mode.vfs, vf_resource=SHARED_RESOURCE if mode is Mode.SHARED else VF_RESOURCES[0],
     )  # fmt: skip

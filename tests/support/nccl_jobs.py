@@ -1,0 +1,24 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NCCL test jobs for tests, with fields of the workers' fabric and of the job side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test
+
+
+def job(
+    name: str = "nccl", namespace: str = "jobs", nodes: Sequence[str] = ("a", "b"), image: str = "i", **more: Any
+) -> Test:
+    """One worker with 8 GPUs and 16 VFs on each node, unless ``more`` has it otherwise."""
+    gpus = more.get("gpus", 8)
+    given = {"gpus": gpus, "vfs": 16, "interface": "eth0", **fabric.room(gpus)}
+    own = {one.name: more.pop(one.name) for one in fields(Fabric) if one.name in more}
+    return Test(name, namespace, tuple(nodes), image, Fabric(**{**given, **own}), **more)

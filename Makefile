@@ -137,7 +137,7 @@ e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 # folders of the same name.
 define molecule
 	@$(BIN)/molecule destroy --scenario-name default --no-report >/dev/null
-	@$(BIN)/molecule test --report $(addprefix --scenario-name ,$(1))
+	@$(PYTHON) -m support.warm_molecule test --report $(addprefix --scenario-name ,$(1))
 endef
 
 molecule: export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule-state-oke

@@ -31,14 +31,20 @@ class Play(_CONTEXT.Process):  # type: ignore[name-defined,misc]
 
     @classmethod
     def start_of(
-        cls, argv: Sequence[str], env: Mapping[str, str], log: Path, lives: int = 0, errors: Path | None = None
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        lives: int = 0,
+        errors: Path | None = None,
+        folder: Path = ROOT,
     ) -> Play:
         """The running process of ``ansible`` or ``ansible-playbook`` with these arguments, whose program is the first.
         After so many ``lives``, writes of our client, it is killed before it does anything else; 0 = never. ``errors``:
-        the file of stderr; None = ``log``."""
+        the file of stderr; None = ``log``. ``folder``: where it works."""
         for file in (log, errors or log):
             file.write_bytes(b"")  # it is read from now on
-        made = cls(target=_play, args=(list(argv), dict(env), str(log), lives, str(errors or "")))
+        made = cls(target=_play, args=(list(argv), dict(env), str(log), lives, str(errors or ""), str(folder)))
         made.start()
         return made
 
@@ -55,12 +61,14 @@ class Play(_CONTEXT.Process):  # type: ignore[name-defined,misc]
         return int(self.exitcode)
 
 
-def done(argv: Sequence[str], env: Mapping[str, str], timeout: float = 900) -> subprocess.CompletedProcess[str]:
+def done(
+    argv: Sequence[str], env: Mapping[str, str], timeout: float = 900, folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """``subprocess.run`` of ``ansible`` or ``ansible-playbook``, with their output as text. Raises TimeoutExpired, the
     process being killed."""
-    with tempfile.TemporaryDirectory() as folder:
-        output, errors = Path(folder, "stdout"), Path(folder, "stderr")
-        running = Play.start_of(argv, env, output, errors=errors)
+    with tempfile.TemporaryDirectory() as scratch:
+        output, errors = Path(scratch, "stdout"), Path(scratch, "stderr")
+        running = Play.start_of(argv, env, output, errors=errors, folder=folder)
         try:
             code = running.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -70,11 +78,11 @@ def done(argv: Sequence[str], env: Mapping[str, str], timeout: float = 900) -> s
         return subprocess.CompletedProcess(list(argv), code, output.read_text("utf-8"), errors.read_text("utf-8"))
 
 
-def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: str) -> Any:
+def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: str, folder: str) -> Any:
     from ansible.cli import adhoc, playbook
 
     os.setsid()
-    os.chdir(ROOT)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,16 @@ def watched(here: Any) -> Iterator[list[str]]:
                 name, count = node["metadata"]["name"], int(node["status"]["allocatable"].get(VF, 0))
                 inside = CORDON in (node["metadata"].get("annotations") or {})
                 if count < full.get(name, 0) and not inside:
-                    why = around(here, client, name)
-                    lost.append(f"{name} has {count} of {full[name]} VFs and is in no wave; {why}")
+                    lost.append(f"{name} has {count} of {full[name]} VFs and is in no wave")
+                    lost[-1] += f"; {around(here, client, name)}"
 
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield lost
-    finally:
-        ended.set()
-        thread.join(60)
-    assert not thread.is_alive()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow)
+        try:
+            yield lost
+        finally:
+            ended.set()
+            following.result(60)
 
 
 def around(here: Any, client: Client, node: str) -> str:
@@ -94,8 +94,8 @@ def around(here: Any, client: Client, node: str) -> str:
     ]
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%SZ")
     journal = max(here.folder.glob("*/run/journal.jsonl"), key=lambda path: path.stat().st_mtime)
-    done = [json.loads(line)["task"] for line in journal.read_text().splitlines()]
-    writes = list(written_by(here.sandbox.log_file("audit").read_text().splitlines()))
+    done = [json.loads(line)["task"] for line in journal.read_text().rpartition("\n")[0].splitlines()]
+    writes = list(written_by(here.sandbox.log_file("audit").read_text().rpartition("\n")[0].splitlines()))
     return f"{now}, plugins {plugins}, {journal.parts[-3]} did {done[-3:]}, accounts' last writes {writes[-4:]}"
 
 

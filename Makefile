@@ -116,7 +116,7 @@ coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 # On disk, a tenth of a playbook's CPU time went into files that sandboxes write and remove. A killed run's go with the next.
-cluster oci e2e: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
+cluster oci e2e test-matrix: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
 
 cluster: setup ## Plugins against the sandbox's API server
 	@$(PYTEST) tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
@@ -159,8 +159,7 @@ ee-check: setup ## site.yml from the artefact, through ansible-runner, in an emp
 	@$(PYTHON) tools/ee_check
 
 test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; site, EE from nothing
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/oci -q
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e tests/integration/oci -q -n 2 --maxschedchunk 1 --durations=20
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site
 	@$(PYTHON) tools/ee_check --fresh

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
@@ -397,3 +398,10 @@ def state(wanted: NodeWanted, live: Member, daemon: Status, plugin: Status) -> S
         return dataclasses.replace(plugin, why=f"its device plugin: {plugin.why}")
     late = sharing.differences(wanted.expected, live.facts.allocatable, live.labels)
     return Status(WAITING, "; ".join(late[:3])) if late else Status(READY)
+
+
+def restored(live: Member, plugin: Status) -> Status:
+    """Status of a node that the task does not select, whose device plugin was replaced too: ready once the new one runs
+    and the node offers GPUs again."""
+    offers = any(is_gpu(key) and count for key, count in live.facts.allocatable.items())
+    return plugin if offers or not plugin.ready else Status(WAITING, "it offers no GPU yet")

@@ -27,7 +27,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, tolerations
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import is_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs, mps_proof
@@ -333,48 +332,42 @@ class Sharing(Use[Wanted]):
     def _await(self, wanted: Wanted) -> None:
         """Restarts device plugins older than the ConfigMap once, because it may have been edited; if this run
         changed it, those of all late nodes, as timestamps have whole seconds only."""
-        again: set[str] = set()
+        restarted = False
         self._await_operator()
         self._replace({one.name for one in wanted.nodes} | self.elsewhere)
 
         def read() -> dict[str, Status]:
-            late = self._states(wanted)
-            if not again and any(status.state != READY for status in late.values()):
-                again.add("")
-                self._restart_outdated([name for name, status in late.items() if status.state != READY])
-            return {f"nodes/{name}": status for name, status in {**late, **self._restored()}.items()}
+            nonlocal restarted
+            found = self._states(wanted)
+            late = [one.name for one in wanted.nodes if not found[one.name].ready]
+            if late and not restarted:
+                restarted = True
+                self._restart_outdated(late)
+            return {f"nodes/{name}": status for name, status in found.items()}
 
         remedy = f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager."
         self.await_state(read, remedy=remedy, count=len(wanted.nodes) + len(self.elsewhere))
 
-    def _restored(self) -> dict[str, Status]:
-        """Of nodes elsewhere: whether the new device plugin runs there and the node offers GPUs again."""
-        if not self.elsewhere:
-            return {}
-        plugins = {one.node: one.status for one in self._plugins()}
-        found: dict[str, Status] = {}
-        for one in gpu_nodes.members(self.client, [], "", described=False):
-            if one.name in self.elsewhere:
-                found[one.name] = plugins.get(one.name, readiness.pod(None))
-                if found[one.name].ready and not any(is_gpu(key) and n for key, n in one.facts.allocatable.items()):
-                    found[one.name] = Status(WAITING, "it offers no GPU yet")
-        return found
-
     def _states(self, wanted: Wanted) -> dict[str, Status]:
-        # What is reverted may be the label that the selector matches.
-        selector = "" if self.absent else self.args["selector"]
+        """Of the nodes of this task and those elsewhere, from one list of nodes and one of device plugins."""
+        # What is reverted may be the label that the selector matches; nodes elsewhere need not match it.
+        selector = "" if self.absent or self.elsewhere else self.args["selector"]
+        names = [one.name for one in wanted.nodes]
         # While GPU Feature Discovery restarts, its labels are missing.
-        listed = gpu_nodes.members(self.client, [one.name for one in wanted.nodes], selector, described=False)
-        found = {one.name: one for one in listed}
+        listed = gpu_nodes.members(self.client, names, selector, described=False, others=self.elsewhere)
+        live = {one.name: one for one in listed}
         daemons = self._daemons() if any(one.expected.sharing == "mps" for one in wanted.nodes) else {}
         plugins = {one.node: one.status for one in self._plugins()}
         none, no_plugin = sharing_plan.NO_DAEMON, readiness.pod(None)
-        return {
-            one.name: sharing_plan.state(
-                one, found[one.name], daemons.get(one.name, none), plugins.get(one.name, no_plugin)
-            )
-            for one in wanted.nodes
+        found = {
+            name: sharing_plan.restored(one, plugins.get(name, no_plugin))
+            for name, one in live.items()
+            if name in self.elsewhere
         }
+        for one in wanted.nodes:
+            daemon, plugin = daemons.get(one.name, none), plugins.get(one.name, no_plugin)
+            found[one.name] = sharing_plan.state(one, live[one.name], daemon, plugin)
+        return found
 
     def _await_operator(self) -> None:
         """Waits until the operator has put the ClusterPolicy as it is now into the device plugin's DaemonSet. Pods that

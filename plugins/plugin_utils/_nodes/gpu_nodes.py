@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
@@ -37,11 +37,14 @@ EVICT_AGAIN = 1.0
 """Seconds between two attempts to evict a pod."""
 
 
-def members(client: Client, names: Sequence[str], selector: str, *, described: bool = True) -> list[Member]:
+def members(
+    client: Client, names: Sequence[str], selector: str, *, described: bool = True, others: Collection[str] = ()
+) -> list[Member]:
     """NVIDIA GPU nodes: those named, those with the labels, or all; vGPU guests by name alone. Their GPUs are those of
     their shape's table, else GPU Feature Discovery's labels. Raises InputError for an unknown name, without any
-    node, and for a node that neither describes, unless it was not named or need not be ``described``."""
-    only = f"metadata.name={names[0]}" if len(names) == 1 else ""
+    node, and for a node that neither describes, unless it was not named or need not be ``described``. ``others``: nodes
+    that are returned beside the named ones, as far as they are there."""
+    only = f"metadata.name={names[0]}" if len(names) == 1 and not others else ""
     listed = client.projected("/api/v1/nodes", _candidate, label_selector=selector, field_selector=only)
     found = [one for one in listed if one is not None]
     if names:
@@ -52,7 +55,7 @@ def members(client: Client, names: Sequence[str], selector: str, *, described: b
             near = difflib.get_close_matches(missing[0], [one for one in known if one != missing[0]], 1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise InputError(f"{missing[0]} is no NVIDIA GPU node{_with(selector)}.{hint}")
-        found = [by_name[name] for name in dict.fromkeys(names)]
+        found = [by_name[name] for name in dict.fromkeys([*names, *(by_name.keys() & set(others))])]
     else:
         found = [one for one in found if one.shape.gpu_count or one.labels.get(gpu_labels.VGPU) != "true"]
     if not found:

@@ -15,7 +15,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 
-POLL = 0.5
+POLL, PER_SECOND = 0.5, 250
+"""Seconds between two looks at one node, and the number of the cluster's nodes for which a second is added."""
 REPORTED = 12.0
 """Seconds within which a node's status has what its kubelet counts: it is written every 10 s."""
 
@@ -50,6 +51,8 @@ class Restart:
     ) -> None:
         self.client, self.plan, self.nodes, self.say, self.timeout = client, plan, nodes, say, timeout
         planned = {node.name: number for node in plan.nodes if (number := plan.offered(node.vfs))}
+        self.only = f"metadata.name={nodes[0]}" if len(nodes) == 1 else ""
+        self.pause = POLL
         self.vfs = _Vfs(self._offered(), planned)
 
     def anew(self, read: Callable[[], Mapping[str, Json]]) -> None:
@@ -81,7 +84,7 @@ class Restart:
     def _await(self, read: Callable[[], dict[str, Status]]) -> None:
         wait.await_state(
             read,
-            wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
+            wait_change=lambda seconds: time.sleep(min(seconds, self.pause)),
             clock=time.monotonic,
             timeout=self.timeout,
             show=self.say,
@@ -100,7 +103,8 @@ class Restart:
             allocatable, capacity = (int(kind.get(resource, 0)) for kind in kinds)
             return node["metadata"]["name"], (allocatable, capacity)
 
-        found = self.client.projected(self.client.path("v1", "Node"), counts)
+        found = self.client.projected(self.client.path("v1", "Node"), counts, field_selector=self.only)
+        self.pause = POLL + len(found) / PER_SECOND
         return {name: both for name, both in found if name in self.nodes}
 
 

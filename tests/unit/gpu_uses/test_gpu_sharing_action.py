@@ -395,7 +395,9 @@ def test_a_reverted_configuration_is_waited_for_until_the_device_plugins_are_wit
     assert api.writes == ["Pod/gpu/plugin-0"]
 
 
-def test_nodes_that_a_task_does_not_select_get_their_gpus_back_too(quick: list[float]) -> None:
+def test_nodes_that_a_task_does_not_select_get_their_gpus_back_too(
+    quick: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The operator replaces the device plugins of all nodes when the ClusterPolicy changes."""
     api = Operator("gpuops-gpu-sharing")
     other = node("b")
@@ -405,19 +407,26 @@ def test_nodes_that_a_task_does_not_select_get_their_gpus_back_too(quick: list[f
     api.add(copy.deepcopy({**mine, "metadata": {**mine["metadata"], "name": "other"}}))
     api.objects["Pod/gpu/other"]["spec"]["nodeName"] = "b"
     run_for_real = Sharing(Task(api), arguments(SPEC, {**slices("time-slicing", 4, "a"), "state": "absent"}))
-    run_for_real.resolve()
+    wanted = run_for_real.resolve()
     assert run_for_real.patch_policy({"devicePlugin": {"config": None}})
     assert run_for_real.elsewhere == {"b"}
     api.seen_at = api.reads + 2
     run_for_real._await_operator()
     run_for_real._replace({"a"} | run_for_real.elsewhere)
-    assert run_for_real._restored()["b"].state == WAITING, "its plugin is not there yet"
+    assert run_for_real._states(wanted)["b"].state == WAITING, "its plugin is not there yet"
     api.start_plugin()
     (new,) = [one for key, one in api.objects.items() if key.startswith("Pod/")]
     new["spec"]["nodeName"] = "b"
-    assert run_for_real._restored()["b"].ready
+    lists, projected = list[str](), api.projected
+    monkeypatch.setattr(
+        api, "projected", lambda path, *args, **more: lists.append(path) or projected(path, *args, **more)
+    )
+    assert run_for_real._states(wanted)["b"].ready
+    assert len(lists) == len(set(lists)) == 2, "nodes and pods are listed once, not once for each of the two kinds"
     api.objects["Node//b"]["status"]["allocatable"] = {"cpu": "8"}
-    assert run_for_real._restored()["b"].why == "it offers no GPU yet"
+    assert run_for_real._states(wanted)["b"].why == "it offers no GPU yet"
+    del api.objects["Node//b"]
+    assert set(run_for_real._states(wanted)) == {"a"}, "one that went meanwhile is not awaited"
 
 
 def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:

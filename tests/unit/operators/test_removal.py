@@ -173,3 +173,16 @@ def test_a_restart_for_its_configuration_waits_for_the_vfs_too(monkeypatch: pyte
     restart = device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)
     restart.anew(lambda: device_plugins.pods(api, plan))
     assert not old & set(api.objects) and api.now == 3
+
+
+def test_all_nodes_of_a_large_cluster_are_listed_less_often_and_one_alone_by_its_name() -> None:
+    api, read = Kubelet(16), list[str]()
+    for number in range(1, 1000):
+        api.add({"kind": "Node", "metadata": {"name": f"n{number}"}, "status": {}})
+    listed = api.projected
+    api.projected = lambda path, look, **more: read.append(more["field_selector"]) or listed(path, look, **more)  # type: ignore[method-assign]
+    plan = Plan(resources=Resources("g", VF))
+    restart = device_plugins.Restart(api, plan, ["n0", "n1"], lambda line: None, 100)  # type: ignore[arg-type]
+    assert (restart.pause, read) == (4.5, [""])
+    device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)  # type: ignore[arg-type]
+    assert read == ["", "metadata.name=n0"]

@@ -78,8 +78,7 @@ class Copy:
                 export_format=FORMAT, namespace_name=space, bucket_name=self.bucket, object_name=self.object
             )
             what = f"export {source.display_name} to the bucket {self.bucket} in {self.there.region}"
-            made = self.there.call(what, "compute", "export_image", self.image, details)
-            work = made.headers.get("opc-work-request-id") or ""
+            work = self.there.start(what, "compute", "export_image", self.image, details)
         seconds = self.options["timeout"] * 60
         what = f"export of {source.display_name}"
         oci_work.wait(self.there, what, work or self._work(source), seconds, self.waits)

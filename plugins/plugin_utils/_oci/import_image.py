@@ -9,10 +9,10 @@ import hashlib
 import http.client
 import urllib.error
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -20,7 +20,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 LINK_SECONDS = 20
-TRIES = 9
 
 
 def check_link(url: str) -> Optional[int]:
@@ -106,23 +105,15 @@ class Import:
         text = "|".join([self.url, self.compartment, self.name, str(sorted(self.options["tags"].items()))])
         token = hashlib.sha256(text.encode()).hexdigest()[:40]
         what = f"import {oci_image.hidden(self.url)} into {self.compartment}"
-        for number in range(1, TRIES + 1):
-            try:
-                made = self.session.call(what, "compute", "create_image", details, opc_retry_token=f"{token}-{number}")
-            except Conflict as error:
-                if error.reason != "InvalidatedRetryToken" or number == TRIES:
-                    raise
-                continue
-            key, work = str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
-            if number == TRIES or not self._ended_badly(work):
-                return key, work
-        raise AssertionError("unreachable")
+        made = oci_work.create(
+            self.session, what, "compute", "create_image", token, details, made=lambda answer: not self._failed(answer)
+        )
+        return str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
 
-    def _ended_badly(self, work: str) -> bool:
-        if not work:
-            return False
-        found = self.session.call(f"read the work request of {self.name}", "work", "get_work_request", work).data
-        return found.status in oci_work.OVER
+    def _failed(self, answer: Any) -> bool:
+        work = answer.headers.get("opc-work-request-id")
+        what = f"read the work request of {self.name}"
+        return bool(work) and self.session.call(what, "work", "get_work_request", work).data.status in oci_work.OVER
 
     def _work(self, image: str) -> str:
         """Work request of the import that an earlier run started."""

@@ -35,7 +35,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Wait
 
 POLL, SOON, SEEN_AFTER = 30.0, 3.0, 300.0
 """Seconds between two reads, at most; SEEN_AFTER: limit for OCI to list a new object."""
-TRIES = 9
 Progress = Callable[[str], None]
 Drain = Callable[[str, str, float], Sequence[str]]
 Unlabel = Callable[[Sequence[Json], Json, bool], tuple[Sequence[str], Sequence[str]]]
@@ -45,8 +44,12 @@ class Pool(abc.ABC):
     """One pool of the kind ``what``. ``drain``: drains the node of the cluster with this OCID and address within some
     seconds; returns the pods that are left. ``unlabel``: see drain.unlabel. ``clocks``: clock and sleep, for tests."""
 
-    client = "work"
     what = "pool"
+    work_client, client = "work", ""
+    """Of its work requests, and of its own calls."""
+    get_method, list_method, update_method, delete_method = "", "", "", ""
+    title = "name"
+    """Field of the SDK's models with the pool's name, and the option of the list that selects it."""
 
     def __init__(
         self,
@@ -66,14 +69,6 @@ class Pool(abc.ABC):
         self.warnings: list[str] = []
 
     # ---- implemented for each kind
-
-    @abc.abstractmethod
-    def one(self, key: str) -> Json:
-        """The pool with this OCID: {id, name, state, tags}."""
-
-    @abc.abstractmethod
-    def named(self) -> list[Json]:
-        """Pools of the compartment with the name, as ``one``."""
 
     @abc.abstractmethod
     def read(self, key: str, addresses: bool = True) -> Json:
@@ -96,10 +91,6 @@ class Pool(abc.ABC):
         raise AssertionError(f"{self.what}: nothing cycles its nodes, and pool.check refuses it")
 
     @abc.abstractmethod
-    def end(self, there: Json) -> str:
-        """Deletes the pool; returns the work request's OCID or ""."""
-
-    @abc.abstractmethod
     def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
         """What we created for a pool of this name, by our tag: (OCID, client, method that deletes it)."""
 
@@ -107,11 +98,39 @@ class Pool(abc.ABC):
         """Agent plugins that RDMA needs and that are not enabled; enables them except in check mode."""
         return []
 
+    # ---- calls
+
+    def found(self, key: str) -> Any:
+        """The SDK's model of the pool with this OCID."""
+        return self.session.call(f"read the {self.what} {key}", self.client, self.get_method, key).data
+
+    def named(self, **more: Any) -> list[Json]:
+        """Pools of the compartment with the name: {id, name, state, tags, defined_tags}."""
+        asked, what = self.wanted, f"list {self.what}s named {self.wanted.name}"
+        more = {**more, self.title: asked.name}
+        listed = self.session.all(what, self.client, self.list_method, asked.compartment, **more)
+        return [self.summary(item) for item in listed]
+
+    def summary(self, item: Any) -> Json:
+        """What every kind of pool has, of the SDK's model."""
+        own = {"tags": item.freeform_tags or {}, "defined_tags": item.defined_tags or {}}
+        return {"id": item.id, "name": getattr(item, self.title), "state": item.lifecycle_state, **own}
+
+    def request(self, verb: str, there: Json, details: Any) -> str:
+        """Has OCI change the pool; returns the work request's OCID or ""."""
+        what = f"{verb} the {self.what} {there['name']}"
+        return self.session.start(what, self.client, self.update_method, there["id"], details)
+
+    def end(self, there: Json) -> str:
+        """Deletes the pool; returns the work request's OCID or ""."""
+        what = f"delete the {self.what} {there['name']}"
+        return self.session.start(what, self.client, self.delete_method, there["id"])
+
     # ---- states
 
     def listed(self) -> list[Json]:
         """Pools with the name, or the one with the OCID."""
-        return [self.one(self.wanted.pool)] if self.wanted.pool else self.named()
+        return [self.summary(self.found(self.wanted.pool))] if self.wanted.pool else self.named()
 
     def present(self, check_mode: bool, wait: bool = True, ignore: Sequence[str] = ()) -> Json:
         """Creates or changes the pool; {changed, pool, changes, created}. ``ignore``: ids of preflight findings.
@@ -329,7 +348,7 @@ class Pool(abc.ABC):
             return
         label = f"{what} of the {self.what} {self.wanted.name}"
         try:
-            oci_work.wait(self.session, label, work, self.seconds, self.waits, self.client)
+            oci_work.wait(self.session, label, work, self.seconds, self.waits, self.work_client)
         except Unrecoverable as error:
             raise self._explained(str(error), key) from None
 
@@ -413,7 +432,9 @@ class Pool(abc.ABC):
             return ""
         keys = (there["id"], there["parts"].get("instance_pool"))
         found = (
-            oci_work.running(self.session, there["name"], there["compartment"], key, self.client) for key in keys if key
+            oci_work.running(self.session, there["name"], there["compartment"], key, self.work_client)
+            for key in keys
+            if key
         )
         return next((work for work in found if work), "")
 
@@ -434,17 +455,6 @@ class Pool(abc.ABC):
 
         self.waits.until(readable, bool, SEEN_AFTER, late, poll=SOON)
         return key
-
-    def _make(self, what: str, client: str, method: str, token: str, *args: Any) -> Any:
-        """A call that creates something. OCI refuses the token of a deleted object: then the request gets a new one."""
-        for number in range(1, TRIES + 1):
-            suffix = f"-{number}" if number > 1 else ""
-            try:
-                return self.session.call(what, client, method, *args, opc_retry_token=f"{token}{suffix}")
-            except Conflict as error:
-                if "InvalidatedRetryToken" not in str(error) or number == TRIES:
-                    raise
-        raise AssertionError("unreachable")
 
     def _cluster(self, key: str = "") -> Json:
         """What nodes need to know about their cluster: {version, cni, api_server, ca}."""
@@ -472,37 +482,45 @@ class Pool(abc.ABC):
         }
 
 
+def _work(answer: Any) -> str:
+    return answer.headers.get("opc-work-request-id") or ""
+
+
+_OF_POOL = ("kubernetes_version", "ssh_public_key", "defined_tags")
+_OF_NODES = {
+    "size": "size",
+    "security_groups": "nsg_ids",
+    "boot_volume_key": "kms_key_id",
+    "in_transit_encryption": "is_pv_encryption_in_transit_enabled",
+}
+"""Changes that OKE takes as they are, as fields of the node pool and, by another name, of its node configuration."""
+
+
 class Managed(Pool):
     """A node pool of OKE in a compute cluster."""
 
-    client, what = "oke", "node pool"
+    what, work_client, client = "node pool", "oke", "oke"
+    get_method, list_method = "get_node_pool", "list_node_pools"
+    update_method, delete_method = "update_node_pool", "delete_node_pool"
 
     @property
     def kinds(self) -> Any:
         """The SDK's models of OKE."""
         return self.session.oci.container_engine.models
 
-    def one(self, key: str) -> Json:
-        """As Pool.one, by get_node_pool."""
-        return _pool_summary(self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data)
-
-    def named(self) -> list[Json]:
-        """As Pool.named, by list_node_pools."""
-        asked = self.wanted
-        what = f"list node pools named {asked.name}"
-        more = {"cluster_id": asked.cluster} if asked.cluster else {}
-        listed = self.session.all(what, "oke", "list_node_pools", asked.compartment, name=asked.name, **more)
-        return [_pool_summary(item) for item in listed]
+    def named(self, **more: Any) -> list[Json]:
+        """As Pool.named, of the cluster if there is one."""
+        return super().named(**({"cluster_id": self.wanted.cluster} if self.wanted.cluster else {}), **more)
 
     def read(self, key: str, addresses: bool = True) -> Json:
         """As Pool.read; OKE returns nodes and addresses with the pool, so it is always one call."""
-        found = self.session.call(f"read the node pool {key}", "oke", "get_node_pool", key).data
+        found = self.found(key)
         config = found.node_config_details
         place = config.placement_configs[0] if config and config.placement_configs else None
         source, eviction = found.node_source_details, found.node_eviction_node_pool_settings
         cycling, compute = found.node_pool_cycling_details, getattr(config, "compute_cluster_id", None) or ""
         pool = {
-            **_pool_summary(found),
+            **self.summary(found),
             "rdma": compute,
             "details": found.lifecycle_details or "",
             "cluster": found.cluster_id,
@@ -581,8 +599,8 @@ class Managed(Pool):
             defined_tags=dict(asked.defined_tags) or None,
         )
         token = oci_pool.token(asked, "nodepool", gone)
-        made = self._make(f"create the node pool {asked.name}", "oke", "create_node_pool", token, details)
-        return made.headers.get("opc-work-request-id") or ""
+        what, method = f"create the node pool {asked.name}", "create_node_pool"
+        return _work(oci_work.create(self.session, what, "oke", method, token, details))
 
     def _place(self, given: Json, fault_domains: Sequence[str]) -> Any:
         """``given``: the options, or the pool as it is."""
@@ -650,7 +668,7 @@ class Managed(Pool):
         )
         token = oci_pool.token(asked, "computecluster", [item.id for item in listed])
         what = f"create the compute cluster {asked.name}"
-        made = self._make(what, "compute", "create_compute_cluster", token, details).data
+        made = oci_work.create(self.session, what, "compute", "create_compute_cluster", token, details).data
         return self._made("compute cluster", "compute", "get_compute_cluster", made.id)
 
     def _compute_place(self) -> Any:
@@ -672,15 +690,14 @@ class Managed(Pool):
 
     def update(self, there: Json, changes: Sequence[Change]) -> str:
         """As Pool.update; node metadata is replaced only if the digest of the options differs."""
-        new, more = {item.what: item.after for item in changes}, {}
-        config: Json = {}
+        new = {item.what: item.after for item in changes}
+        more: Json = {key: new[key] for key in _OF_POOL if key in new}
+        config: Json = {field: new[key] for key, field in _OF_NODES.items() if key in new}
         if "image" in new or "boot_volume_gb" in new:
             more["node_source_details"] = self.kinds.NodeSourceViaImageDetails(
                 image_id=new.get("image") or there.get("image"),
                 boot_volume_size_in_gbs=new.get("boot_volume_gb") or there.get("boot_volume_gb") or None,
             )
-        for key in ("kubernetes_version", "ssh_public_key"):
-            more.update({key: new[key]} if key in new else {})
         if "labels" in new:
             more["initial_node_labels"] = self._labels(new["labels"])
         if "config" in new:
@@ -688,23 +705,15 @@ class Managed(Pool):
         if "config" in new or "tags" in new:
             more["freeform_tags"] = {**there["tags"], **new.get("tags", {})}
             more["freeform_tags"].update({oci_pool.DIGEST: new["config"]} if "config" in new else {})
-        more.update({"defined_tags": new["defined_tags"]} if "defined_tags" in new else {})
-        config.update({"size": self.wanted.nodes} if "size" in new else {})
-        config.update({"nsg_ids": new["security_groups"]} if "security_groups" in new else {})
-        config.update({"kms_key_id": new["boot_volume_key"]} if "boot_volume_key" in new else {})
-        config.update({"is_pv_encryption_in_transit_enabled": True} if "in_transit_encryption" in new else {})
         if "eviction_minutes" in new:
             more["node_eviction_node_pool_settings"] = self._eviction(new["eviction_minutes"])
         if "fault_domains" in new:
-            config.update({"placement_configs": [self._place(there, new["fault_domains"])]})
+            config["placement_configs"] = [self._place(there, new["fault_domains"])]
         if there["cycling"]:  # else OKE would cycle the nodes for this change too
             more["node_pool_cycling_details"] = self.kinds.NodePoolCyclingDetails(is_node_cycling_enabled=False)
         if config:
             more["node_config_details"] = self.kinds.UpdateNodePoolNodeConfigDetails(**config)
-        details = self.kinds.UpdateNodePoolDetails(**more)
-        what = f"change the node pool {there['name']}"
-        answer = self.session.call(what, "oke", "update_node_pool", there["id"], details)
-        return answer.headers.get("opc-work-request-id") or ""
+        return self.request("change", there, self.kinds.UpdateNodePoolDetails(**more))
 
     def remove(self, there: Json, node: str, less: bool) -> str:
         """As Pool.remove, by delete_node."""
@@ -714,8 +723,7 @@ class Managed(Pool):
             "is_force_deletion_after_override_grace_duration": True,
         }
         more = grace if minutes >= 0 else {}
-        answer = self.session.call(what, "oke", "delete_node", there["id"], node, is_decrement_size=less, **more)
-        return answer.headers.get("opc-work-request-id") or ""
+        return self.session.start(what, "oke", "delete_node", there["id"], node, is_decrement_size=less, **more)
 
     def cycle(self, there: Json) -> str:
         """As Pool.cycle, by update_node_pool."""
@@ -727,14 +735,7 @@ class Managed(Pool):
             cycle_modes=[oci_pool.CYCLES[asked.cycle]],
         )
         details = self.kinds.UpdateNodePoolDetails(node_pool_cycling_details=cycling)
-        what = f"cycle the nodes of the node pool {there['name']}"
-        answer = self.session.call(what, "oke", "update_node_pool", there["id"], details)
-        return answer.headers.get("opc-work-request-id") or ""
-
-    def end(self, there: Json) -> str:
-        """As Pool.end, by delete_node_pool."""
-        answer = self.session.call(f"delete the node pool {there['name']}", "oke", "delete_node_pool", there["id"])
-        return answer.headers.get("opc-work-request-id") or ""
+        return self.request("cycle the nodes of", there, details)
 
     def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
         """As Pool.left: compute clusters."""
@@ -771,23 +772,13 @@ class Managed(Pool):
 class Network(Pool):
     """A cluster network: its instances join the cluster in cloud-init."""
 
-    what = "cluster network"
-
-    def one(self, key: str) -> Json:
-        """As Pool.one, by get_cluster_network."""
-        what, method = f"read the cluster network {key}", "get_cluster_network"
-        return _network_summary(self.session.call(what, "management", method, key).data)
-
-    def named(self) -> list[Json]:
-        """As Pool.named, by list_cluster_networks."""
-        asked = self.wanted
-        what, method = f"list cluster networks named {asked.name}", "list_cluster_networks"
-        listed = self.session.all(what, "management", method, asked.compartment, display_name=asked.name)
-        return [_network_summary(item) for item in listed]
+    what, client, title = "cluster network", "management", "display_name"
+    get_method, list_method = "get_cluster_network", "list_cluster_networks"
+    update_method, delete_method = "update_cluster_network", "terminate_cluster_network"
 
     def read(self, key: str, addresses: bool = True) -> Json:
         """As Pool.read, with tags and digest of the instance configuration in use."""
-        found = self.session.call(f"read the cluster network {key}", "management", "get_cluster_network", key).data
+        found = self.found(key)
         pool = found.instance_pools[0] if found.instance_pools else None
         place = found.placement_configuration
         config = self._configuration(pool.instance_configuration_id) if pool else None
@@ -795,7 +786,7 @@ class Network(Pool):
         home = found.compartment_id
         parts = {"cluster_network": found.id, "instance_pool": pool.id if pool else ""}
         network = {
-            **_network_summary(found),
+            **self.summary(found),
             "rdma": found.id,
             "compartment": home,
             "shape": (launch.shape or "") if launch else "",
@@ -885,8 +876,7 @@ class Network(Pool):
         )
         token = oci_pool.token(asked, "clusternetwork", gone)
         what = f"create the cluster network {asked.name}"
-        made = self._make(what, "management", "create_cluster_network", token, details)
-        return made.headers.get("opc-work-request-id") or ""
+        return _work(oci_work.create(self.session, what, "management", "create_cluster_network", token, details))
 
     def _make_configuration(self) -> str:
         """OCID of the instance configuration: that of an earlier run with the same content, or a new one."""
@@ -943,7 +933,7 @@ class Network(Pool):
         )
         token = oci_pool.token(asked, "instanceconfiguration", [item.id for item in listed if _mine(item, asked.name)])
         what = f"create the instance configuration {asked.name}"
-        made = self._make(what, "management", "create_instance_configuration", token, details).data
+        made = oci_work.create(self.session, what, "management", "create_instance_configuration", token, details).data
         return self._made("instance configuration", "management", "get_instance_configuration", made.id)
 
     def update(self, there: Json, changes: Sequence[Change]) -> str:
@@ -958,10 +948,7 @@ class Network(Pool):
         more.update({"defined_tags": new["defined_tags"]} if "defined_tags" in new else {})
         if len(pool) > 1:
             more["instance_pools"] = [models.UpdateClusterNetworkInstancePoolDetails(**pool)]
-        what = f"change the cluster network {there['name']}"
-        details = models.UpdateClusterNetworkDetails(**more)
-        answer = self.session.call(what, "management", "update_cluster_network", there["id"], details)
-        return answer.headers.get("opc-work-request-id") or ""
+        return self.request("change", there, models.UpdateClusterNetworkDetails(**more))
 
     def remove(self, there: Json, node: str, less: bool) -> str:
         """As Pool.remove, by detaching and terminating the instance, which has to be drained before: OCI does not."""
@@ -971,8 +958,7 @@ class Network(Pool):
             instance_id=node, is_decrement_size=less, is_auto_terminate=True
         )
         what, pool = f"delete the node {node} of {there['name']}", there["parts"]["instance_pool"]
-        answer = self.session.call(what, "management", "detach_instance_pool_instance", pool, details)
-        work = answer.headers.get("opc-work-request-id") or ""
+        work = self.session.start(what, "management", "detach_instance_pool_instance", pool, details)
         if not work:
             self._gone(there, node)
         return work
@@ -1002,12 +988,6 @@ class Network(Pool):
 
         self.waits.until(exists, lambda there: not there, self.seconds, late, poll=POLL)
 
-    def end(self, there: Json) -> str:
-        """As Pool.end, by terminate_cluster_network."""
-        what = f"delete the cluster network {there['name']}"
-        answer = self.session.call(what, "management", "terminate_cluster_network", there["id"])
-        return answer.headers.get("opc-work-request-id") or ""
-
     def left(self, compartment: str, name: str) -> list[tuple[str, str, str]]:
         """As Pool.left: instance configurations."""
         what, method = "list instance configurations", "list_instance_configurations"
@@ -1029,16 +1009,6 @@ def _plugins_off(config: Any) -> list[str]:
     on = {item.name for item in listed if item.desired_state == "ENABLED"}
     everything = bool(config and config.are_all_plugins_disabled)
     return [name for name in oci_pool.PLUGINS if everything or name not in on]
-
-
-def _pool_summary(item: Any) -> Json:
-    own = {"tags": item.freeform_tags or {}, "defined_tags": item.defined_tags or {}}
-    return {"id": item.id, "name": item.name, "state": item.lifecycle_state, **own}
-
-
-def _network_summary(item: Any) -> Json:
-    own = {"tags": item.freeform_tags or {}, "defined_tags": item.defined_tags or {}}
-    return {"id": item.id, "name": item.display_name, "state": item.lifecycle_state, **own}
 
 
 def _node(item: Any) -> Json:

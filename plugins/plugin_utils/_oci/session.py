@@ -280,6 +280,10 @@ class Session:
         self.answered.add(method)
         return answer
 
+    def start(self, what: str, client: str, method: str, *args: Any, **more: Any) -> str:
+        """As ``call``, for what OCI carries out as a work request: its OCID, "" where OCI names none."""
+        return self.call(what, client, method, *args, **more).headers.get("opc-work-request-id") or ""
+
     @staticmethod
     def _not_oci(what: str, host: str, found: str) -> Unreachable:
         return Unreachable(

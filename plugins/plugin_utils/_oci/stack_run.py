@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    Conflict,
     DeadlinePassed,
     InputError,
     NotFound,
@@ -37,6 +36,7 @@ POLL = 10.0
 BIGGEST_ZIP = 11_000_000
 """Bytes that Resource Manager accepts."""
 RM = "resource_manager"
+GONE = ("DELETING", "DELETED")
 Progress = Callable[[str], None]
 
 
@@ -142,7 +142,7 @@ class Stack:
             what = f"list stacks of {self.options['compartment']}"
             more = {"compartment_id": self.options["compartment"], "display_name": self.name, "limit": oci.PAGE}
             listed = self.session.all(what, RM, "list_stacks", **more)
-            alive = [item for item in listed if item.lifecycle_state not in ("DELETED", "DELETING", "FAILED")]
+            alive = [item for item in listed if item.lifecycle_state not in (*GONE, "FAILED")]
             if len(alive) > 1:
                 keys = ", ".join(item.id for item in alive)
                 raise InputError(f"There are {len(alive)} stacks {self.name}: {keys}. Set stack to the OCID of one.")
@@ -150,7 +150,7 @@ class Stack:
                 return None
             key = alive[0].id
         found = self._read(key)
-        return None if found["state"] in ("DELETING", "DELETED") else found
+        return None if found["state"] in GONE else found
 
     def settled(self, found: Optional[Json]) -> oci_stack.Settled:
         """The desired variables, checked; their secrets are masked from then on."""
@@ -221,17 +221,12 @@ class Stack:
         return self._apply(found, changed=True)
 
     def _created(self, details: Any) -> Json:
-        """The new stack. With the token OCI recognises the request of a killed run; a deleted stack needs a new one."""
         what = f"create the stack {self.name} in {self.options['compartment']}"
-        try:
-            made = self.session.call(what, RM, "create_stack", details, opc_retry_token=self._token()).data
-            found = self._active(made.id)
-            if found["state"] not in ("DELETING", "DELETED"):
-                return found
-        except Conflict as error:
-            if error.reason != "InvalidatedRetryToken":
-                raise
-        return self._active(self.session.call(what, RM, "create_stack", details).data.id)
+        made = oci_work.create(self.session, what, RM, "create_stack", self._token(), details, made=self._alive)
+        return self._active(made.data.id)
+
+    def _alive(self, answer: Any) -> bool:
+        return self._active(answer.data.id)["state"] not in GONE
 
     def _token(self) -> str:
         """opc-retry-token: the same request of a killed run gives the same stack, even if it is not listed yet."""
@@ -390,8 +385,7 @@ class Stack:
 
     def _drift(self, stack: str) -> list[Json]:
         """Resources that changed since Terraform applied them."""
-        answer = self.session.call("detect drift of the stack", RM, "detect_stack_drift", stack)
-        work = answer.headers["opc-work-request-id"]
+        work = self.session.start("detect drift of the stack", RM, "detect_stack_drift", stack)
         seconds = self.options["timeout"] * 60
         oci_work.wait(self.session, "drift detection", work, seconds, self.waits, RM)
         more = {"work_request_id": work, "limit": oci.PAGE}

@@ -1,20 +1,47 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits for a work request of OCI, shows its progress and reports its errors. PRIVATE to the collection.
+"""Creates objects of OCI once, waits for work requests, shows their progress and reports their errors. PRIVATE.
 
 Only the work request is conclusive: OCI documents no failed state of images and pools.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 OVER = ("FAILED", "CANCELED", "CANCELING")
+TRIES = 9
+
+
+def create(
+    session: oci.Session,
+    what: str,
+    client: str,
+    method: str,
+    token: str,
+    *args: Any,
+    made: Callable[[Any], bool] = bool,
+) -> Any:
+    """The answer to a request that creates something. By the retry token OCI recognises the request of a killed run and
+    repeats its answer. Where it refuses that token, since the object was deleted, or ``made`` says that what it repeats
+    has come to nothing, the request gets a new token."""
+    number = 1
+    while True:
+        suffix = f"-{number}" if number > 1 else ""
+        try:
+            answer = session.call(what, client, method, *args, opc_retry_token=f"{token}{suffix}")
+            if number == TRIES or made(answer):
+                return answer
+        except Conflict as error:
+            if error.reason != "InvalidatedRetryToken" or number == TRIES:
+                raise
+        number += 1
 
 
 def wait(session: oci.Session, what: str, key: str, seconds: float, waits: Waits, client: str = "work") -> None:

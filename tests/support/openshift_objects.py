@@ -65,15 +65,14 @@ def _subscribed(kind: str) -> Callable[[], list[Json]]:
     def render() -> list[Json]:
         made = []
         for every in (False, True):
-            made += olm.subscribe(
-                "gpu-operator-certified",
-                namespace="nvidia-gpu-operator",
-                channel_name="v26.7",
-                source="certified-operators",
-                starting_csv="gpu-operator-certified.v26.7.0",
-                every_namespace=every,
-                config={"tolerations": [{"operator": "Exists"}], "env": [{"name": "A", "value": "b"}]},
+            want = olm_run.complete(
+                {
+                    "operator": "gpu_operator",
+                    "every_namespace": every,
+                    "config": {"tolerations": [{"operator": "Exists"}], "env": [{"name": "A", "value": "b"}]},
+                }
             )
+            made += olm.subscribe(want, "v26.7", "gpu-operator-certified.v26.7.0", "gpu-og")
         return [one for one in made if one["kind"] == kind]
 
     return render
@@ -197,6 +196,7 @@ def _gpu(name: str = "clusterpolicies") -> tuple[str, ...]:
     return tuple(f"gpu-operator/{version}/nvidia.com_{name}.yaml" for version in GPU_OPERATORS)
 
 
+MIRRORED = {"source": "mirrored", "catalog_image": "r/index:1", "catalog_pull_secrets": ["s"]}
 MATRIX = (
     Entry("OperatorGroup", "nfd_gpu_operator", ("openshift/olm_operatorgroups.yaml",), _subscribed("OperatorGroup")),
     Entry("Subscription", "nfd_gpu_operator", ("openshift/olm_subscriptions.yaml",), _subscribed("Subscription")),
@@ -204,7 +204,7 @@ MATRIX = (
         "CatalogSource",
         "nfd_gpu_operator",
         ("openshift/olm_catalogsources.yaml",),
-        lambda: [olm.catalog_source("mirrored", "openshift-marketplace", "r/index:1", pull_secrets=["s"])],
+        lambda: [olm.catalog_source(olm_run.complete({"operator": "nfd", **MIRRORED}))],
     ),
     Entry("ImageDigestMirrorSet", "nfd_gpu_operator", (f"{OWN}mirrors.yaml",), _mirrors("ImageDigestMirrorSet")),
     Entry("ImageTagMirrorSet", "nfd_gpu_operator", (f"{OWN}mirrors.yaml",), _mirrors("ImageTagMirrorSet")),

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import auto
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as gpu_configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 from support.crd_schema import faults
 from support.paths import ROOT, upstream
 
@@ -40,9 +41,8 @@ PACKAGE = {
 BROKEN_YAML = "version: v1\nsharing:\n  timeSlicing:\n   resources:\n  - name: nvidia.com/gpu"
 
 
-def subscribe(**more: str) -> Any:
-    given = {"namespace": "n", "channel_name": "v26.7", "source": "certified-operators"}
-    return olm.subscribe("gpu-operator-certified", **{**given, **more})
+def subscribed(**more: str) -> Any:
+    return olm_run.complete({"package": "gpu-operator-certified", "namespace": "n", "source": "s", **more})
 
 
 def pod(limits: Any = None, requests: Any = None) -> Any:
@@ -101,14 +101,14 @@ NEW = {key: value for key, value in capacity(1).items() if key.startswith("capac
 BOTH = capacity(8)
 H100, L40S = "BM.GPU.H100.8", "BM.GPU.L40S.4"
 CASES: list[tuple[str, Callable[[], Any], str]] = [
-    ("olm: missing source", lambda: subscribe(source=""), "no source"),
+    ("olm: missing source", lambda: subscribed(source=""), "no source"),
     (
         "olm: second OperatorGroup",
-        lambda: olm.group_for([{"metadata": {"name": name}} for name in "ab"], "n", "n"),
+        lambda: olm.group_for([{"metadata": {"name": name}} for name in "ab"], subscribed()),
         "2 OperatorGroups (a, b): OLM stays silent there (MultipleOperatorGroup)",
     ),
     ("olm: channel not in the manifest", lambda: olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
-    ("olm: approval auto", lambda: subscribe(approval="auto"), "known: Automatic, Manual"),
+    ("olm: approval auto", lambda: subscribed(approval="auto"), "known: Automatic, Manual"),
     ("pod: request is not limit", lambda: pod({GPU: 1}, {GPU: 2}), "requests 2, limits 1"),
     ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is no whole number"),
     ("pod: no limit", lambda: pod(None, {GPU: 1}), "no limit"),

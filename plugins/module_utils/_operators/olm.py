@@ -7,8 +7,8 @@
 
     wanted(table, options) -> OlmOperator                     of files/olm.yml and the options; InputError
     channel(manifest, wanted, csv) -> (channel, csv)          of a PackageManifest; InputError with the known ones
-    subscribe(...) -> [Namespace, OperatorGroup, Subscription]
-    group_for(groups, namespace, mine) -> name                the OperatorGroup to use; InputError for two of them
+    subscribe(want, ...) -> [Namespace, OperatorGroup, Subscription]
+    group_for(groups, want) -> name                           the OperatorGroup to use; InputError for two of them
     catalog_source(...), mirror_sets(...)                     for a cluster without the internet
     state(subscription, plans, csvs, groups, catalogs, wanted) -> State
     custom_resource(csv, kind, values) -> object              the CSV's example (alm-examples) merged with our values
@@ -66,6 +66,8 @@ def wanted(table: Mapping[str, Json], options: Mapping[str, Any]) -> OlmOperator
     missing = next((key for key, value in place.items() if not value), "")
     if missing:
         raise InputError(f"Cannot subscribe: no {missing}. Give operator, or package, namespace and source.")
+    if options["approval"] not in APPROVALS:
+        raise InputError(f"installPlanApproval {options['approval']!r} is none{_near(options['approval'], APPROVALS)}.")
     given = options.get("resources")
     resources = [_resource(one) for one in (base.get("resources", ()) if given is None else given)]
     if options.get("values"):
@@ -107,61 +109,35 @@ def channel(manifest: Json, wanted: str = "", csv: str = "") -> tuple[str, str]:
     return found, csv or head
 
 
-def subscribe(
-    package: str,
-    *,
-    namespace: str,
-    channel_name: str,
-    source: str,
-    source_namespace: str = MARKETPLACE,
-    approval: str = "Manual",
-    starting_csv: str = "",
-    every_namespace: bool = False,
-    labels: Optional[Mapping[str, str]] = None,
-    group: str = "",
-    config: Optional[Mapping[str, Any]] = None,
-) -> list[Json]:
-    """``every_namespace``: the operator's CSV supports only that install mode; the GPU and Network Operators allow only
-    their own. ``group``: name of the OperatorGroup. ``config``: settings of the operator's own pod (tolerations,
-    nodeSelector, env)."""
-    if approval not in APPROVALS:
-        raise InputError(f"installPlanApproval {approval!r} is none{_near(approval, APPROVALS)}.")
-    for what, value in (("package", package), ("namespace", namespace), ("source", source), ("channel", channel_name)):
-        if not value:
-            raise InputError(f"Cannot subscribe to {package or 'an operator'}: no {what}.")
+def subscribe(want: OlmOperator, channel_name: str, starting_csv: str, group: str) -> list[Json]:
+    """Namespace, OperatorGroup and Subscription. ``group``: name of the OperatorGroup."""
     spec: Json = {
-        "name": package,
+        "name": want.package,
         "channel": channel_name,
-        "source": source,
-        "sourceNamespace": source_namespace,
-        "installPlanApproval": approval,
+        "source": want.source,
+        "sourceNamespace": want.source_namespace,
+        "installPlanApproval": want.approval,
+        **({"startingCSV": starting_csv} if starting_csv else {}),
+        **({"config": want.config} if want.config else {}),
     }
-    if starting_csv:
-        spec["startingCSV"] = starting_csv
-    if config:
-        spec["config"] = dict(config)
-    group_spec: Json = {} if every_namespace else {"targetNamespaces": [namespace]}
-    meta: Json = {"name": namespace, **({"labels": dict(labels)} if labels else {})}
+    space: Json = {"name": want.namespace, **({"labels": want.labels} if want.labels else {})}
+    targets: Json = {} if want.every_namespace else {"targetNamespaces": [want.namespace]}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": meta},
-        {
-            "apiVersion": "operators.coreos.com/v1",
-            "kind": "OperatorGroup",
-            "metadata": {"name": group or namespace, "namespace": namespace},
-            "spec": group_spec,
-        },
-        {
-            "apiVersion": "operators.coreos.com/v1alpha1",
-            "kind": "Subscription",
-            "metadata": {"name": package, "namespace": namespace},
-            "spec": spec,
-        },
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": space},
+        _object("v1", "OperatorGroup", group, want.namespace, targets),
+        _object("v1alpha1", "Subscription", want.package, want.namespace, spec),
     ]
 
 
-def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace: bool = False) -> str:
+def _object(version: str, kind: str, name: str, namespace: str, spec: Json) -> Json:
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": f"operators.coreos.com/{version}", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def group_for(groups: Sequence[Json], want: OlmOperator) -> str:
     """Name of the OperatorGroup to use: the namespace's own, since with a second one OLM ignores every Subscription
-    there; ``mine`` if it has none. Raises InputError for two groups or another scope."""
+    there; the namespace's name if it has none. Raises InputError for two groups or another scope."""
+    namespace, every_namespace = want.namespace, want.every_namespace
     names = sorted(one["metadata"]["name"] for one in groups)
     if len(names) > 1:
         raise InputError(
@@ -169,7 +145,7 @@ def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace
             "(MultipleOperatorGroup). Remove all but one."
         )
     if not names:
-        return mine
+        return namespace
     spec = groups[0].get("spec") or {}
     targets = list(spec.get("targetNamespaces") or [])
     wanted = [] if every_namespace else [namespace]
@@ -183,8 +159,9 @@ def group_for(groups: Sequence[Json], namespace: str, mine: str, every_namespace
     return str(names[0])
 
 
-def elsewhere(subscriptions: Iterable[Json], package: str, namespace: str) -> None:
+def elsewhere(subscriptions: Iterable[Json], want: OlmOperator) -> None:
     """The same operator twice: its second CSV fails with InterOperatorGroupOwnerConflict."""
+    package, namespace = want.package, want.namespace
     for one in subscriptions:
         place = one["metadata"]["namespace"]
         if one["spec"].get("name") == package and place != namespace:
@@ -195,14 +172,11 @@ def elsewhere(subscriptions: Iterable[Json], package: str, namespace: str) -> No
             )
 
 
-def settled(subscription: Json, channel_name: str, source: str, starting_csv: str) -> None:
+def settled(subscription: Json, want: OlmOperator) -> None:
     """An unmanaged Subscription is used unchanged, so the options must agree with it."""
     spec, name = subscription["spec"], subscription["metadata"]["name"]
-    for what, asked, held in (
-        ("channel", channel_name, spec.get("channel")),
-        ("source", source, spec.get("source")),
-        ("startingCSV", starting_csv, spec.get("startingCSV")),
-    ):
+    for what, asked in (("channel", want.channel), ("source", want.source)):
+        held = spec.get(what)
         if asked and held and asked != held:
             raise InputError(
                 f"Subscription {subscription['metadata']['namespace']}/{name} is not this collection's and has {what} "
@@ -210,15 +184,12 @@ def settled(subscription: Json, channel_name: str, source: str, starting_csv: st
             )
 
 
-def catalog_source(name: str, namespace: str, image: str, *, title: str = "", pull_secrets: Sequence[str] = ()) -> Json:
-    """The CatalogSource that a disconnected cluster needs. ``image``: the mirrored index."""
-    if not image:
-        raise InputError(f"CatalogSource {name} has no image: name the mirrored index.")
-    spec: Json = {"sourceType": "grpc", "image": image, "displayName": title or name, "publisher": "gpuops.rdma"}
-    if pull_secrets:
-        spec["secrets"] = list(pull_secrets)
-    meta = {"name": name, "namespace": namespace}
-    return {"apiVersion": "operators.coreos.com/v1alpha1", "kind": "CatalogSource", "metadata": meta, "spec": spec}
+def catalog_source(want: OlmOperator) -> Json:
+    """The CatalogSource that a disconnected cluster needs."""
+    spec: Json = {"sourceType": "grpc", "image": want.catalog_image, "displayName": want.source}
+    secrets = {"secrets": list(want.catalog_pull_secrets)} if want.catalog_pull_secrets else {}
+    spec = {**spec, "publisher": "gpuops.rdma", **secrets}
+    return _object("v1alpha1", "CatalogSource", want.source, want.source_namespace, spec)
 
 
 def mirror_sets(name: str, mirrors: Mapping[str, Any]) -> list[Json]:

@@ -82,7 +82,7 @@ class Operator:
         """``{package, namespace, channel, csv, phase, approved, resources, evidence, notes}``."""
         want = self.want
         subscriptions = self._subscriptions()
-        olm.elsewhere(subscriptions, want.package, want.namespace)
+        olm.elsewhere(subscriptions, want)
         held = next((one for one in subscriptions if _is(one, want)), None)
         self._catalog()
         manifest = self._manifest()
@@ -131,9 +131,7 @@ class Operator:
         for one in olm.mirror_sets(f"gpuops-{want.package}", want.mirrors):
             self._write(one)
         if want.catalog_image:
-            secrets = want.catalog_pull_secrets
-            place = want.source_namespace
-            self._write(olm.catalog_source(want.source, place, want.catalog_image, pull_secrets=secrets))
+            self._write(olm.catalog_source(want))
 
     def _manifest(self) -> Optional[Json]:
         """The PackageManifest from the requested catalog. Waits for a catalog that is new or not read yet."""
@@ -193,23 +191,10 @@ class Operator:
             groups = self.client.list(self.client.path(OLM_GROUPS, "OperatorGroup", want.namespace))
         except NotFound:
             groups = []
-        group = olm.group_for(groups, want.namespace, want.namespace, want.every_namespace)
-        objects = olm.subscribe(
-            want.package,
-            namespace=want.namespace,
-            channel_name=channel,
-            source=want.source,
-            source_namespace=want.source_namespace,
-            approval=want.approval,
-            starting_csv=starting,
-            every_namespace=want.every_namespace,
-            labels=want.labels,
-            group=group,
-            config=want.config,
-        )
+        objects = olm.subscribe(want, channel, starting, olm.group_for(groups, want))
         foreign_group = bool(groups) and not kube_objects.is_ours(groups[0])
         if held is not None and not kube_objects.is_ours(held):
-            olm.settled(held, want.channel, want.source, "")
+            olm.settled(held, want)
             objects.pop()
             self.say(f"{want.package}: Subscription {_place(held)} has another owner and stays as it is")
         elif held is not None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 from support.crd_schema import faults
 from support.olm_recordings import RECORDINGS, recorded, seen
 from support.paths import upstream
@@ -81,17 +82,17 @@ def test_what_is_not_there_yet() -> None:
 
 
 def objects(**more: Any) -> list[dict[str, Any]]:
-    given: dict[str, Any] = {
-        "namespace": "nvidia-gpu-operator",
-        "channel_name": "v26.7",
-        "source": "certified-operators",
-    }
-    return olm.subscribe(GPU, **{**given, **more})
+    return olm.subscribe(operator(**more), "v26.7", f"{GPU}.v26.7.0", "gpu-og")
+
+
+def operator(**more: Any) -> Any:
+    given = {"package": GPU, "namespace": "nvidia-gpu-operator", "source": "certified-operators"}
+    return olm_run.complete({**given, **more})
 
 
 def test_what_we_write_is_what_the_definitions_take() -> None:
     for every in (False, True):
-        _namespace, group, subscription = objects(starting_csv=f"{GPU}.v26.7.0", every_namespace=every)
+        _namespace, group, subscription = objects(every_namespace=every)
         assert faults(group, upstream("crds/openshift/olm_operatorgroups.yaml")) == []
         assert faults(subscription, upstream("crds/openshift/olm_subscriptions.yaml")) == []
         assert group["spec"] == ({} if every else {"targetNamespaces": ["nvidia-gpu-operator"]})
@@ -103,12 +104,11 @@ def test_what_we_write_is_what_the_definitions_take() -> None:
         ({"approval": "auto"}, "'auto' is none; known: Automatic, Manual"),
         ({"source": ""}, "no source"),
         ({"namespace": ""}, "no namespace"),
-        ({"channel_name": ""}, "no channel"),
     ],
 )
 def test_what_the_api_server_would_take_in_silence(more: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as error:
-        objects(**more)
+        operator(**more)
     assert words in str(error.value)
 
 
@@ -117,35 +117,36 @@ def test_a_second_operator_group_is_not_made() -> None:
         return {"metadata": {"name": name}, "spec": {"targetNamespaces": list(targets)} if targets else {}}
 
     place = "nvidia-gpu-operator"
-    assert olm.group_for([], place, place) == place
-    assert olm.group_for([group("made-by-the-console", place)], place, place) == "made-by-the-console"
-    assert olm.group_for([group("global")], place, place, every_namespace=True) == "global"
+    want = operator()
+    assert olm.group_for([], want) == place
+    assert olm.group_for([group("made-by-the-console", place)], want) == "made-by-the-console"
+    assert olm.group_for([group("global")], operator(every_namespace=True)) == "global"
     with pytest.raises(InputError, match="gpu-og already, which watches every namespace; the operator needs nvidia"):
-        olm.group_for([group("gpu-og")], place, place)
+        olm.group_for([group("gpu-og")], want)
     with pytest.raises(InputError, match=r"2 OperatorGroups \(a, b\): OLM stays silent there \(MultipleOperatorGroup"):
-        olm.group_for([group("b", place), group("a", place)], place, place)
+        olm.group_for([group("b", place), group("a", place)], want)
 
 
 def test_the_same_package_is_not_subscribed_to_twice() -> None:
     there = {"metadata": {"name": "x", "namespace": "other"}, "spec": {"name": GPU}}
-    olm.elsewhere([there], "nfd", "openshift-nfd")
-    olm.elsewhere([there], GPU, "other")
+    olm.elsewhere([there], operator(package="nfd", namespace="openshift-nfd"))
+    olm.elsewhere([there], operator(namespace="other"))
     with pytest.raises(InputError, match="is subscribed to in namespace other already"):
-        olm.elsewhere([there], GPU, "nvidia-gpu-operator")
+        olm.elsewhere([there], operator())
 
 
 def test_somebody_elses_subscription_is_used_as_it_is() -> None:
     held = {"metadata": {"name": GPU, "namespace": "n"}, "spec": {"channel": "stable", "source": "certified-operators"}}
-    olm.settled(held, "", "certified-operators", "")
+    olm.settled(held, operator())
     with pytest.raises(InputError, match=r"has channel stable, not v26\.7"):
-        olm.settled(held, "v26.7", "", "")
+        olm.settled(held, operator(channel="v26.7"))
 
 
 def test_a_cluster_without_the_internet() -> None:
-    catalog = olm.catalog_source("mirrored", "openshift-marketplace", "reg/index:v4.20", pull_secrets=["s"])
+    mirrored = operator(source="mirrored", catalog_image="reg/index:v4.20", catalog_pull_secrets=["s"])
+    catalog = olm.catalog_source(mirrored)
     assert faults(catalog, upstream("crds/openshift/olm_catalogsources.yaml")) == []
-    with pytest.raises(InputError, match="has no image"):
-        olm.catalog_source("mirrored", "openshift-marketplace", "")
+    assert (catalog["metadata"]["name"], catalog["spec"]["secrets"]) == ("mirrored", ["s"])
     by_digest, by_tag = olm.mirror_sets("m", {"nvcr.io/nvidia": "reg/nvidia", "quay.io": ["a", "b"]})
     assert by_digest["spec"]["imageDigestMirrors"][0] == {"source": "nvcr.io/nvidia", "mirrors": ["reg/nvidia"]}
     assert by_tag["spec"]["imageTagMirrors"][1]["mirrors"] == ["a", "b"]

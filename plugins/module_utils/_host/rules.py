@@ -21,7 +21,7 @@ from typing import Any, Optional, Union
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND, Finding, Json, Mode, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 
 STAGE = "host_checks"
@@ -54,7 +54,7 @@ class Rule:
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     id_0_1: str = ""
-    unless: tuple[str, ...] = ()
+    unless: tuple[Sequence[Any], ...] = ()
     each: str = ""
     holds: tuple[Any, ...] = ()
     counters: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Table:
 
 def table(document: Json) -> Table:
     """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
-    rules = tuple(_rule(entry) for entry in document["rules"])
+    rules = tuple(_rule(entry, document["unless"]) for entry in document["rules"])
     ids = [rule.id for rule in rules]
     written = {rule.id for rule in rules if rule.holds or rule.counters or rule.events}
     odd = {name for name in ids if ids.count(name) > 1}
@@ -88,14 +88,15 @@ def _function(rule: str) -> str:
     return rule.replace(".", "_").replace("-", "_")
 
 
-def _rule(entry: Json) -> Rule:
+def _rule(entry: Json, exceptions: Json) -> Rule:
     values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return Rule(**{"id_0_1": entry["id"].replace(".", "-"), **values})
+    unless = tuple(exceptions.get(name, ()) for name in entry.get("unless", ()))
+    return Rule(**{"id_0_1": entry["id"].replace(".", "-"), **values, "unless": unless})
 
 
 def _readable(rule: Rule) -> bool:
     known = (
-        set(rule.unless) <= set(SKIPS)
+        all(len(one) == 4 and one[1] in OPERATORS for one in rule.unless)
         and rule.each in ("", *DEVICES)
         and set(rule.events) <= {"kind", "detail", "most"}
     )
@@ -153,14 +154,14 @@ class Host:
         return self.get("platform.kind") in VIRTUAL
 
     @property
-    def driver_absent(self) -> bool:
-        """Whether no NVIDIA driver is loaded. ``Missing`` if the document does not contain its origin."""
-        return bool(self.get("driver.origin") == "none")
+    def reboot_brings(self) -> bool:
+        """Whether RDMA network namespaces are exclusive after the next reboot. ``Missing`` if that is not known."""
+        return bool(self.get("rdma.netns") != "exclusive" and self.get("rdma.reboot_pending"))
 
     @property
-    def dmabuf(self) -> bool:
-        """Whether the host meets the requirements of DMA-BUF. ``Missing`` if the document does not contain that."""
-        return bool(self.get("gpudirect.dmabuf.possible"))
+    def cdi(self) -> bool:
+        """Whether the profile uses CDI."""
+        return bool(self.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"))
 
     @property
     def nvswitches(self) -> bool:
@@ -175,14 +176,13 @@ class Host:
         return newest is not None and not versions.older(newest, self.limits["cgroup_v2_from"])
 
     def value(self, name: str) -> Any:
-        """The value of ``shape.X``, ``options.X`` (mode, driver, ofed), ``table.X`` (limits of the rules), else a
-        fact, also as ``fact.X``."""
+        """The value of ``shape.X``, ``options.X`` (an attribute here), ``table.X`` (limits of the rules), else a fact,
+        also as ``fact.X``."""
         space, _dot, key = name.partition(".")
         if space == "table":
             return self.limits[key]
         if space in ("shape", "options"):
-            value = getattr(self.shape if space == "shape" else self, key)
-            return list(value) if isinstance(value, tuple) else value
+            return to_dict(getattr(self.shape if space == "shape" else self, key))
         return self.get(key if space == "fact" else name)
 
     def gpus(self) -> Devices:
@@ -294,53 +294,6 @@ def _need(ok: bool, found: str, expected: str) -> Answer:
     return None if ok else Bad(found, expected)
 
 
-RDMA_GROUPS = ("nic", "port", "sriov", "gpudirect", "rdma", "counters")
-RDMA_RULES = (
-    "nic.relaxed-ordering",
-    "memlock.runtime",
-    "memlock.ssh",
-    "host.acs",
-    "host.default-route",
-    "driver.ib-umad",
-)
-"""Rules of other groups that are about RDMA."""
-SKIPS: dict[str, tuple[Callable[[Host], bool], str]] = {
-    "mode-host": (lambda host: not host.mode.vfs, "only mode sriov uses VFs"),
-    "mode-sriov": (lambda host: host.mode.vfs, "mode sriov uses VFs"),
-    "host-network": (lambda host: not host.mode.vfs, "pods on the host network see the host's devices in both modes"),
-    "not-shared": (
-        lambda host: host.mode is not Mode.SHARED,
-        "only the RDMA shared device plugin refuses exclusive ones",
-    ),
-    "virtual": (lambda host: host.virtual, "a virtual machine has the hypervisor's"),
-    "infiniband": (
-        lambda host: host.shape.link_layer == INFINIBAND,
-        "InfiniBand has no GID of an IP address, PFC or trust",
-    ),
-    "not-oci": (lambda host: not host.get("platform.oci"), "not on OCI"),
-    "cgroup-v1-taken": (lambda host: not host.cgroup_v2_needed, "the profile's Kubernetes supports cgroup v1"),
-    "profile-without-cdi": (
-        lambda host: not host.profile["gpu_operator"]["values"].get("cdi", {}).get("enabled"),
-        "the profile does not use CDI",
-    ),
-    "any-driver": (lambda host: host.driver == "auto", "rdma_driver=auto accepts any driver"),
-    "no-driver": (lambda host: host.driver_absent, "no NVIDIA driver is loaded"),
-    "no-nvswitch-bridges": (
-        lambda host: not host.shape.nvswitch_bridges,
-        "the shape's NVSwitches are not managed through ConnectX functions",
-    ),
-    "no-nvswitches": (lambda host: not host.nvswitches, "no NVSwitches"),
-    "dmabuf": (lambda host: host.dmabuf, "DMA-BUF is possible"),
-    "no-dmabuf": (lambda host: not host.dmabuf, "nvidia_peermem is needed"),
-    "no-peermem": (lambda host: not host.get("gpudirect.peermem.loaded"), "nvidia_peermem is not loaded"),
-    "operator-loads": (lambda host: bool(host.get("driver.origin") == "operator"), "the driver's DaemonSet loads it"),
-    "reboot-brings": (
-        lambda host: bool(host.get("rdma.netns") != "exclusive" and host.get("rdma.reboot_pending")),
-        "exclusive after the next reboot; see netns.reboot",
-    ),
-    "not-exclusive": (lambda host: bool(host.get("rdma.netns") != "exclusive"), "the mode is not exclusive"),
-}
-"""Name of an exception -> (condition, reason why the rule does not apply)."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "is": lambda found, wanted: bool((bool(found) if isinstance(wanted, bool) else found) == wanted),
     "not": lambda found, wanted: bool(found != wanted),
@@ -1135,7 +1088,7 @@ def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -
 
 def of_rdma(rules: Table) -> list[str]:
     """IDs of the rules that only a run over RDMA depends on."""
-    return [rule.id for rule in rules.rules if rule.group in RDMA_GROUPS or rule.id in RDMA_RULES]
+    return [rule.id for rule in rules.rules if {rule.group, rule.id} & {*rules.limits["of_rdma"]}]
 
 
 def _near(name: str, ids: Sequence[str]) -> str:
@@ -1160,7 +1113,7 @@ def _judged(rule: Rule, host: Host) -> Result:
     if kind in rule.blind:
         return Result(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)
     try:
-        why = next((text for applies, text in map(SKIPS.__getitem__, rule.unless) if applies(host)), "")
+        why = next((why for name, how, wanted, why in rule.unless if OPERATORS[how](host.value(name), wanted)), "")
         answer = Skip(why) if why else _answer(rule, host)
     except Missing as missing:
         return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)

@@ -73,15 +73,15 @@ def compose(given: Given) -> Plan:
     given = _literal(given)
     plan = resolve.decide(given)
     configured, bearing = _configured(plan, given), resolve.tolerated(given)[0]
-    there = _local_charts(plan, given)
-    drivers = _drivers(plan, given, there)
-    released = _releases(plan, given, drivers.choice, configured, there, bearing)
+    there = _there(plan, given)
+    choice, refused = _drivers(plan, given, there)
+    released = _releases(plan, given, choice, configured, there, bearing)
     plan = replace(
         plan,
-        driver=drivers.choice.driver,
-        ofed=drivers.choice.ofed,
-        peermem=drivers.choice.rdma,
-        decisions=(*plan.decisions, *drivers.choice.decisions()),
+        driver=choice.driver,
+        ofed=choice.ofed,
+        peermem=choice.rdma,
+        decisions=(*plan.decisions, *choice.decisions()),
         releases=released.releases,
         oke=released.oke,
         olm=released.olm,
@@ -96,9 +96,9 @@ def compose(given: Given) -> Plan:
             if name != "policy" or plan.mode is not Mode.SHARED
         },
     )
-    made = _objects(plan, given, drivers.choice, configured)
-    findings = [*there.findings, *drivers.findings, *released.findings, *made.findings]
-    plan = replace(plan, objects=made.objects, findings=(*plan.findings, *_once(findings)))
+    objects, faulty = _objects(plan, given, choice, configured)
+    findings = [*there.findings, *refused, *released.findings, *faulty]
+    plan = replace(plan, objects=objects, findings=(*plan.findings, *_once(findings)))
     unwanted, by_hand = _leftovers(plan, given)
     plan = replace(
         plan,
@@ -146,14 +146,17 @@ def _configured(plan: Plan, given: Given) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class Charts:
-    """The charts that are on this machine, by operator."""
+class There:
+    """What there is already."""
 
     local: dict[str, Optional[Chart]]
+    """The charts on this machine, by operator."""
+    spare: str
+    """Why an existing cluster without a GPU Operator needs none; "" if it has one, or needs one."""
     findings: Sequence[Finding]
 
 
-def _local_charts(plan: Plan, given: Given) -> Charts:
+def _there(plan: Plan, given: Given) -> There:
     """Read before anything is decided, since the version that counts is the chart's own."""
     faults, unused = Faults(), Faults()
     by_helm = {"olm": ("gpu_operator",), "oke_addon": ()}.get(plan.install, plan.operators)
@@ -161,7 +164,7 @@ def _local_charts(plan: Plan, given: Given) -> Charts:
     for name in (*by_helm, _batch(plan)):
         call = functools.partial(_local_chart, name, given)
         local[name] = (unused if plan.install == "existing" else faults).attempt(f"rdma_charts.{name}", call)
-    return Charts(local, faults.findings)
+    return There(local, _spare(plan, given), faults.findings)
 
 
 def _local_chart(operator: str, given: Given) -> Optional[Chart]:
@@ -178,15 +181,8 @@ def _batch(plan: Plan) -> str:
     return "volcano" if plan.launcher == "volcano" else "mpi_operator"
 
 
-@dataclass(frozen=True)
-class Drivers:
-    """Who installs the NVIDIA driver and OFED."""
-
-    choice: Choice
-    findings: Sequence[Finding]
-
-
-def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
+def _drivers(plan: Plan, given: Given, there: There) -> tuple[Choice, list[Finding]]:
+    """(who installs the NVIDIA driver and OFED, what is refused)."""
     faults, options = Faults(), given.options
     names = {node.name for node in plan.nodes}
     nodes = [fact for fact in given.facts if fact.name in names]
@@ -199,10 +195,10 @@ def _drivers(plan: Plan, given: Given, there: Charts) -> Drivers:
     choice = gpudirect.choose(**asked, site=site)
     multus = plan.mode.vfs and plan.install == "helm" and plan.platform != "openshift"
     found = [*gpudirect.refusals(choice, given.survey.workloads, nodes, multus=multus), *_no_policy(plan, choice)]
-    return Drivers(choice, [*map(_refused, found), *faults.findings])
+    return choice, [*map(_refused, found), *faults.findings]
 
 
-def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, faults: Faults) -> gpudirect.Site:
+def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: There, faults: Faults) -> gpudirect.Site:
     overrides = given.options.gpu_operator_values
     values = faults.attempt("rdma_gpu_operator_values", lambda: chart_values.as_values(overrides))
     on_oci = any(node.provider_id.startswith(("ocid1.", "oci://")) for node in nodes)
@@ -213,11 +209,11 @@ def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: Charts, f
         image_driver=given.profile["nodes"]["driver"] == "image",
         kernels=sorted({node.kernel for node in nodes}),
         driver_version=str(chart_values.lookup(values, "driver.version") or ""),
-        host_driver=True if _spare(plan, given) else _host_driver(given.survey),
+        host_driver=True if there.spare else _host_driver(given.survey),
     )
 
 
-def _gpu_operator_version(plan: Plan, given: Given, there: Charts, faults: Faults) -> str:
+def _gpu_operator_version(plan: Plan, given: Given, there: There, faults: Faults) -> str:
     profile = given.profile
     if plan.install == "existing":
         present = [item.version for item in given.survey.releases if item.chart == profile["gpu_operator"]["chart"]]
@@ -267,7 +263,7 @@ class Released:
 
 
 def _releases(
-    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: Charts, bearing: Tolerated
+    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: There, bearing: Tolerated
 ) -> Released:
     """Releases of the operators through ``plan.install``, and of the batch system by Helm or manifest."""
     options, faults = given.options, Faults()
@@ -302,7 +298,7 @@ def _releases(
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
             own=_own_values(operator),
-            spare=_spare(plan, given) if operator == "gpu_operator" else "",
+            spare=there.spare if operator == "gpu_operator" else "",
         )
         found[key], faulty = _release(asked, given, there, faults)
         faults.findings += faulty
@@ -315,7 +311,6 @@ def _releases(
 
 
 def _spare(plan: Plan, given: Given) -> str:
-    """Why an existing cluster without a GPU Operator needs none; "" if it has one, or needs one."""
     entry = given.profile["gpu_operator"]
     there = any(item.chart == entry["chart"] for item in given.survey.releases)
     if plan.install != "existing" or there or any(item.runs(*entry["images"]) for item in given.survey.workloads):
@@ -333,7 +328,7 @@ def _own_values(operator: str) -> list[Json]:
 
 
 def _release(
-    asked: releases.Asked, given: Given, there: Charts, faults: Faults
+    asked: releases.Asked, given: Given, there: There, faults: Faults
 ) -> tuple[Optional[Release], Sequence[Finding]]:
     """The release with its chart, which is fetched if Helm will run: what it contains decides about keys and rights."""
 
@@ -403,15 +398,10 @@ def _unreadable(survey: Survey) -> Iterator[Finding]:
 # ---- objects -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Objects:
-    """Stage -> Kubernetes objects to apply."""
-
-    objects: dict[str, tuple[Json, ...]]
-    findings: Sequence[Finding]
-
-
-def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape]) -> Objects:
+def _objects(
+    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape]
+) -> tuple[dict[str, tuple[Json, ...]], list[Finding]]:
+    """(stage -> Kubernetes objects to apply, rejected inputs)."""
     faults = Faults()
     groups: dict[str, list[Json]] = {
         "network_operator": [],
@@ -431,7 +421,7 @@ def _objects(plan: Plan, given: Given, choice: Choice, configured: Sequence[Shap
             sriov=[job, *_networks(plan, given, configured, faults)],
         )
     with_scc = sriov.with_scc if plan.platform == "openshift" else list
-    return Objects({name: tuple(with_scc(group)) for name, group in groups.items()}, faults.findings)
+    return {name: tuple(with_scc(group)) for name, group in groups.items()}, faults.findings
 
 
 def _network_operator(

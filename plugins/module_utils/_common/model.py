@@ -463,6 +463,8 @@ class NcclRun:
     """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [], "channels": {}}``."""
     hosts: dict[str, list[int]] = field(default_factory=dict)
     """Host name -> ranks that our own script found there, one of each worker; on the host's network only."""
+    ports: dict[int, dict[str, Optional[int]]] = field(default_factory=dict)
+    """First rank of a host -> HCA -> bytes that its port moved during the run, by its counters; None = not known."""
     notes: tuple[str, ...] = ()
 
 
@@ -487,6 +489,8 @@ class NcclVerdict:
     """Hosts that took part; None for one, or unknown."""
     proven: Optional[int] = None
     """Hosts of which the log shows the whole way: all ranks, all HCAs, GPUDirect RDMA; None where ``hosts`` is."""
+    by_counters: Optional[int] = None
+    """Hosts besides of which port counters show traffic over the HCAs, but not GPUDirect RDMA."""
     baseline: Optional[float] = None
     """Median of this site's own good runs of the same kind; None if there are too few."""
     source: str = ""

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     ROLE_LABEL,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, ports
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
@@ -307,15 +307,23 @@ place=$(((${{OMPI_COMM_WORLD_RANK:-0}} - {span[0]} % ranks + ranks) % ranks))
 
 
 def rank_script(test: Test) -> str:
-    """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only.
+    """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only, and
+    the first of each host there the counters of its ports.
 
     On the host's network programs name hosts by names that Kubernetes does not know: each host's first rank says its.
     """
     rank, first = "${OMPI_COMM_WORLD_RANK:-0}", '[ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" != 0 ]'
     says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.fabric.on_host else ""
-    return f"""{says}{info_only(info_span(test))}
+    span = info_span(test)
+    reads = ""
+    if test.mode and span[1] < test.np:
+        reads = f"""if [ "$place" -ge {span[1]} ] && [ "${{OMPI_COMM_WORLD_LOCAL_RANK:-0}}" = 0 ]; then
+{ports.script(rank)}
+fi
+"""
+    return f"""{says}{info_only(span)}
 {debug_filter()}
-exec "$@"
+{reads}exec "$@"
 """
 
 

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short_host
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import ports
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import (
     ceiling,
     hierarchical_bound,
@@ -117,6 +118,19 @@ class _Case:
     def whole(self) -> list[tuple[str, Json]]:
         """Hosts of which all ranks print INFO lines, so that what is not in them did not happen."""
         return [(host, found) for host, found, ranks in self.evidence() if found and found["ranks"] >= ranks]
+
+    def traffic(self) -> list[tuple[str, ports.Traffic]]:
+        """What port counters show of hosts between which RDMA is expected."""
+        host = {rank.rank: rank.host for rank in self.run.ranks}
+        size = max((row.size for row in self.run.rows), default=0)
+        spec = str((self.transport.get("env") or {}).get("NCCL_IB_HCA", ""))
+        found = []
+        for rank, moved in self.run.ports.items() if self.several and not self.sockets else ():
+            # one transfer of the largest size, of which each node sends and receives at least half
+            least = max(ports.LEAST, size // (2 * max(self.used_hcas, len(moved), 1)))
+            if rank in host:
+                found.append((host[rank], ports.traffic(moved, spec, least)))
+        return found
 
     @property
     def several(self) -> bool:
@@ -385,6 +399,19 @@ def _check_hcas(case: _Case) -> _Answer:
     return None
 
 
+def _check_ports(case: _Case) -> _Answer:
+    """No host's port counters show that planned HCAs moved nothing while others did."""
+    want = case.used_hcas
+    for host, seen in case.traffic():
+        number = len(seen.busy) + seen.unread
+        if seen.busy and number < want <= number + len(seen.idle):
+            return "fail", (
+                f"port counters of {host} show traffic over {len(seen.busy)} of {want} HCAs; almost none went over "
+                f"{listed(seen.idle, 4)}{_set(case)}"
+            )
+    return None
+
+
 def _unused(case: _Case, found: Json) -> list[str]:
     """HCAs of a host that its channels had to use and did not."""
     rails = {pf.hca for pf in case.shape.pfs} if case.shape is not None else set()
@@ -456,6 +483,13 @@ def _proven(case: _Case) -> list[str]:
     ]
 
 
+def _by_counters(case: _Case) -> list[str]:
+    """Hosts that the log does not prove, and whose port counters show traffic over all HCAs that are to be used."""
+    proven = set(_proven(case))
+    busy = [host for host, seen in case.traffic() if len(seen.busy) >= max(case.used_hcas, 1)]
+    return [host for host in dict.fromkeys(busy) if host not in proven]
+
+
 def _check_topology(case: _Case) -> _Answer:
     """Every host that prints INFO lines loaded the file that was asked for."""
     want = case.expect.get("topology")
@@ -487,6 +521,7 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
     _check_net,
     _check_gdr,
     _check_hcas,
+    _check_ports,
     _check_proof,
     _check_topology,
 )
@@ -556,9 +591,19 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
     weak = _weakness(case, row, value)
-    what = "TCP sockets, as asked for, proven" if case.sockets else "transport proven"
-    proven = f"; {what} on {len(_proven(case))} of {len(case.hosts)} hosts" if case.several else ""
+    proven = _share_proven(case) if case.several else ""
     return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + proven + _above(case, row.busbw))
+
+
+def _share_proven(case: _Case) -> str:
+    """On how many hosts the transport is proven, for the end of a reason."""
+    what = "TCP sockets, as asked for, proven" if case.sockets else "transport proven"
+    text = f"; {what} on {len(_proven(case))} of {len(case.hosts)} hosts"
+    more = len(_by_counters(case))
+    if not more:
+        return text
+    over = "all HCAs" if case.used_hcas else "HCAs"
+    return f"{text} by NCCL's INFO lines; port counters show traffic over {over} of {more} more, not GPUDirect RDMA"
 
 
 def _weakness(case: _Case, row: NcclRow, value: float) -> str:
@@ -691,6 +736,7 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
         percent_of_bound=round(100 * measured / bound, 1) if measured is not None and bound else None,
         hosts=len(case.hosts) if case.several else None,
         proven=len(_proven(case)) if case.several else None,
+        by_counters=len(_by_counters(case)) if case.several else None,
         baseline=case.usual.median if case.usual is not None else None,
         source=standard[2] if standard else "",
         findings=tuple(case.findings),
@@ -723,8 +769,8 @@ MAX_NAMES = 16
 def shown(run: NcclRun, verdict: NcclVerdict) -> Json:
     """The run for a task's result: only the largest rows, and counts instead of an entry per rank."""
     hosts = list(dict.fromkeys(rank.host for rank in run.ranks))
-    small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}))
-    del small["ranks"]
+    small = to_dict(dataclasses.replace(run, ranks=(), rows=run.rows[-MAX_ROWS:], transport={}, ports={}))
+    del small["ranks"], small["ports"]
     return {
         **small,
         "verdict": to_dict(verdict),

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclError, NcclRank, NcclRun
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import ports
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.columns import NUMBER, Columns, number
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import (
@@ -35,7 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import bare, short, split, whole
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.parse_json import parse_json
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import LIBRARY, Transport
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import LIBRARY, MAX_KINDS, Transport
 
 MAX_ERRORS = 20
 
@@ -87,6 +88,7 @@ class _Log:
         self.loose = Draft()
         self.seen = False
         self.hosts: dict[str, list[int]] = {}
+        self.ports: dict[int, ports.Moved] = {}
 
     def info(self, line: str) -> None:
         at = line.index(" NCCL INFO ")
@@ -117,8 +119,16 @@ class _Log:
             self._comment(line)
         elif found := _RUNS.match(line):
             self.hosts.setdefault(found[2], []).append(int(found[1]))
+        elif line.startswith(ports.SAYS):
+            self._ports(line)
         else:
             self._maybe_error(line)
+
+    def _ports(self, line: str) -> None:
+        """Of a rank that speaks twice it is not known which is of this run."""
+        found = ports.parse(line)
+        if found and (found[0] in self.ports or len(self.ports) < MAX_KINDS):
+            self.ports[found[0]] = {} if found[0] in self.ports else found[1]
 
     def _blank(self, run: Draft) -> None:
         if run.columns is not None and run.columns.scale != 1.0 and run.average is not None:
@@ -333,4 +343,6 @@ class _Log:
         if not self.runs:
             status = "foreign" if self.seen or loose.transport.seen else "empty"
             self.runs.append(NcclRun(status=status, transport=loose.transport.finish()))
-        return [dataclasses.replace(run, hosts=self.hosts) for run in self.runs] if self.hosts else self.runs
+        if not self.hosts and not self.ports:
+            return self.runs
+        return [dataclasses.replace(run, hosts=self.hosts, ports=self.ports) for run in self.runs]

@@ -444,6 +444,7 @@ def _nccl(item: Json) -> Json:
         "percent_of_line": verdict.get("percent_of_line"),
         "hosts": verdict.get("hosts"),
         "proven": verdict.get("proven"),
+        "by_counters": verdict.get("by_counters"),
         "source": verdict.get("source", ""),
         "settings": _shown_settings(item.get("settings", ())),
         "transport": run.get("transport", {}),

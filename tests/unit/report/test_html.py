@@ -216,6 +216,19 @@ def test_the_page_has_the_reports_numbers() -> None:
     assert f"{result['reason']}</p>" in text
 
 
+def test_the_page_keeps_port_counters_apart_from_proof() -> None:
+    names = samples.names(3)
+    planned, result = [samples.planned(name) for name in names], samples.nccl(samples.simulated(names), names)
+    shown = []
+    for more in (0, 2):
+        result["verdict"].update(hosts=3, proven=1, by_counters=more)
+        text = html.render(samples.report(planned, results=[result]))
+        shown.append(" ".join(re.sub(r"<[^>]+>", "", text).split()))
+    assert "proven on 1 of 3 hosts. Threshold" in shown[0]
+    counted = "Port counters show traffic over the HCAs of 2 more, but not GPUDirect RDMA."
+    assert f"proven on 1 of 3 hosts by NCCL's INFO lines. {counted}" in shown[1]
+
+
 @pytest.mark.parametrize("make", [lambda: many(200), lambda: samples.scanned(64), samples.fault])
 def test_the_map_of_places_leads_to_the_nodes(make: Any) -> None:
     report = make()

@@ -146,7 +146,27 @@ def simulate(order: Order, fleet: Fleet, slow: float, old: bool) -> NcclRun:
 
 def text_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Iterator[str]:
     """The log's lines of a run that comes to its end."""
-    return render.render(run, info=info_of(order, fleet, run, faults), simulated=True)
+    yield from render.render(run, info=info_of(order, fleet, run, faults), simulated=True)
+    yield from ports_of(order, fleet, faults)
+
+
+def ports_of(order: Order, fleet: Fleet, faults: Iterable[Fault] = ()) -> Iterator[str]:
+    """What the hosts that print no INFO line say of their ports' counters, which before the run are at 1000."""
+    if order.info is None or not fleet.rdma:
+        return
+    each, hcas = fleet.shape.gpu_count, hcas_of(fleet)
+    ranks = some_ranks(*order.info, len(fleet.hosts) * each)
+    odd = {fault.node: ODD[fault.kind] for fault in faults if fault.kind in ODD}
+    for index, node in enumerate(fleet.nodes):
+        if index * each in ranks:
+            continue
+        way = odd.get(node, render.Way())
+        used = [] if way.net != "IB" else hcas[::2] if way.half else hcas
+        ends = {hca: 1000 + (10 * order.max_bytes // len(used) if hca in used else 0) for hca in hcas}
+        before, after = (
+            "".join(f" {hca}={at},{at}" for hca, at in ends.items()) for ends in (dict.fromkeys(hcas, 1000), ends)
+        )
+        yield f"gpuops: ports of rank {index * each}:{before} then{after} end"
 
 
 def info_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Sequence[str]:

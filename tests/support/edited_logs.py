@@ -144,9 +144,19 @@ ON_HOST = both(
 """The host's own HCAs, with those of the management NIC."""
 CHOSE_TCP = both(drop(r"^node-2:43:.* via NET/"), on("node-2:43", "Using network IB", "Using network Socket"))
 QUIET = drop(r"^node-[12]:.* NCCL INFO ")
+SOME = {"info_ranks": [*range(8), *range(24, 32)]}
 TOPOLOGY = "/topo/x.xml"
 PORT_ERROR = "NET/IB : mlx5_6:1 Got async error event: port error"
 LONG = "9" * 5000
+
+
+def ports(rank: int, *idle: str, unread: str = "") -> str:
+    """What our script prints of a host without INFO lines: each HCA moved 16 GiB, those of ``idle`` nothing."""
+    before = "".join(f" {hca}=7,7" for hca in HCAS)
+    ends = {hca: 7 if hca in idle else 7 + (1 << 31) for hca in HCAS}
+    after = "".join(f" {hca}={end},{end}" for hca, end in ends.items())
+    line = f"gpuops: ports of rank {rank}:{before} then{after} end"
+    return re.sub(rf" {unread}=[\d,]+", f" {unread}=-,-", line) if unread else line
 
 
 def _loads(topology: str) -> Callable[[], str]:
@@ -251,7 +261,18 @@ EDITS = (
     Edit(T, "shared buffers", "pass", "4 of 4", sub("/GDRDMA$", "/GDRDMA/Shared")),
     Edit(T, "processes name their host with its domain", "pass", "4 of 4", sub(r"^(node-\d):", r"\1.example.com:")),
     Edit(T, "nodes 1 and 2 were not asked for INFO lines", "pass", "transport proven on 2 of 4 hosts", QUIET,
-         expect={"info_ranks": [*range(8), *range(24, 32)]}),
+         expect=SOME),
+    Edit(T, "the same, with port counters of node-1 and node-2", "pass", "over all HCAs of 2 more, not GPUDirect RDMA",
+         both(QUIET, add(ports(8), ports(16), before="# Collective test concluded")), expect=SOME),
+    Edit(T, "the same, where mlx5_3 of node-2 moved nothing", "fail",
+         "port counters of node-2 show traffic over 15 of 16 HCAs; almost none went over mlx5_3",
+         both(QUIET, add(ports(8), ports(16, "mlx5_3"), before="# Collective test concluded")), expect=SOME),
+    Edit(T, "the same, where no port of node-2 moved anything", "pass", "over all HCAs of 1 more",
+         both(QUIET, add(ports(8), ports(16, *HCAS), before="# Collective test concluded")), expect=SOME),
+    Edit(T, "the same, where a counter of node-2 cannot be read", "pass", "over all HCAs of 1 more",
+         both(QUIET, add(ports(8), ports(16, unread="mlx5_3"), before="# Collective test concluded")), expect=SOME),
+    Edit(T, "the same, where the line of node-2 is cut", "pass", "over all HCAs of 1 more",
+         both(QUIET, add(ports(8), ports(16)[:-5], before="# Collective test concluded")), expect=SOME),
     Edit(T, "nodes 0 and 1 were asked for INFO lines, 0 and 3 print them", "incomplete", "no INFO lines of node-1",
          QUIET, expect={"info_ranks": range(16)}),
     Edit(T, "the topology file was loaded", "pass", "4 of 4", expect={"topology": TOPOLOGY}, base=_loads(TOPOLOGY)),

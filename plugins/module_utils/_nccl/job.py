@@ -316,7 +316,7 @@ def rank_script(test: Test) -> str:
     says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.fabric.on_host else ""
     span = info_span(test)
     reads = ""
-    if test.mode and span[1] < test.np:
+    if test.fabric.mode and span[1] < test.np:
         reads = f"""if [ "$place" -ge {span[1]} ] && [ "${{OMPI_COMM_WORLD_LOCAL_RANK:-0}}" = 0 ]; then
 {ports.script(rank)}
 fi

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, ports
-from support import edited_logs
+from support import edited_logs, nccl_jobs
 from support import nccl_samples as samples
 
 H100 = samples.shapes()["BM.GPU.H100.8"]
@@ -25,9 +27,7 @@ MUCH = 1 << 34
 # ---- the script ------------------------------------------------------------------------------------------------------
 
 
-def big(**more: object) -> nccl_job.Test:
-    nodes = tuple(f"n{index}" for index in range(40))
-    return nccl_job.Test("nccl", "jobs", nodes, 8, "i", **{"vfs_per_node": 16, **more})  # type: ignore[arg-type]
+BIG = nccl_jobs.job(nodes=[f"n{index}" for index in range(40)])
 
 
 def counters(folder: Path, hca: str, **values: int) -> None:
@@ -37,11 +37,9 @@ def counters(folder: Path, hca: str, **values: int) -> None:
         (own / f"port_{name}_data").write_text(f"{value}\n")
 
 
-def ranked(
-    tmp_path: Path, program: str, rank: int = 256, local: int = 0, test: nccl_job.Test | None = None
-) -> subprocess.CompletedProcess[str]:
+def ranked(tmp_path: Path, program: str, rank: int = 256, local: int = 0) -> subprocess.CompletedProcess[str]:
     """rank.sh under the shell of the pods, on a tree of files in place of /sys."""
-    script = nccl_job.rank_script(test or big())
+    script = nccl_job.rank_script(BIG)
     script = script.replace("whole=/tmp", f"whole={tmp_path}").replace(ports.FOLDER, str(tmp_path / "ib"))
     ranks = {"RANK": rank, "SIZE": 320, "LOCAL_RANK": local}
     env = {"PATH": os.environ["PATH"], **{f"OMPI_COMM_WORLD_{name}": str(value) for name, value in ranks.items()}}
@@ -88,9 +86,11 @@ def test_a_program_that_is_killed_ends_as_without_the_reader(tmp_path: Path) -> 
     assert ranked(tmp_path, "kill -9 $$").returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("test", [big(mode=""), nccl_job.Test("nccl", "jobs", ("a", "b"), 8, "i", vfs_per_node=16)])
+@pytest.mark.parametrize(
+    "test", [dataclasses.replace(BIG, fabric=dataclasses.replace(BIG.fabric, mode=Mode.NONE)), nccl_jobs.job()]
+)
 def test_a_job_without_rdma_or_quiet_hosts_has_no_reader(test: nccl_job.Test) -> None:
-    assert ports.FOLDER in nccl_job.rank_script(big()) and ports.FOLDER not in nccl_job.rank_script(test)
+    assert ports.FOLDER in nccl_job.rank_script(BIG) and ports.FOLDER not in nccl_job.rank_script(test)
 
 
 # ---- the line --------------------------------------------------------------------------------------------------------

@@ -378,17 +378,14 @@ def test_in_a_large_job_the_hosts_print_that_were_asked_to() -> None:
     nodes = tuple(f"n{index}" for index in range(40))
     test = nccl_jobs.job(nodes=nodes, info_from=30)
     asked, where = order(test), fleet(name, 40)
-    lines = list(nccl_pod.text_of(asked, where, nccl_pod.simulate(asked, where, 1.0, False)))
+    run = nccl_pod.simulate(asked, where, 1.0, False)
+    lines = list(nccl_pod.text_of(asked, where, run))
     table = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
     expect = {"transport": True, "info_ranks": nccl_job.info_ranks(test)}
     found = judge.judge(parse.parse(lines)[0], shape=shape(name), nodes=40, table=table, expect=expect)
     assert (found.verdict, found.hosts, found.proven, found.by_counters) == ("pass", 40, 32, 8), found.reason
     assert verdict(lines, name, 40) == "incomplete"
-    half = list(
-        nccl_pod.text_of(
-            asked, where, nccl_pod.simulate(asked, where, 1.0, False), [Fault("nccl-half-hcas", where.nodes[22])]
-        )
-    )
+    half = list(nccl_pod.text_of(asked, where, run, [Fault("nccl-half-hcas", where.nodes[22])]))
     found = judge.judge(parse.parse(half)[0], shape=shape(name), nodes=40, table=table, expect=expect)
     assert (found.verdict, f"port counters of {where.hosts[22]} show" in found.reason) == ("fail", True), found.reason
 

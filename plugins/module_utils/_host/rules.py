@@ -983,28 +983,31 @@ def host_default_route(host: Host) -> Answer:
 
 def _counted(host: Host, names: Mapping[str, str]) -> Answer:
     """Compares rates of counters with the table: between two readings, else per day of uptime, at least one. A counter
-    that went back was reset in between: what it shows since then is the least that happened."""
+    that went back was reset in between: what it shows since then is the least that happened, as is what a full one
+    shows."""
     seconds = host.document.get("counters", {}).get("interval") or 0
     days = 0.0 if seconds else min(max(1.0, host.get("uptime") / 86400), 3650.0)
     limits = {name: host.limits["counters"][name] for name in names}
 
     def test(port: Json) -> str:
-        texts, back = [], []
+        texts, unsure = [], {}
         for name, text in names.items():
+            total = count = _field(port, "counters.ports", name)
+            path, most, time = name, limits[name]["day"] * days, f"{days:.1f} days"
             if seconds:
-                change = _field(port, "counters.ports", f"delta.{name}")
-                if change < 0:
-                    back.append(name)
-                    change += _field(port, "counters.ports", name)
-                if change > limits[name]["second"] * seconds:
-                    texts.append(f"{change} {text} in {seconds:g} s")
-                continue
-            total = _field(port, "counters.ports", name)
-            if total > limits[name]["day"] * days:
-                texts.append(f"{total} {text} in {days:.1f} days")
-        if back and not texts:
-            why = f"{listed(back)} of {_name(port)} went back, reset between the two readings"
-            raise Missing(f"counters.ports.delta.{back[0]}", why)
+                path, most, time = f"delta.{name}", limits[name]["second"] * seconds, f"{seconds:g} s"
+                count = _field(port, "counters.ports", path)
+                total += count
+                if count < 0:
+                    unsure[path] = f"{name} of {_name(port)} went back, reset between the two readings"
+                    count = total
+            if total == limits[name].get("full"):
+                unsure[path] = f"{name} of {_name(port)} is at its end, {total}, and counts no further"
+            if count > most:
+                texts.append(f"{count} {text} in {time}")
+        if unsure and not texts:
+            path, why = next(iter(unsure.items()))
+            raise Missing(f"counters.ports.{path}", why)
         return ", ".join(texts)
 
     key = "second" if seconds else "day"

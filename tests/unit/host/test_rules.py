@@ -734,6 +734,23 @@ def test_a_counter_is_a_rate_over_the_uptime() -> None:
     assert status(put(document, "uptime", 60), "counters.link-downed").status == "warn"
 
 
+@pytest.mark.parametrize(("name", "full"), [("link_downed", 255), ("symbol_error", 65535), ("port_rcv_errors", 65535)])
+def test_a_counter_at_its_end_is_no_rate(name: str, full: int) -> None:
+    """It has 8 or 16 bits and stays there: over a year it was few errors a day, between two readings none."""
+    (rule,) = (one.id for one in TABLE.rules if name in one.counters)
+    document = put(put(healthy(), f"counters.ports.1.{name}", full), "uptime", 365 * 86400)
+    found = status(document, rule)
+    assert (found.status, f"{name} of mlx5_1 is at its end, {full}" in found.found) == ("unknown", True), found
+    assert status(put(document, f"counters.ports.1.{name}", full - 1), rule).status == "pass"
+    assert status(put(put(document, "uptime", 3600), f"counters.ports.1.{name}", full), rule).status == "warn"
+    again = put(put(document, "counters.interval", 10), "counters.ports.*.delta", {name: 0})
+    assert status(put(again, f"counters.ports.1.{name}", full), rule).status == "unknown"
+    assert status(put(again, f"counters.ports.1.{name}", 4), rule).status == "pass"
+    put(again, f"counters.ports.1.{name}", full - 3)
+    put(again, "counters.ports.1.delta", {name: 3})
+    assert status(again, rule).status == "warn"
+
+
 def test_the_fabric_manager_of_a_b200_needs_ib_umad() -> None:
     document = healthy(B200)
     assert status(document, "driver.ib-umad", B200).status == "pass"

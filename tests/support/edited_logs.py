@@ -223,6 +223,8 @@ EDITS = (
     Edit(T, "no node prints an INFO line", "incomplete", "no INFO line names the network", drop(" NCCL INFO ")),
     Edit(T, "one rank of node-1 prints no INFO line", "incomplete", "7 of 8 ranks on node-1",
          drop(r"^node-1:43:143 \[3\] NCCL INFO ")),
+    Edit(T, "the lines of one rank of node-1 are of a process that is no rank", "incomplete",
+         "only 7 of 8 ranks on node-1", on("node-1:43", r"^node-1:43:143 ", "node-1:99:199 ")),
     Edit(T, "node-2 prints no channel over the network", "incomplete",
          "what node-2 printed shows no channel over the network: transport proven on 3 of 4 hosts",
          drop(r"^node-2:.* via NET/")),

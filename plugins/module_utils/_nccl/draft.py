@@ -308,7 +308,7 @@ class Draft:
             average_busbw=self.average,
             errors=() if status == "complete" else self._errors(),
             warnings=tuple(dict.fromkeys(self._placed(error) for error in self.warnings)),
-            transport=self.transport.finish(),
+            transport=self.transport.finish(self.ranks),
             notes=tuple(dict.fromkeys(note[:MAX_TEXT] for note in notes)),
         )
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRank
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import short_host
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import FAILOVER
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import MAX_TEXT, bare, short, whole
 
@@ -34,6 +36,10 @@ _WAYS, _WAY = 1000, 100
 """Ways of a host's channels that are counted, and characters of one."""
 
 
+Place = tuple[str, str]
+"""Process and device of a rank."""
+
+
 class Process:
     """What one process prints. It has a list of HCAs of its own, by which its channels number them."""
 
@@ -51,7 +57,7 @@ class Host:
 
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
-        self.ranks: set[str] = set()
+        self.ranks: set[Place] = set()
         """Process and device of each rank that printed a channel."""
         self.explicit: dict[str, bool] = {}
         self.topology: dict[str, bool] = {}
@@ -76,8 +82,9 @@ class Host:
             return lists[0] if lists else None
         return tuple(dict.fromkeys(name for one in lists for name in one))
 
-    def facts(self, names: dict[int, str]) -> Json:
-        """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing."""
+    def facts(self, names: dict[int, str], ranks: Optional[set[Place]]) -> Json:
+        """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing; ``ranks``:
+        those of the test, None if unknown: another process proves none of them."""
         used: dict[str, int] = {}
         gdr = dict(self.explicit)
         nets = {"Socket" for one in self.processes.values() if one.network == "Socket"}
@@ -99,7 +106,7 @@ class Host:
                     gdr[hca] = gdr.get(hca, True) and bool(found[4])
         net = "Socket" if "Socket" in nets else min(nets, default="")
         return {
-            "ranks": len(self.ranks),
+            "ranks": len(self.ranks if ranks is None else self.ranks & ranks),
             "net": net,
             "hcas": list(self.hcas or ()),
             "used": used,
@@ -166,7 +173,7 @@ class Transport:
         name, _colon, rest = _place(place).partition(":")
         host = self._host(name)
         if len(host.ranks) < MAX_KINDS:
-            host.ranks.add(f"{rest.partition(':')[0]} {rest.partition('[')[2]}")
+            host.ranks.add((rest.partition(":")[0], rest.partition("[")[2].rstrip("]")))
         if len(self.places) >= MAX_KINDS:
             self.places.clear()
         speaker = self._process(place)
@@ -267,11 +274,12 @@ class Transport:
                 largest = max(largest, (whole(found[1]) or 0, name))
         return algos, largest[1]
 
-    def finish(self) -> Json:
-        """The transport facts; {} without any INFO line. Facts without evidence are empty."""
+    def finish(self, ranks: Iterable[NcclRank] = ()) -> Json:
+        """The transport facts; {} without any INFO line. Facts without evidence are empty. ``ranks``: of the test."""
         if not self.seen:
             return {}
-        facts = {name: host.facts(self.names) for name, host in self.hosts.items()}
+        known = _places(ranks)
+        facts = {name: host.facts(self.names, known.get(short_host(name))) for name, host in self.hosts.items()}
         channels, proxied = self._ways()
         algos, algo = self._algos()
         groups: dict[tuple[str, ...], list[str]] = {}
@@ -363,6 +371,18 @@ def _place(text: str) -> str:
 def _name(text: str) -> str:
     """The host of a place."""
     return _place(text).partition(":")[0]
+
+
+def _places(ranks: Iterable[NcclRank]) -> dict[str, set[Place]]:
+    """Host -> its ranks' processes and devices; without hosts of which old programs print no processes."""
+    found: dict[str, set[Place]] = {}
+    nameless = set()
+    for rank in ranks:
+        host = short_host(rank.host)
+        found.setdefault(host, set()).add((str(rank.pid), str(rank.device)))
+        if rank.pid is None:
+            nameless.add(host)
+    return {host: places for host, places in found.items() if host not in nameless}
 
 
 def _grouped(facts: dict[str, Json]) -> list[Json]:

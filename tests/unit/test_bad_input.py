@@ -108,7 +108,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
         "2 OperatorGroups (a, b): OLM stays silent there (MultipleOperatorGroup)",
     ),
     ("olm: channel not in the manifest", lambda: olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
-    ("olm: approval auto", lambda: subscribed(approval="auto"), "known: Automatic, Manual"),
+    ("olm: approval auto", lambda: subscribed(approval="auto"), "did you mean Automatic?"),
     ("pod: request is not limit", lambda: pod({GPU: 1}, {GPU: 2}), "requests 2, limits 1"),
     ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is no whole number"),
     ("pod: no limit", lambda: pod(None, {GPU: 1}), "no limit"),

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
 
 _SECRETS = (
     re.compile(r"(?i)(\bbearer\s+)[^\s\"',;]+"),
@@ -29,6 +30,16 @@ def listed(parts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
     left = len(parts) - limit
     more = f"{';' if separator == '; ' else ''} and {left} more" if left > 0 else ""
     return separator.join(parts[:limit]) + more
+
+
+def near(name: Any, known: Iterable[Any], otherwise: Optional[str] = None) -> str:
+    """What a message says after an unknown name: ``; did you mean X?``, or where none is like it ``otherwise``, by
+    default all that are ``known``."""
+    options = list(map(str, known)) if isinstance(known, (list, tuple)) else sorted(map(str, known))
+    found = difflib.get_close_matches(str(name).lower(), [one.lower() for one in options], 1)
+    if found:
+        return f"; did you mean {next(one for one in options if one.lower() == found[0])}?"
+    return f"; known: {', '.join(options[:20]) or '(none)'}" if otherwise is None else otherwise
 
 
 def counted(number: int, noun: str) -> str:

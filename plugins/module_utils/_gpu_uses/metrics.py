@@ -239,7 +239,7 @@ def dashboard_object(
         "labels": found,
     }
     text = json.dumps(board, sort_keys=True, separators=(",", ":"))
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {f"{board['uid']}.json": text}}
+    return parts.made("v1", "ConfigMap", meta, data={f"{board['uid']}.json": text})
 
 
 def queried(board: Json) -> set[str]:
@@ -295,34 +295,16 @@ def report_objects(
         container["securityContext"]["runAsUser"] = 65534
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    template = {"metadata": {"labels": own}, "spec": pod}
+    deployed = {"replicas": 1, "selector": {"matchLabels": own}, "template": template}
+    ports = [{"name": "metrics", "port": REPORT_PORT, "targetPort": REPORT_PORT, "protocol": "TCP"}]
+    scraped = {"selector": {"matchLabels": own}, "endpoints": [{"port": "metrics", "interval": interval}]}
     return [
         *(_rights(meta) if openshift else []),
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {REPORT_KEY: text}},
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": meta,
-            "spec": {
-                "replicas": 1,
-                "selector": {"matchLabels": own},
-                "template": {"metadata": {"labels": own}, "spec": pod},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": meta,
-            "spec": {
-                "selector": own,
-                "ports": [{"name": "metrics", "port": REPORT_PORT, "targetPort": REPORT_PORT, "protocol": "TCP"}],
-            },
-        },
-        {
-            "apiVersion": MONITORING,
-            "kind": "ServiceMonitor",
-            "metadata": {**meta, "labels": {**own, **labels}},
-            "spec": {"selector": {"matchLabels": own}, "endpoints": [{"port": "metrics", "interval": interval}]},
-        },
+        parts.made("v1", "ConfigMap", meta, data={REPORT_KEY: text}),
+        parts.made("apps/v1", "Deployment", meta, spec=deployed),
+        parts.made("v1", "Service", meta, spec={"selector": own, "ports": ports}),
+        parts.made(MONITORING, "ServiceMonitor", {**meta, "labels": {**own, **labels}}, spec=scraped),
     ]
 
 

@@ -538,8 +538,7 @@ def _with_model(serving: Serving, spec: Json) -> Json:
 def _template(serving: Serving, name: str, script: str, serves: bool) -> Json:
     spec = _with_model(serving, _spec(serving, _container(serving, name, script, serves)))
     meta: Json = {"labels": {**_labels(serving), ROLE_LABEL: name}}
-    annotations = _annotations(serving)
-    return {"metadata": {**meta, **({"annotations": annotations} if annotations else {})}, "spec": spec}
+    return {"metadata": {**meta, "annotations": _annotations(serving)}, "spec": spec}
 
 
 def _leader_worker_set(serving: Serving) -> Json:
@@ -550,24 +549,14 @@ def _leader_worker_set(serving: Serving) -> Json:
         "leaderTemplate": _template(serving, "leader", leader_script(serving), True),
         "workerTemplate": _template(serving, "worker", worker_script("$LWS_LEADER_ADDRESS"), False),
     }
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": _meta(serving),
-        "spec": {"replicas": 1, "leaderWorkerTemplate": template},
-    }
+    spec = {"replicas": 1, "leaderWorkerTemplate": template}
+    return parts.made("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", _meta(serving), spec=spec)
 
 
 def _service(serving: Serving) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _meta(serving, f"{serving.name}-http"),
-        "spec": {
-            "selector": {**_labels(serving), ROLE_LABEL: "leader"},
-            "ports": [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-        },
-    }
+    ports = [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}]
+    spec = {"selector": {**_labels(serving), ROLE_LABEL: "leader"}, "ports": ports}
+    return parts.made("v1", "Service", _meta(serving, f"{serving.name}-http"), spec=spec)
 
 
 def _runtime(serving: Serving) -> Json:
@@ -576,27 +565,19 @@ def _runtime(serving: Serving) -> Json:
     spec: Json = {
         **head,
         "labels": _labels(serving),
+        "annotations": _annotations(serving),
         "supportedModelFormats": [{"name": serving.name, "version": "1"}],
         "protocolVersions": ["v2"],
         "multiModel": False,
     }
-    annotations = _annotations(serving)
-    if annotations:
-        spec["annotations"] = annotations
     if serving.nodes > 1:
         address = "${HEAD_SVC:-${ISVC_NAME}-head}.${POD_NAMESPACE}.svc"
         container = _container(serving, "worker-container", worker_script(address), False)
         place = parts.from_pod(POD_NAMESPACE="metadata.namespace")
         container["env"] = [*container["env"], *place, {"name": "ISVC_NAME", "value": serving.name}]
-        spec["workerSpec"] = {**_spec(serving, container), "labels": _labels(serving)}
-        if annotations:
-            spec["workerSpec"]["annotations"] = annotations
-    return {
-        "apiVersion": "serving.kserve.io/v1alpha1",
-        "kind": "ServingRuntime",
-        "metadata": _meta(serving),
-        "spec": spec,
-    }
+        own = {"labels": _labels(serving), "annotations": _annotations(serving)}
+        spec["workerSpec"] = {**_spec(serving, container), **own}
+    return parts.made("serving.kserve.io/v1alpha1", "ServingRuntime", _meta(serving), spec=spec)
 
 
 def _inference_service(serving: Serving) -> Json:
@@ -620,12 +601,8 @@ def _inference_service(serving: Serving) -> Json:
     if serving.host:
         predictor["hostNetwork"] = True
     annotations = {MODE: "RawDeployment", "serving.kserve.io/autoscalerClass": "external"}
-    return {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {**_meta(serving), "annotations": annotations},
-        "spec": {"predictor": predictor},
-    }
+    meta = {**_meta(serving), "annotations": annotations}
+    return parts.made("serving.kserve.io/v1beta1", "InferenceService", meta, spec={"predictor": predictor})
 
 
 # ---- evidence ------------------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ and keys: NVIDIA/k8s-device-plugin api/config/v1 and internal/lm at 1b826acc.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, is_int, isolation
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 
 GPU = "nvidia.com/gpu"
 CONFIG_LABEL, MIG_LABEL, MIG_STATE = (
@@ -224,7 +224,7 @@ def _check_flags(path: str, flags: Any, faults: list[str]) -> None:
         return
     strategy = flags.get("migStrategy", "none")
     if isinstance(strategy, str) and strategy not in MIG_STRATEGIES:
-        faults.append(f"{path}.migStrategy is {strategy!r}{_near(strategy, MIG_STRATEGIES)}")
+        faults.append(f"{path}.migStrategy is {strategy!r}{near(strategy, MIG_STRATEGIES)}")
     _keys(f"{path}.plugin", flags.get("plugin", {}), _PLUGIN, faults)
     _keys(f"{path}.gfd", flags.get("gfd", {}), _GFD, faults)
 
@@ -282,7 +282,7 @@ def _name_fault(place: str, name: str, mps: bool) -> list[str]:
     if name.endswith(".shared"):
         return [f"{place}.name is {name}: give the name without .shared, and set renameByDefault: true"]
     if name != GPU and not _MIG_RESOURCE.fullmatch(name):
-        return [f"{place}.name is {name!r}: {GPU} or a MIG device like nvidia.com/mig-1g.10gb{_near(name, (GPU,), '')}"]
+        return [f"{place}.name is {name!r}: {GPU} or a MIG device like nvidia.com/mig-1g.10gb{near(name, (GPU,), '')}"]
     return []
 
 
@@ -294,18 +294,10 @@ def _keys(path: str, value: Any, known: Mapping[str, Any], faults: list[str]) ->
     for name, item in value.items():
         kind = known.get(name)
         if kind is None:
-            faults.append(f"{path}.{name} is unknown{_near(str(name), known)}")
+            faults.append(f"{path}.{name} is unknown{near(str(name), known)}")
         elif not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
             faults.append(f"{path}.{name} must be {_WORDS[kind]}, not {_shown(item)}")
     return True
-
-
-def _near(name: str, known: Iterable[str], otherwise: Optional[str] = None) -> str:
-    options = list(known)
-    near = difflib.get_close_matches(name.lower(), [one.lower() for one in options], 1, 0.6)
-    if near:
-        return f"; did you mean {next(one for one in options if one.lower() == near[0])}?"
-    return f"; known: {', '.join(options)}" if otherwise is None else otherwise
 
 
 def _shown(value: Any) -> str:
@@ -327,7 +319,7 @@ def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str
         if key and key not in configs:
             raise InputError(
                 f"The sharing configuration {key!r}, which {who} selects, is not in {', '.join(configs) or '(none)'}"
-                f"{_near(key, configs, '')}. The device plugin would not start."
+                f"{near(key, configs, '')}. The device plugin would not start."
             )
 
 
@@ -348,7 +340,7 @@ def layout(
         what = "no MIG" if not family.profiles else "these MIG layouts"
         raise InputError(
             f"MIG layout {name!r} does not fit {family.name}, which has {what}: {', '.join(names)}"
-            f"{_near(name, names, '')}. The MIG manager would set nvidia.com/mig.config.state=failed."
+            f"{near(name, names, '')}. The MIG manager would set nvidia.com/mig.config.state=failed."
         )
     return [dict(known[name]) for _gpu in range(gpus)]
 
@@ -396,7 +388,7 @@ def _check_parts(path: str, parts: Mapping[str, Any], family: Family) -> None:
     unknown = [one for one in parts if one not in family.profiles]
     if unknown:
         raise InputError(
-            f"{path}.mig-devices: {unknown[0]!r} is not a profile of {family.name}{_near(unknown[0], family.profiles)}."
+            f"{path}.mig-devices: {unknown[0]!r} is not a profile of {family.name}{near(unknown[0], family.profiles)}."
         )
     for profile, count in parts.items():
         if not is_int(count) or not 1 <= count <= family.profiles[profile]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
@@ -38,8 +37,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, near
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, machine_set
 
@@ -153,9 +152,9 @@ def license_object(name: str, namespace: str, conf: str, tok: str, as_secret: bo
     data = {CONF: conf, **({TOKEN: tok} if tok else {})}
     meta = {"name": name, "namespace": namespace}
     if not as_secret:
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        return parts.made("v1", "ConfigMap", meta, data=data)
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": encoded}
+    return parts.made("v1", "Secret", meta, type="Opaque", data=encoded)
 
 
 def knows_secret(crd: Json, version: str = "") -> bool:
@@ -329,7 +328,7 @@ def nvidia_driver(found: Driver, name: str, license: str, as_secret: bool, selec
         },
         "nodeSelector": dict(selector),
     }
-    return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": spec}
+    return parts.made("nvidia.com/v1alpha1", "NVIDIADriver", {"name": name}, spec=spec)
 
 
 def bystanders(nodes: Iterable[Node], chosen: Iterable[str]) -> list[str]:
@@ -377,9 +376,7 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         place = f"profiles[{index}]"
         for key in one:
             if key not in _PROFILE_KEYS:
-                near = difflib.get_close_matches(str(key), _PROFILE_KEYS, 1)
-                hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(_PROFILE_KEYS)}"
-                yield f"{place}.{key} is unknown{hint}"
+                yield f"{place}.{key} is unknown{near(key, _PROFILE_KEYS)}"
         if not _NAME.fullmatch(str(one.get("name") or "")):
             yield f"{place}.name {one.get('name')!r} must be lower case letters, digits and '-'"
         if not one.get("template"):

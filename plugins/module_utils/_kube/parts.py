@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 
 RBAC = "rbac.authorization.k8s.io"
 PRIVILEGED_SCC = "system:openshift:scc:privileged"
 """ClusterRole of OpenShift that admits privileged pods, and those with IPC_LOCK, the host network or a hostPath."""
+
+
+def made(version: str, kind: str, meta: Json, **content: Any) -> Json:
+    """An object of this version and kind. ``content``: what it has beside its metadata, such as spec or data."""
+    return {"apiVersion": version, "kind": kind, "metadata": meta, **content}
 
 
 def account(name: str, namespace: str) -> Json:
@@ -22,13 +28,12 @@ def account(name: str, namespace: str) -> Json:
 def binding(meta: Json, subject: Json, role: str, kind: str = "ClusterRole", of: str = "RoleBinding") -> Json:
     """Binds a subject to a role. ``kind``: of the role; ``of``: of the binding."""
     reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-    return {"apiVersion": f"{RBAC}/v1", "kind": of, "metadata": meta, "roleRef": reference, "subjects": [subject]}
+    return made(f"{RBAC}/v1", of, meta, roleRef=reference, subjects=[subject])
 
 
 def role(meta: Json, rules: Sequence[Json], subject: Json) -> list[Json]:
     """A Role with these rules, and its binding of the same name to the subject."""
-    made = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": meta, "rules": list(rules)}
-    return [made, binding(meta, subject, meta["name"], "Role")]
+    return [made(f"{RBAC}/v1", "Role", meta, rules=list(rules)), binding(meta, subject, meta["name"], "Role")]
 
 
 def from_pod(**fields: str) -> list[Json]:

@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 
 NOTE = "gpuops.rdma/machineset-before"
 API_VERSION, KIND = "machine.openshift.io/v1beta1", "MachineSet"
@@ -201,17 +202,7 @@ def copy(machine_set: Json, name: str, provider_spec: Mapping[str, Any], replica
     machine_labels = {**(machine_set["spec"]["template"].get("metadata") or {}).get("labels", {}), **own}
     selector = {**(machine_set["spec"].get("selector") or {}).get("matchLabels", {}), **own}
     # Its capacity annotations are those of another kind of machine.
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": name,
-            "namespace": meta["namespace"],
-            "labels": {key: item for key, item in (meta.get("labels") or {}).items() if "managed-by" not in key},
-        },
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": selector},
-            "template": {"metadata": {"labels": machine_labels}, "spec": inner},
-        },
-    }
+    kept = {key: item for key, item in (meta.get("labels") or {}).items() if "managed-by" not in key}
+    template = {"metadata": {"labels": machine_labels}, "spec": inner}
+    spec = {"replicas": replicas, "selector": {"matchLabels": selector}, "template": template}
+    return parts.made(API_VERSION, KIND, {"name": name, "namespace": meta["namespace"], "labels": kept}, spec=spec)

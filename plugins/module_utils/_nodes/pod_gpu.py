@@ -19,15 +19,15 @@ taints.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 HARD = ("NoSchedule", "NoExecute")
@@ -64,7 +64,7 @@ def taint(value: Any) -> Json:
     unknown = [str(key) for key in value if key not in ("key", "value", "effect", "timeAdded")]
     if unknown:
         raise InputError(
-            f"Taint {dict(value)} has an unknown field {unknown[0]}{_near(unknown[0], ('key', 'value', 'effect'))}."
+            f"Taint {dict(value)} has an unknown field {unknown[0]}{near(unknown[0], ('key', 'value', 'effect'))}."
         )
     key, text, effect = (str(value.get(name) or "") for name in ("key", "value", "effect"))
     if not _TAINT_KEY.fullmatch(key):
@@ -76,7 +76,7 @@ def taint(value: Any) -> Json:
             f"Taint {_told(value)} has the invalid value {text!r}: letters, digits, '-', '_' and '.', at most 63."
         )
     if effect not in EFFECTS:
-        raise InputError(f"Taint {_told(value)} has the effect {effect!r}{_near(effect, EFFECTS)}.")
+        raise InputError(f"Taint {_told(value)} has the effect {effect!r}{near(effect, EFFECTS)}.")
     return {"key": key, "value": text, "effect": effect}
 
 
@@ -277,15 +277,10 @@ def _wrong_toleration(place: str, one: Mapping[str, Any]) -> Iterator[Finding]:
     effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
     wrong = functools.partial(finding, "pod-gpu.toleration")
     if effect and effect not in EFFECTS:
-        yield wrong(f"{place}.effect", f"{effect!r}{_near(effect, EFFECTS)}", expected="a known effect")
+        yield wrong(f"{place}.effect", f"{effect!r}{near(effect, EFFECTS)}", expected="a known effect")
     elif operator == "Exists" and one.get("value"):
         yield wrong(f"{place}.value", "operator Exists has a value", expected="no value")
     elif operator != "Exists" and not one.get("key"):
         yield wrong(f"{place}.key", f"operator {operator} without a key", expected="operator Exists, or a key")
     elif one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
         yield wrong(f"{place}.tolerationSeconds", f"with effect {effect}", expected="only with NoExecute")
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near: Optional[str] = next(iter(difflib.get_close_matches(name, known, 1, 0.6)), None)
-    return f"; did you mean {near}?" if near else f"; known: {', '.join(known)}"

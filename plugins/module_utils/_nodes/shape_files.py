@@ -14,7 +14,6 @@ machine without an mlx5 NIC has no ``nic`` and no ``pfs``. It has ``nodes`` besi
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -31,6 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VcnNic,
     laid_over,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 
 UNKNOWN = "unknown"
 HOW = "a file in rdma_shapes_dir (option shapes_dir) describes a site's own, and playbooks/discover.yml writes it"
@@ -167,8 +167,7 @@ class _Part:
         """Notes the keys that nothing read."""
         for key in self.data:
             if key not in self.seen:
-                near = difflib.get_close_matches(str(key), [str(name) for name in self.seen], 1)
-                self.fault(str(key), "is not a known key" + (f"; did you mean {near[0]}?" if near else ""))
+                self.fault(str(key), f"is not a known key{near(key, self.seen, '')}")
 
 
 def read(documents: Mapping[str, Json]) -> dict[str, Shape]:

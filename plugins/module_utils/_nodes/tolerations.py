@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import UNHEALTHY_TAINT, Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import GPU_TAINTS
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, near
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 
 BASE: Json = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists"}
@@ -64,15 +63,13 @@ def toleration(value: Any) -> Json:
     told = dict(value)
     unknown = [str(key) for key in value if key not in (*_FIELDS, "tolerationSeconds")]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], _FIELDS, 1)
-        raise InputError(f"{told} has an unknown field {unknown[0]}; {_meant(near, _FIELDS)}")
+        raise InputError(f"{told} has an unknown field {unknown[0]}{near(unknown[0], _FIELDS)}")
     if value.get("tolerationSeconds") is not None:
         raise InputError(f"{told}: with tolerationSeconds the run's pods would be evicted; leave it out")
     found = {name: str(value[name]) for name in _FIELDS if value.get(name) not in (None, "")}
     operator = found.setdefault("operator", "Equal")
     if operator not in ("Exists", "Equal"):
-        near = difflib.get_close_matches(operator, ("Exists", "Equal"), 1)
-        raise InputError(f"{told} has the operator {operator!r}; {_meant(near, ('Exists', 'Equal'))}")
+        raise InputError(f"{told} has the operator {operator!r}{near(operator, ('Exists', 'Equal'))}")
     if "key" not in found:
         raise InputError(f"{told} has no key: it would tolerate every taint, of nodes under repair too; name each key")
     if operator == "Exists" and "value" in found:
@@ -82,10 +79,6 @@ def toleration(value: Any) -> Json:
     if found["key"] == UNHEALTHY_TAINT:
         raise InputError(f"{told}: that taint marks nodes that a run found bad; rdma_mark_state=absent removes it")
     return found
-
-
-def _meant(near: Sequence[str], known: Sequence[str]) -> str:
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 def in_words(one: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ Names of outputs and variables are those of oracle-quickstart/oci-hpc-oke v26.7.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json, as_text, speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 
 CHANGING = ("APPLY", "DESTROY", "APPLY_ROLLBACK", "IMPORT_TF_STATE")
 RUNNING = ("ACCEPTED", "IN_PROGRESS", "CANCELING")
@@ -113,8 +113,7 @@ def settle(
 def _check(own: Mapping[str, str], values: Mapping[str, str], known: Mapping[str, Variable]) -> None:
     faults = []
     for name in sorted(set(own) - set(known)):
-        near = difflib.get_close_matches(name, sorted(known), 1, 0.6)
-        faults.append(f"{name} is not declared" + (f"; did you mean {near[0]}?" if near else ""))
+        faults.append(f"{name} is not declared{near(name, known, '')}")
     faults += [f"{name} has no value" for name, item in sorted(known.items()) if item.required and name not in values]
     if faults:
         raise InputError("\n- ".join(["Cannot accept the variables of the Terraform configuration:", *faults]))

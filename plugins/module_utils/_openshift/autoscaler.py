@@ -23,7 +23,6 @@ and main (tests/unit/openshift/test_autoscaler.py). Memory is MiB, time seconds.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import node_labels, node_taints
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import provider as provider_spec
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.pod_gpu import tolerates
@@ -174,12 +175,6 @@ def accelerator(value: str) -> str:
     return value
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    options = sorted(known)
-    near = difflib.get_close_matches(name, options, 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(options)}"
-
-
 # ---- MachineSet ----------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +261,7 @@ def _check_accelerator(name: str, machine_set: Json, gpu_types: Sequence[str]) -
             expected="a value such as nvidia-h100",
         )
     elif gpu_types and value not in gpu_types:
-        found = f"label {ACCELERATOR}={value}{_near(value, gpu_types)}"
+        found = f"label {ACCELERATOR}={value}{near(value, gpu_types)}"
         yield finding(
             "autoscaler.accelerator", name, found, expected="one of ClusterAutoscaler.spec.resourceLimits.gpus[].type"
         )
@@ -366,12 +361,7 @@ def cluster_autoscaler(
         faults += _check_times(made, rollout_s, boot_s)
     if faults:
         raise InputError(f"Cannot use this ClusterAutoscaler: {'; '.join(faults)}.")
-    return {
-        "apiVersion": "autoscaling.openshift.io/v1",
-        "kind": "ClusterAutoscaler",
-        "metadata": {"name": "default"},
-        "spec": made,
-    }
+    return parts.made("autoscaling.openshift.io/v1", "ClusterAutoscaler", {"name": "default"}, spec=made)
 
 
 def priorities(spec: Json, ranks: Mapping[Any, Any]) -> Optional[Json]:
@@ -388,12 +378,8 @@ def priorities(spec: Json, ranks: Mapping[Any, Any]) -> Optional[Json]:
         if not _WHOLE.fullmatch(str(rank)) or not isinstance(patterns, list) or not patterns:
             raise InputError(f"Cannot use the priority {rank!r}: it must be a whole number with a list of patterns.")
         lines += [f"{int(rank)}:", *(f"  - {_quoted(_pattern(one))}" for one in patterns)]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": EXPANDER_CONFIG, "namespace": NAMESPACE},
-        "data": {"priorities": "".join(f"{line}\n" for line in lines)},
-    }
+    meta, text = {"name": EXPANDER_CONFIG, "namespace": NAMESPACE}, "".join(f"{line}\n" for line in lines)
+    return parts.made("v1", "ConfigMap", meta, data={"priorities": text})
 
 
 def _pattern(text: Any) -> str:
@@ -433,7 +419,7 @@ def _walk(table: Tables, path: str, value: Any, served: Optional[set[str]], faul
     for key, item in value.items():
         place = f"{path}.{key}" if path else str(key)
         if key not in known and not any(one == place or one.startswith(f"{place}.") for one in served or ()):
-            faults.append(f"spec.{place} is unknown{_near(str(key), known)}")
+            faults.append(f"spec.{place} is unknown{near(str(key), known)}")
         elif place in table.fields:
             if served is not None and place not in served:
                 faults.append(
@@ -462,7 +448,7 @@ def _fault(table: Tables, place: str, value: Any) -> list[str]:
         return [f"spec.{place} must be {text}, not {value!r}"]
     if place == "expanders":
         wrong = [one for one in value if one not in table.expanders]
-        return [f"spec.expanders: {wrong[0]!r}{_near(str(wrong[0]), table.expanders)}"] if wrong else []
+        return [f"spec.expanders: {wrong[0]!r}{near(str(wrong[0]), table.expanders)}"] if wrong else []
     return []
 
 
@@ -519,12 +505,9 @@ def machine_autoscaler(name: str, machine_set: str, minimum: int, maximum: int) 
             "least 1, and min not more than max."
         )
     target = {"apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "name": machine_set}
-    return {
-        "apiVersion": "autoscaling.openshift.io/v1beta1",
-        "kind": "MachineAutoscaler",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"minReplicas": minimum, "maxReplicas": maximum, "scaleTargetRef": target},
-    }
+    spec = {"minReplicas": minimum, "maxReplicas": maximum, "scaleTargetRef": target}
+    meta = {"name": name, "namespace": NAMESPACE}
+    return parts.made("autoscaling.openshift.io/v1beta1", "MachineAutoscaler", meta, spec=spec)
 
 
 def check_owners(autoscalers: Iterable[Json], machine_sets: Iterable[str]) -> list[Finding]:
@@ -544,7 +527,7 @@ def _owner_findings(autoscalers: Iterable[Json], known: set[str]) -> Iterator[Fi
             yield finding(
                 "autoscaler.target",
                 name,
-                f"there is no MachineSet {target.get('name')}{_near(str(target.get('name')), known)}",
+                f"there is no MachineSet {target.get('name')}{near(str(target.get('name')), known)}",
             )
         elif target["name"] in owners:
             yield finding(

@@ -17,12 +17,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, near
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import FIELD_MANAGER
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
@@ -45,17 +44,12 @@ def chosen(pool: Json, sets: Mapping[str, Json]) -> tuple[Json, bool]:
         return sets[name], False
     if not source:
         raise InputError(
-            f"There is no MachineSet {name} in {NAMESPACE}{_near(name, sets)}. Correct the name, or give copy_from: "
+            f"There is no MachineSet {name} in {NAMESPACE}{near(name, sets)}. Correct the name, or give copy_from: "
             "the set of which it is to be a copy."
         )
     if source not in sets:
-        raise InputError(f"There is no MachineSet {source} to copy for {name}{_near(source, sets)}.")
+        raise InputError(f"There is no MachineSet {source} to copy for {name}{near(source, sets)}.")
     return machine_set.copy(sets[source], name, pool["provider_spec"], pool["min_replicas"]), True
-
-
-def _near(name: str, sets: Mapping[str, Json]) -> str:
-    near = difflib.get_close_matches(name, sorted(sets), 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(sets)) or 'none'}"
 
 
 def sizes(table: Tables, pool: Json, found: Json, node: Callable[[], tuple[int, int]]) -> tuple[int, int]:

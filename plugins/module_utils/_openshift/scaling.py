@@ -26,7 +26,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
@@ -111,32 +111,20 @@ def zone_bound(name: str, namespace: str, zone: str) -> list[Json]:
     """A volume of a zone and its claim, bound to each other by name."""
     rule = {"key": autoscaler.ZONE, "operator": "In", "values": [zone]}
     size, modes = {"storage": "1Mi"}, ["ReadWriteOnce"]
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": size,
-            "accessModes": modes,
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "",
-            "claimRef": {"namespace": namespace, "name": name},
-            "hostPath": {"path": "/var/tmp", "type": "Directory"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}},
-        },
+    spec = {
+        "capacity": size,
+        "accessModes": modes,
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": {"namespace": namespace, "name": name},
+        "hostPath": {"path": "/var/tmp", "type": "Directory"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}},
     }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "accessModes": modes,
-            "storageClassName": "",
-            "volumeName": name,
-            "resources": {"requests": size},
-        },
-    }
-    return [volume, claim]
+    claim = {"accessModes": modes, "storageClassName": "", "volumeName": name, "resources": {"requests": size}}
+    return [
+        parts.made("v1", "PersistentVolume", {"name": name}, spec=spec),
+        parts.made("v1", "PersistentVolumeClaim", {"name": name, "namespace": namespace}, spec=claim),
+    ]
 
 
 # ---- how far a pod is ----------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ judge(name, present)                          (active, its state in words, faile
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, as_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
 
 GONE = ("DELETED",)
@@ -177,8 +177,7 @@ def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple
     unknown = [key for key in wanted if key not in keys]
     faults = []
     for key in (key for key in unknown if key in want.own):
-        near = difflib.get_close_matches(key, list(keys), 1, 0.6)
-        faults.append(f"{key} is no key of the add-on {want.name}" + (f"; did you mean {near[0]}?" if near else ""))
+        faults.append(f"{key} is no key of the add-on {want.name}{near(key, keys, '')}")
     dropped = tuple(f"the add-on {want.name} takes no {key}: left out" for key in unknown if key not in want.own)
     return {key: value for key, value in wanted.items() if key in keys}, "; ".join(faults), dropped
 

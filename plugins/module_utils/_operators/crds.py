@@ -22,6 +22,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 
 API = "apiextensions.k8s.io/v1"
 KIND = "CustomResourceDefinition"
@@ -199,7 +200,7 @@ def _manifest(chart: Json, live: Optional[Json] = None) -> Json:
         if other and schema:
             _add(schema, (other.get("schema") or {}).get("openAPIV3Schema") or {})
     spec["versions"] += [{**copy.deepcopy(one), "storage": False} for one in theirs.values()]
-    return {"apiVersion": API, "kind": KIND, "metadata": meta, "spec": spec}
+    return parts.made(API, KIND, meta, spec=spec)
 
 
 def _add(schema: Json, other: Json) -> None:

@@ -15,6 +15,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
 
@@ -113,12 +114,7 @@ def nic_cluster_policy(
         spec["tolerations"] = [dict(item) for item in tolerations]
     if node_affinity:
         spec["nodeAffinity"] = node_affinity
-    return {
-        "apiVersion": "mellanox.com/v1alpha1",
-        "kind": "NicClusterPolicy",
-        "metadata": {"name": "nic-cluster-policy"},
-        "spec": spec,
-    }
+    return parts.made("mellanox.com/v1alpha1", "NicClusterPolicy", {"name": "nic-cluster-policy"}, spec=spec)
 
 
 def _components(spec: Json) -> dict[str, Json]:

@@ -22,7 +22,6 @@ tests/unit/operators/test_olm.py.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,8 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import OlmEvidence, OlmOperator, OlmResource
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 
 READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
 APPROVALS = ("Automatic", "Manual")
@@ -67,7 +68,7 @@ def wanted(table: Mapping[str, Json], options: Mapping[str, Any]) -> OlmOperator
     if missing:
         raise InputError(f"Cannot subscribe: no {missing}. Give operator, or package, namespace and source.")
     if options["approval"] not in APPROVALS:
-        raise InputError(f"installPlanApproval {options['approval']!r} is none{_near(options['approval'], APPROVALS)}.")
+        raise InputError(f"installPlanApproval {options['approval']!r} is none{near(options['approval'], APPROVALS)}.")
     given = options.get("resources")
     resources = [_resource(one) for one in (base.get("resources", ()) if given is None else given)]
     if options.get("values"):
@@ -101,11 +102,11 @@ def channel(manifest: Json, wanted: str = "", csv: str = "") -> tuple[str, str]:
     channels = {one["name"]: one for one in status.get("channels") or []}
     found = wanted or str(status.get("defaultChannel") or "")
     if found not in channels:
-        raise InputError(f"Package {name} has no channel {found or '(no default)'}{_near(found, channels)}.")
+        raise InputError(f"Package {name} has no channel {found or '(no default)'}{near(found, channels)}.")
     head = str(channels[found].get("currentCSV") or "")
     entries = [str(one.get("name")) for one in channels[found].get("entries") or []]
     if csv and entries and csv not in (head, *entries):
-        raise InputError(f"Channel {found} of package {name} has no {csv}{_near(csv, [head, *entries])}.")
+        raise InputError(f"Channel {found} of package {name} has no {csv}{near(csv, [head, *entries])}.")
     return found, csv or head
 
 
@@ -131,7 +132,7 @@ def subscribe(want: OlmOperator, channel_name: str, starting_csv: str, group: st
 
 def _object(version: str, kind: str, name: str, namespace: str, spec: Json) -> Json:
     meta = {"name": name, "namespace": namespace}
-    return {"apiVersion": f"operators.coreos.com/{version}", "kind": kind, "metadata": meta, "spec": spec}
+    return parts.made(f"operators.coreos.com/{version}", kind, meta, spec=spec)
 
 
 def group_for(groups: Sequence[Json], want: OlmOperator) -> str:
@@ -201,7 +202,7 @@ def mirror_sets(name: str, mirrors: Mapping[str, Any]) -> list[Json]:
             for source, places in sorted(mirrors.items())
         ]
         meta = {"name": name}
-        found.append({"apiVersion": "config.openshift.io/v1", "kind": kind, "metadata": meta, "spec": {key: entries}})
+        found.append(parts.made("config.openshift.io/v1", kind, meta, spec={key: entries}))
     return found if mirrors else []
 
 
@@ -308,7 +309,7 @@ def bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:
     if mine is None:
         names = [one["metadata"]["name"] for one in found]
         source = str(spec.get("source"))
-        return f"there is no CatalogSource {source} in {spec.get('sourceNamespace')}{_near(source, names)}"
+        return f"there is no CatalogSource {source} in {spec.get('sourceNamespace')}{near(source, names)}"
     seen = ((mine.get("status") or {}).get("connectionState") or {}).get("lastObservedState")
     return "" if seen == "READY" else f"CatalogSource {spec.get('source')} is {seen or 'not connected yet'}"
 
@@ -399,7 +400,7 @@ def unknown_fields(value: Any, schema: Mapping[str, Any], path: str = "spec") ->
     found = []
     for key, item in value.items():
         if key not in known:
-            found.append(f"{path}.{key} is unknown{_near(str(key), known)}")
+            found.append(f"{path}.{key} is unknown{near(str(key), known)}")
         else:
             found += unknown_fields(item, known[key], f"{path}.{key}")
     return found
@@ -420,10 +421,3 @@ def left_behind(live: Json, example: Json, schema: Mapping[str, Any], values: Ma
         f"ClusterPolicy {live['metadata']['name']} has cdi.enabled {is_now}: this version has it on, and OLM does not "
         "change it at an upgrade. Give values {cdi: {enabled: true}}, or false to keep it off."
     ]
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    options = sorted(map(str, known))
-    near = difflib.get_close_matches(name, options, 1, 0.6)
-    shown = ", ".join(options[:20]) or "(none)"
-    return f"; did you mean {near[0]}?" if near else f"; known: {shown}"

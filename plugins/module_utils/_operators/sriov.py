@@ -102,7 +102,7 @@ def vf_config_objects(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(VF_CONFIG, namespace)},
         *_rights(namespace, namespace, ["patch"]),
         *_rights(network_operator_namespace, namespace, ["list", "delete"]),
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(VF_CONFIG, namespace), "data": data},
+        parts.made("v1", "ConfigMap", _meta(VF_CONFIG, namespace), data=data),
         _daemonset(_meta(VF_CONFIG, namespace), shapes, chosen, _vf_config_pod(shapes, image), _digest(data)),
     ]
 
@@ -211,12 +211,8 @@ def network_attachment(
     chain = [{"type": "sriov", "spoofchk": "off", "ipam": ipam}, tuning, {"type": "rdma"}, {"type": "sbr"}]
     meta = _meta(name, namespace)
     meta["annotations"] = {"k8s.v1.cni.cncf.io/resourceName": resource}
-    return {
-        "apiVersion": "k8s.cni.cncf.io/v1",
-        "kind": "NetworkAttachmentDefinition",
-        "metadata": meta,
-        "spec": {"config": json.dumps({"cniVersion": "0.3.1", "name": name, "plugins": chain})},
-    }
+    config = json.dumps({"cniVersion": "0.3.1", "name": name, "plugins": chain})
+    return parts.made("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", meta, spec={"config": config})
 
 
 def ip_pool(
@@ -248,12 +244,7 @@ def ip_pool(
     spec: Json = {"subnet": str(net), "perNodeBlockSize": size, "gateway": str(net[1])}
     if shapes:
         spec["nodeSelector"] = {"nodeSelectorTerms": node_terms(shapes)}
-    return {
-        "apiVersion": "nv-ipam.nvidia.com/v1alpha1",
-        "kind": "IPPool",
-        "metadata": _meta(name, namespace),
-        "spec": spec,
-    }
+    return parts.made("nv-ipam.nvidia.com/v1alpha1", "IPPool", _meta(name, namespace), spec=spec)
 
 
 def no_vfs(shape: Shape) -> str:
@@ -397,25 +388,11 @@ def _daemonset(meta: Json, shapes: Sequence[Shape], options: Mapping[str, Any], 
     }
     if options["image_pull_secrets"]:
         spec["imagePullSecrets"] = [{"name": secret} for secret in options["image_pull_secrets"]]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": meta,
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "updateStrategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": options["max_unavailable"]},
-            },
-            "template": {
-                "metadata": {
-                    "labels": {**labels, **OWNED},
-                    "annotations": {"gpuops.rdma/config-hash": digest},
-                },
-                "spec": spec,
-            },
-        },
-    }
+    of_pods = {"labels": {**labels, **OWNED}, "annotations": {"gpuops.rdma/config-hash": digest}}
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": options["max_unavailable"]}}
+    template = {"metadata": of_pods, "spec": spec}
+    wanted = {"selector": {"matchLabels": labels}, "updateStrategy": rolling, "template": template}
+    return parts.made("apps/v1", "DaemonSet", meta, spec=wanted)
 
 
 def _vf_config_pod(shapes: Sequence[Shape], image: str) -> Json:

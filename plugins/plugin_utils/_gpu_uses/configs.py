@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing import Family
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
 MIG_FILE = "config.yaml"
@@ -71,12 +72,7 @@ def text(document: Json) -> str:
 
 def config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
     """A ConfigMap object."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": namespace},
-        "data": dict(data),
-    }
+    return parts.made("v1", "ConfigMap", {"name": name, "namespace": namespace}, data=dict(data))
 
 
 def objects(plan: Plan, name: str, namespace: str) -> list[Json]:

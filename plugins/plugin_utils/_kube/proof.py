@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness, wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, parts, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 
@@ -23,18 +23,15 @@ def pod(
 ) -> Json:
     """A pod that requests these resources on this node, and sleeps."""
     container: Json = {"name": "proof", "image": image, "resources": {"limits": dict(resources)}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "gpuops-proof"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
-            "tolerations": list(tolerations),
-            "containers": [container],
-        },
+    meta = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "gpuops-proof"}}
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
+        "tolerations": list(tolerations),
+        "containers": [container],
     }
+    return parts.made("v1", "Pod", meta, spec=spec)
 
 
 class Proof:

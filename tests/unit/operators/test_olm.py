@@ -101,7 +101,7 @@ def test_what_we_write_is_what_the_definitions_take() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"approval": "auto"}, "'auto' is none; known: Automatic, Manual"),
+        ({"approval": "auto"}, "'auto' is none; did you mean Automatic?"),
         ({"source": ""}, "no source"),
         ({"namespace": ""}, "no namespace"),
     ],

@@ -147,6 +147,12 @@ def same(before: Optional[Json], after: Json) -> bool:
     return before is not None and visible(before) == visible(after)
 
 
+def change(verb: str, name: str, before: Any, after: Any) -> Json:
+    """A change of an object for a task's result: {what, diff}."""
+    diff = {"before_header": name, "after_header": name, "before": before, "after": after}
+    return {"what": f"{verb} {name}", "diff": diff}
+
+
 def shortened(value: Any) -> Any:
     """The value for a diff, with long texts replaced by their length."""
     if isinstance(value, dict):

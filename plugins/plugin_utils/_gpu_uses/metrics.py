@@ -97,7 +97,7 @@ class Metrics(Use[Wanted]):
         body = {"metadata": {"labels": labels, "annotations": {METRICS_BEFORE: note}}}
         path = self.client.path("v1", "Namespace", "", self.namespace)
         self.client.patch(path, body, dry_run=self.check_mode)
-        self.record(gpu_nodes.change(f"Namespace {self.namespace}", before, labels))
+        self.record(objects.change("update", f"Namespace {self.namespace}", before, labels))
 
     def _revert(self, wanted: Wanted) -> None:
         self.restore_part("dcgmExporter", METRICS_BEFORE)

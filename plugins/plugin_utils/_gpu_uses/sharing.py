@@ -215,7 +215,7 @@ class Sharing(Use[Wanted]):
             body = {"spec": {"template": {"spec": {"metadata": {"labels": lacking}}}}}
             self.client.patch(path, body, dry_run=self.check_mode)
             before = {key: present.get(key) for key in lacking}
-            self.record(gpu_nodes.change(f"MachineSet {name}", before, lacking))
+            self.record(objects.change("update", f"MachineSet {name}", before, lacking))
 
     def _cordon(self, node: str, on: bool) -> None:
         cordons.cordon(self.client, node, CORDONED, on)

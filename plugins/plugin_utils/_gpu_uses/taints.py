@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import TAINTS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import taints
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, lasting, tolerations
@@ -150,7 +151,7 @@ class GpuTaints(Use[Wanted]):
 
     def _write(self, holder: Holder, found: list[Json], noted: list[Json]) -> None:
         self.client.patch(holder.path, holder.body(found, noted), dry_run=self.check_mode)
-        self.record(gpu_nodes.change(holder.title, holder.present, found))
+        self.record(objects.change("update", holder.title, holder.present, found))
 
     def _taint_node(self, one: Member, wanted: Sequence[Json]) -> None:
         """Retries on a conflict, since the kubelet may update the node in between."""
@@ -178,7 +179,7 @@ class GpuTaints(Use[Wanted]):
         meta = _noting(mine, live["metadata"]["resourceVersion"])
         body = {"metadata": meta, "spec": {"template": {"spec": {"taints": found}}}}
         self.client.patch(path, body, dry_run=self.check_mode)
-        self.record(gpu_nodes.change(f"MachineSet {live['metadata']['name']}", present, found))
+        self.record(objects.change("update", f"MachineSet {live['metadata']['name']}", present, found))
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Optional, TypeVar
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
@@ -125,7 +125,7 @@ class Use(Generic[Wanted]):
     def patch_node(self, name: str, body: Json, before: Any, after: Any) -> None:
         """Applies a merge patch to a node and records it as a change from ``before`` to ``after``."""
         self.client.patch(self.client.path("v1", "Node", "", name), body, dry_run=self.check_mode)
-        self.record(gpu_nodes.change(f"Node {name}", before, after))
+        self.record(objects.change("update", f"Node {name}", before, after))
 
     def on_openshift(self) -> bool:
         """Whether the cluster is OpenShift."""

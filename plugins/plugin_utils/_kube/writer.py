@@ -166,12 +166,5 @@ class Writer:
 
 
 def _change(verb: str, name: str, before: Optional[Json], after: Optional[Json]) -> Json:
-    return {
-        "what": f"{verb} {name}",
-        "diff": {
-            "before_header": name,
-            "after_header": name,
-            "before": kube_objects.shortened(kube_objects.visible(before)),
-            "after": kube_objects.shortened(kube_objects.visible(after)),
-        },
-    }
+    shown = [kube_objects.shortened(kube_objects.visible(obj)) for obj in (before, after)]
+    return kube_objects.change(verb, name, *shown)

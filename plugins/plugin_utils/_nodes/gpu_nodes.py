@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
@@ -180,13 +181,7 @@ def patch_policy(
     name = found["metadata"]["name"]
     body: Json = {"spec": changed, **({"metadata": {"annotations": annotations}} if annotations else {})}
     client.patch(client.path(*POLICY, "", name), body, dry_run=dry_run)
-    return change(f"ClusterPolicy {name}", _same_keys(changed, found.get("spec") or {}), changed)
-
-
-def change(name: str, before: Any, after: Any) -> Json:
-    """An update as {what, diff}."""
-    diff = {"before_header": name, "after_header": name, "before": before, "after": after}
-    return {"what": f"update {name}", "diff": diff}
+    return objects.change("update", f"ClusterPolicy {name}", _same_keys(changed, found.get("spec") or {}), changed)
 
 
 def _lacking(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:

@@ -17,7 +17,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pool_set, pools, scale_watch
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
 SETTLE = 5.0
@@ -119,7 +118,7 @@ class MachineSets(Use[tuple[Step, ...]]):
         meta = {**step.change.patch["metadata"], "resourceVersion": step.live["metadata"]["resourceVersion"]}
         path = self.client.path(*autoscaling.MACHINE_SETS, autoscaling.NAMESPACE, step.name)
         self.client.patch(path, {**step.change.patch, "metadata": meta}, dry_run=self.check_mode)
-        self.record(gpu_nodes.change(f"MachineSet {step.name}", step.change.before, step.change.after))
+        self.record(objects.change("update", f"MachineSet {step.name}", step.change.before, step.change.after))
 
     def _label_nodes(self, step: Step) -> None:
         mine = {scale_watch.node_of(one) for one in autoscaling.machines(self.client, step.name)} - {""}

@@ -126,6 +126,9 @@ class Operator:
         change = self.writer.apply(kube_objects.owned(obj, self.want.package))
         self.changes += [change] if change else []
 
+    def _changed(self, verb: str, name: str, before: Any, after: Any) -> None:
+        self.changes.append(kube_objects.change(verb, name, before, after))
+
     def _catalog(self) -> None:
         want = self.want
         for one in olm.mirror_sets(f"gpuops-{want.package}", want.mirrors):
@@ -260,7 +263,7 @@ class Operator:
         path = self.client.path(OLM, "InstallPlan", self.want.namespace, name)
         self.client.patch(path, {"spec": {"approved": True}})
         self.approved = name
-        self.changes.append(_change("approve", f"InstallPlan {_place(plan)}", "approved: false", "approved: true"))
+        self._changed("approve", f"InstallPlan {_place(plan)}", "approved: false", "approved: true")
         self.say(f"{self.want.package}: InstallPlan {name} approved, for {csv}")
 
     # ---- custom resources --------------------------------------------------------------------------------------
@@ -312,7 +315,7 @@ class Operator:
                 "take the values out."
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
-        self.changes.append(_change("update", name, kube_objects.visible(live), kube_objects.visible(after)))
+        self._changed("update", name, kube_objects.visible(live), kube_objects.visible(after))
 
     def _live(self, obj: Json) -> Optional[Json]:
         try:
@@ -415,7 +418,7 @@ class Operator:
             before = self.client.find(path)
             if before is not None:
                 self.client.delete(path, dry_run=self.check)
-                self.changes.append(_change("delete", f"ClusterServiceVersion {want.namespace}/{name}", name, ""))
+                self._changed("delete", f"ClusterServiceVersion {want.namespace}/{name}", name, "")
         rest = [(OLM_GROUPS, "OperatorGroup"), (OLM, "CatalogSource")]
         rest += [(MIRRORS, "ImageDigestMirrorSet"), (MIRRORS, "ImageTagMirrorSet"), ("v1", "Namespace")]
         self._sweep(rest, selector)
@@ -479,8 +482,3 @@ def _small(obj: Json) -> Json:
 
 def _place(obj: Json) -> str:
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
-
-
-def _change(verb: str, name: str, before: Any, after: Any) -> Json:
-    diff = {"before_header": name, "after_header": name, "before": before, "after": after}
-    return {"what": f"{verb} {name}", "diff": diff}

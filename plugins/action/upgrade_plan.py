@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import picked, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -33,15 +34,6 @@ class ActionModule(RdmaAction):
             folder, spaces = accounts.beside(args["plan"]), vars(plan.namespaces).values()
             needed = [*plan.permissions, *core.rights(plan)]
             self.progress(accounts.announced([accounts.write(folder, "upgrade", needed, plan.grants, spaces)]))
-        return {
-            "changed": self.check_mode and not upgrade.nothing,
-            "nothing": upgrade.nothing,
-            "waves": [list(wave) for wave in upgrade.waves],
-            "idle_first": list(upgrade.idle_first),
-            "busy": dict(upgrade.busy),
-            "outside": list(upgrade.outside),
-            "before": list(upgrade.before),
-            "slowest": dict(upgrade.slowest),
-            "denied": list(upgrade.denied),
-            "text": lines,
-        }
+        shown = ("nothing", "waves", "idle_first", "busy", "outside", "before", "slowest", "denied")
+        changed = self.check_mode and not upgrade.nothing
+        return {"changed": changed, **to_dict(picked(upgrade, *shown)), "text": lines}

@@ -57,6 +57,11 @@ def as_text(value: Any) -> str:
     return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, sort_keys=True)
 
 
+def picked(item: Any, *names: str) -> Json:
+    """These attributes of an object, by name."""
+    return {name: getattr(item, name) for name in names}
+
+
 def is_int(value: Any) -> bool:
     """Whether it is a whole number, which a boolean is not."""
     return isinstance(value, int) and not isinstance(value, bool)

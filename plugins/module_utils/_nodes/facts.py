@@ -38,6 +38,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NodeFacts,
     Shape,
     isolation,
+    picked,
+    to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OUR_CORDONS, TAINTS_ADDED
 
@@ -508,22 +510,10 @@ def node_row(facts: NodeFacts, shape: Optional[Shape], vf_resource: str = "") ->
     known = shape is not None and shape.status != "refused"
     gpu, count, why = expected_gpus(facts, shape) if known and shape else ("nvidia.com/gpu", None, "")
     row: Json = {
-        "name": facts.name,
-        "shape": facts.shape,
-        "ready": facts.ready,
+        **picked(facts, "name", "shape", "ready", "cordoned", "pool", "zone", "sharing"),
         "reason": facts.ready_reason,
-        "cordoned": facts.cordoned,
         "taints": list(facts.taints),
-        "pool": facts.pool,
-        "zone": facts.zone,
-        "locality": {
-            "island": facts.locality.island,
-            "network_block": facts.locality.network_block,
-            "local_block": facts.locality.local_block,
-            "rack": facts.locality.rack,
-            "rdma_cluster": facts.locality.rdma_cluster,
-        },
-        "sharing": facts.sharing,
+        "locality": to_dict(facts.locality),
         "gpus": _counts(facts, gpu, count),
     }
     if why and facts.sharing:
@@ -544,21 +534,9 @@ def _counts(facts: NodeFacts, resource: str, expected: Optional[int]) -> Json:
 
 def node_details(facts: NodeFacts) -> Json:
     """What ``details`` adds to a row."""
-    return {
-        "os_image": facts.os_image,
-        "kernel": facts.kernel,
-        "runtime": facts.runtime,
-        "kubelet": facts.kubelet,
-        "arch": facts.arch,
-        "region": facts.region,
-        "internal_ip": facts.internal_ip,
-        "provider_id": facts.provider_id,
-        "boot_id": facts.boot_id,
-        "cpu_allocatable": facts.cpu_allocatable,
-        "memory_allocatable": facts.memory_allocatable,
-        "allocatable": dict(facts.allocatable),
-        "labels": dict(facts.labels),
-    }
+    texts = ("os_image", "kernel", "runtime", "kubelet", "arch", "region", "internal_ip", "provider_id", "boot_id")
+    numbers = picked(facts, "cpu_allocatable", "memory_allocatable")
+    return {**picked(facts, *texts), **numbers, "allocatable": dict(facts.allocatable), "labels": dict(facts.labels)}
 
 
 def summary(facts: Iterable[NodeFacts], shapes: Mapping[str, Shape], vf_resource: str = "") -> Json:

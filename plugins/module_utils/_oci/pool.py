@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, picked
 
 KINDS = ("managed_compute_cluster", "cluster_network")
 TAG, DIGEST = "gpuops.rdma/pool", "gpuops.rdma/config"
@@ -234,38 +234,21 @@ def token(wanted: Wanted, what: str, gone: Sequence[str] = ()) -> str:
 
 def digest(wanted: Wanted) -> str:
     """Digest of the options that define a node and that OCI does not return in a comparable form."""
-    inputs: Json = {
-        "taints": list(wanted.taints),
-        "before_join": wanted.before_join,
-        "after_join": wanted.after_join,
-        "package_repository": wanted.package_repository,
-    }
+    inputs = picked(wanted, "taints", "before_join", "after_join", "package_repository")
     if wanted.kind == "cluster_network":
-        inputs.update(
-            {
-                "image": wanted.image,
-                "boot_volume_gb": wanted.boot_volume_gb,
-                "kubernetes_version": wanted.kubernetes_version,
-                "labels": labels(wanted),
-                "security_groups": list(wanted.security_groups),
-                "pod_subnet": wanted.pod_subnet,
-                "pod_security_groups": list(wanted.pod_security_groups),
-                "max_pods": wanted.max_pods,
-                "ssh_public_key": wanted.ssh_public_key,
-                "plugins": list(PLUGINS),
-            }
-        )
+        names = ("image", "boot_volume_gb", "kubernetes_version", "pod_subnet", "max_pods", "ssh_public_key")
+        groups = picked(wanted, "security_groups", "pod_security_groups")
+        inputs.update({**picked(wanted, *names), **groups, "labels": labels(wanted), "plugins": PLUGINS})
         # only where it is given: other pools keep their digest
-        given = {name: getattr(wanted, name) for name in ("capacity_reservation", "boot_volume_key")}
-        given.update(in_transit_encryption=wanted.in_transit_encryption, boot_volume_vpus=wanted.boot_volume_vpus)
-        inputs.update({name: value for name, value in given.items() if value})
+        given = ("capacity_reservation", "boot_volume_key", "in_transit_encryption", "boot_volume_vpus")
+        inputs.update({name: value for name, value in picked(wanted, *given).items() if value})
     inputs.update({} if wanted.legacy_imds else {"legacy_imds": False})
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def node_settings(wanted: Wanted) -> str:
     """Digest of all options that the nodes of a node pool are made from."""
-    made: Json = {name: getattr(wanted, name) for name in IN_PLACE}
+    made = picked(wanted, *IN_PLACE)
     made.update(labels=labels(wanted), security_groups=sorted(wanted.security_groups), config=digest(wanted))
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     image_name,
     image_tag,
     masked,
+    picked,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INSTALLS, Faults, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, helm_records
@@ -263,22 +264,13 @@ def decide(
 
 def planned(want: Release, decision: Decision) -> Release:
     """The plan's entry for this decision."""
-    return replace(
-        want,
-        name=decision.name,
-        namespace=decision.namespace,
-        version=decision.version,
-        values=decision.values,
-        present=decision.present.shown if decision.present else {},
-        action=decision.action,
-        why=decision.why,
-        warnings=decision.warnings,
-    )
+    present = decision.present.shown if decision.present else {}
+    decided = picked(decision, "name", "namespace", "version", "values", "action", "why", "warnings")
+    return replace(want, present=present, **decided)
 
 
 def _decision(want: Release, action: str, why: str, **more: Any) -> Decision:
-    base = {key: getattr(want, key) for key in ("name", "namespace", "version", "values")}
-    return Decision(action, why, **{**base, **more})
+    return Decision(action, why, **{**picked(want, "name", "namespace", "version", "values"), **more})
 
 
 def _refuse(want: Release, why: str, **more: Any) -> Decision:

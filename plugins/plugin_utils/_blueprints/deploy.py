@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
     Unrecoverable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, picked
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
 
@@ -263,15 +263,7 @@ class Site:
 
 
 def _row(item: Deployment) -> Json:
-    return {
-        "uuid": item.uuid,
-        "name": item.name,
-        "mode": item.mode,
-        "status": item.status,
-        "directive": item.directive,
-        "created": item.created,
-        "ready": item.ready,
-    }
+    return picked(item, "uuid", "name", "mode", "status", "directive", "created", "ready")
 
 
 def _over(item: Deployment) -> bool:

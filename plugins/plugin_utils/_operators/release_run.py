@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, masked, picked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -86,8 +86,7 @@ class ReleaseRun:
         if want.addons:
             return self._addons(want, self.plan.oke if self.plan else {})
         if want.elsewhere:
-            keys = ("action", "why", "name", "namespace", "chart")
-            return {"changed": False, **{key: getattr(want, key) for key in keys}}
+            return {"changed": False, **picked(want, "action", "why", "name", "namespace", "chart")}
         there = self._there(want)
         decision = self._decide(want, *there)
         held = self.args["hold"] and decision.action in CHANGES and want.operator != NICS
@@ -185,12 +184,8 @@ class ReleaseRun:
     def _result(self, want: Release, decision: releases.Decision, definitions: Sequence[crds.Definition] = ()) -> Json:
         result: dict[str, Any] = {
             "changed": decision.action != "none",
-            "action": decision.action,
-            "why": decision.why,
-            "name": decision.name,
-            "namespace": decision.namespace,
             "chart": want.chart,
-            "version": decision.version,
+            **picked(decision, "action", "why", "name", "namespace", "version"),
             "values_changed": list(decision.changes)[:SHOWN],
         }
         changing = [item for item in definitions if item.manifest]
@@ -273,7 +268,7 @@ class ReleaseRun:
             "action": changing[-1].action if changing else "none",
             "why": "; ".join(f"{one.name}: {decision.why}" for one, decision in decided),
             "values_changed": [key for decision in changing for key in decision.changes][:SHOWN],
-            **{key: getattr(want, key) for key in ("name", "namespace", "chart")},
+            **picked(want, "name", "namespace", "chart"),
             "version": decided[-1][1].version,
             **({"warnings": warnings} if warnings else {}),
         }
@@ -298,7 +293,7 @@ class ReleaseRun:
         if not task.check_mode:
             task.progress(f"{chart}: helm uninstall {found.place} ({found.version})")
             helm_run.Helm(self.module, args).uninstall(found)
-        place = {key: getattr(found, key) for key in ("name", "namespace", "version")}
+        place = picked(found, "name", "namespace", "version")
         return {"changed": True, "action": "uninstall", "chart": chart, **place}
 
     def _require_removal(self, release: helm_records.HelmRelease) -> None:

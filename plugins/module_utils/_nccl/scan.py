@@ -80,7 +80,6 @@ ENOUGH_EDGES = 3
 """Pairs of blocks that are repeated when most of them are slow."""
 STRONG = 2.0
 """Sum of weights from which a suspect is retested with good nodes only, several times."""
-RAIL_REPEATS = 2
 RAIL_CONTROLS = 6
 CONTROL_PAIRS, CONTROL_RUNS = 2, 2
 """Runs of good rails of a node, good pairs of a block and runs of each, beside what is in doubt."""
@@ -89,12 +88,19 @@ PART_RUNS = 4
 Lane = tuple[Trial, ...]
 
 
+def _by_block(names: Iterable[str], blocks: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(blocks[name], []).append(name)
+    return found
+
+
 class _Free:
-    """The nodes that no lane of a round has taken yet, by block."""
+    """The nodes that no lane of a round has taken yet."""
 
     def __init__(self, order: Sequence[str], blocks: Mapping[str, str]) -> None:
         self.order, self.blocks = order, blocks
-        self.left = set(order)
+        self.members, self.left = _by_block(order, blocks), set(order)
 
     def take(self, *names: str) -> None:
         self.left.difference_update(names)
@@ -103,34 +109,18 @@ class _Free:
         return self.left.issuperset(names)
 
     def partner(self, name: str, among: set[str], tried: Iterable[str], near_only: bool = False) -> str:
-        """A free node that ``name`` was not paired with, of its block if there is one; "" without any."""
-        tried = set(tried)
-        met = {self.blocks[other] for other in tried}
-        own = self.blocks[name]
-        best, rank = "", 9
-        for other in self._candidates(own, near_only):
-            if other == name or other not in self.left or other not in among or other in tried:
-                continue
-            block = self.blocks[other]
-            now = 0 if block == own else 1 if block not in met else 2
-            if now < rank:
-                best, rank = other, now
-            if not rank:
-                break
-        return best
+        """A free node that ``name`` was not paired with, of its block if there is one, else of a block that it has not
+        met if there is one; "" without any."""
+        barred = {name, *tried}
 
-    def _candidates(self, block: str, near_only: bool) -> Iterator[str]:
-        yield from self._members.get(block, ())
-        if not near_only:
-            yield from self.order
+        def fit(names: Iterable[str]) -> Iterator[str]:
+            return (other for other in names if other in self.left and other in among and other not in barred)
 
-    @property
-    def _members(self) -> dict[str, list[str]]:
-        if not hasattr(self, "_by_block"):
-            self._by_block: dict[str, list[str]] = {}
-            for name in self.order:
-                self._by_block.setdefault(self.blocks[name], []).append(name)
-        return self._by_block
+        near = next(fit(self.members[self.blocks[name]]), "")
+        if near or near_only:
+            return near
+        met, far = {self.blocks[other] for other in barred}, list(fit(self.order))
+        return next((other for other in far if self.blocks[other] not in met), next(iter(far), ""))
 
 
 class Scan:
@@ -229,22 +219,21 @@ class Scan:
     # ---- what is in doubt
 
     def _search(self, number: int, view: View, here: Sequence[str]) -> Optional[Round]:
-        """The next round of runs alone, of pairs, across blocks and of rails; None when nothing is in doubt."""
-        nth = 1 + len({view.at[item["id"]] for item in view.of("pair")})
-        again = {name: score for name, score in view.singles.items() if not score.good and name not in view.alone}
-        unheard = {
-            name for name in here if self.limits.singles and name not in view.singles and name not in view.silent
-        }
-        held = {name for name, score in again.items() if score.clear} | unheard
-        fit = [name for name in here if name not in view.out and name not in held]
+        """The next round of runs alone, of pairs, across blocks and of rails; None when nothing is in doubt.
+
+        A node that is slow alone, or was not tested alone, is held back from pairs for the first rounds."""
+        nth = 1 + view.rounds("pair")
+        left = [name for name in here if name not in view.out]
+        again = {name for name in left if name in view.singles and not view.singles[name].good}
+        held: set[str] = set()
+        if self.limits.singles and number <= MILD_UNTIL:
+            held = {name for name in left if name not in view.singles or (name in again and view.singles[name].clear)}
+        fit = [name for name in left if name not in held]
         free = _Free(here, self.blocks)
-        parts: list[tuple[str, list[Lane]]] = []
-        if number < RETESTS_UNTIL:
-            lanes = [self._single(name, number, 2) for name in here if name in held and name not in view.out]
-            free.take(*(trial.nodes[0] for lane in lanes for trial in lane))
-            parts.append(("single", lanes))
+        free.take(*held)
+        parts = [("single", [self._single(name, number, 2) for name in left if name in held])]
         if nth == 1:
-            parts.append(("pairs", self._first_pairs(view, fit, free)))
+            parts.append(("pairs", self._first_pairs(fit, free)))
         else:
             if nth <= self.limits.rounds:
                 parts.append(("retest", self._retests(nth, view, fit, free)))
@@ -256,15 +245,15 @@ class Scan:
             parts.append(("across", self._across_lanes(view, free)))
             if nth <= self.limits.rounds and sum(DEPTHS[self.limits.depth]) > 1:
                 parts.append(("pairs", self._cover(nth, view, fit, free)))
-        return self._round(number, [(stage, self._with_singles(number, lanes, again, held)) for stage, lanes in parts])
+        return self._round(number, [(stage, self._with_singles(number, lanes, again - held)) for stage, lanes in parts])
 
-    def _with_singles(self, number: int, lanes: list[Lane], again: Mapping[str, object], held: set[str]) -> list[Lane]:
+    def _with_singles(self, number: int, lanes: Sequence[Lane], again: set[str]) -> list[Lane]:
         """Lanes of nodes whose run alone is in doubt also repeat it."""
-        found = []
-        for lane in lanes:
-            more = [name for name in lane[0].nodes if name in again and name not in held and lane[0].kind != "single"]
-            found.append((*lane, *(trial for name in more for trial in self._single(name, number, 1))))
-        return found
+        more = [
+            [trial for name in lane[0].nodes if name in again for trial in self._single(name, number, 1)]
+            for lane in lanes
+        ]
+        return [(*lane, *trials) for lane, trials in zip(lanes, more)]
 
     def _single(self, name: str, number: int, runs: int) -> Lane:
         ident = f"s{number}-{self._number[name]}"
@@ -274,7 +263,7 @@ class Scan:
         ident = f"{letter}-{self._number[one]}-{self._number[other]}"
         return tuple(Trial(f"{ident}-{i}" if i else ident, kind, (one, other)) for i in range(runs))
 
-    def _first_pairs(self, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+    def _first_pairs(self, fit: Sequence[str], free: _Free) -> list[Lane]:
         pairs, _spare = self._matching(fit)
         for pair in pairs:
             free.take(*pair)
@@ -283,10 +272,7 @@ class Scan:
     def _matching(self, fit: Sequence[str]) -> tuple[list[tuple[str, str]], set[str]]:
         """Neighbours in the seed's order, per block. If one node of a pair is missing, the other becomes a spare of
         its block, so that only one pair changes."""
-        members: dict[str, list[str]] = {}
-        for name in self._order:
-            members.setdefault(self.blocks[name], []).append(name)
-        here = set(fit)
+        members, here = _by_block(self._order, self.blocks), set(fit)
         pairs, spare = [], set()
         for block in sorted(members):
             names, single = members[block], []
@@ -355,7 +341,7 @@ class Scan:
         """More runs for both ends of pairs that were slow once: first together, then with others."""
         budget = max(8, round(WATCH_SHARE * len(self.nodes)))
         lanes: list[Lane] = []
-        for ends in sorted(view.links()):
+        for ends in sorted(view.links):
             if ends not in view.broken and free.has(*ends) and len(lanes) < budget:
                 free.take(*ends)
                 lanes.append(self._pair(f"p{nth}", ends[0], ends[1], 2))
@@ -404,42 +390,25 @@ class Scan:
 
     def _across_lanes(self, view: View, free: _Free) -> list[Lane]:
         if self.limits.across == "none" or (view.most_across and len(view.of("across")) > len(view.edges)):
-            return []
+            return []  # most pairs of blocks were repeated: the fabric as a whole
         most = ENOUGH_EDGES if view.most_across else len(self.nodes)
         good = [name for name in self._order if name in view.good]
         edges = self._edges(sorted({self.blocks[name] for name in good}))
-        nth = 1 + len({view.at[item["id"]] for item in view.of("across")})
-        met: dict[tuple[str, ...], set[str]] = {}
-        known: dict[tuple[str, ...], int] = {}
-        for item in view.of("across"):
-            key = view.edge(item["nodes"])
-            met.setdefault(key, set()).update(item["nodes"])
-            known[key] = known.get(key, 0) + 1
+        nth = 1 + view.rounds("across")
         lanes: list[Lane] = []
-        pool: dict[str, list[str]] = {}
-        for name in good:
-            if free.has(name):
-                pool.setdefault(self.blocks[name], []).append(name)
+        pool = _by_block((name for name in good if free.has(name)), self.blocks)
         for edge in [*edges, *self._other_edges(view, good)]:
             key = tuple(sorted(edge))
-            runs = view.edges.get(key, [])
-            weight = stats.total(runs)
-            if key in view.cut or (runs and weight < EDGE_CLEARED) or known.get(key, 0) > stats.ENOUGH:
-                continue
-            if not runs and known.get(key, 0) > 1:
+            ran, runs = view.across.get(key, []), view.edges.get(key, [])
+            settled = stats.total(runs) < EDGE_CLEARED if runs else len(ran) > 1
+            if settled or key in view.cut or len(ran) > stats.ENOUGH:
                 continue
             if all(pool.get(block) for block in edge) and len(lanes) < most:
-                ends = [_take(pool[block], met.get(key, set())) for block in edge]
-                lanes.append(
-                    self._pair(
-                        f"a{nth}",
-                        ends[0],
-                        ends[1],
-                        2 if any(run.clear for run in runs) and not view.most_across else 1,
-                        "across",
-                    )
-                )
-                free.take(*ends)
+                met = {name for item in ran for name in item["nodes"]}
+                one, other = (_take(pool[block], met) for block in edge)
+                twice = any(run.clear for run in runs) and not view.most_across
+                lanes.append(self._pair(f"a{nth}", one, other, 2 if twice else 1, "across"))
+                free.take(one, other)
         return lanes
 
     def _other_edges(self, view: View, good: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -470,18 +439,13 @@ class Scan:
             if partner:
                 free.take(partner)
                 ids = f"{number}-{self._number[name]}-{self._number[partner]}"
-                doubted = [
-                    [
-                        Trial(f"r{ids}-{rail}-{i}" if i else f"r{ids}-{rail}", "rail", (name, partner), rail)
-                        for rail in wanted
-                    ]
-                    for i in range(RAIL_REPEATS if tried else 1)
-                ]
+                doubted = [Trial(f"r{ids}-{rail}", "rail", (name, partner), rail) for rail in wanted]
                 beside = [
                     Trial(f"k{ids}-{rail}-{i}", "rail", (name, partner), rail, control=True)
                     for i, rail in enumerate(self._good_rails(view, name) if tried else ())
                 ]
-                lanes.append((*doubted[0], *beside, *(trial for more in doubted[1:] for trial in more)))
+                again = [replace(trial, id=f"{trial.id}-1") for trial in doubted if tried]
+                lanes.append((*doubted, *beside, *again))
         return lanes
 
     def _good_rails(self, view: View, name: str) -> list[int]:
@@ -513,7 +477,7 @@ class Scan:
         """Many pairs across blocks at once, twice when some are slow; then blocks alone; then halves of what is
         slow."""
         blocks = sorted({self.blocks[name] for name in fit})
-        loads = len({view.at[item["id"]] for item in view.of("load")})
+        loads = view.rounds("load")
         suspected = any(view.loaded)
         if len(blocks) > 1 and (not loads or (loads == 1 and suspected)):
             return self._round(number, [("load", self._load_lanes(number, loads, fit, blocks))])
@@ -529,8 +493,7 @@ class Scan:
     def _parts(self, view: View, fit: Sequence[str], blocks: Sequence[str]) -> list[tuple[str, ...]]:
         tested = view.parts
         if not tested and len(blocks) > 1:
-            by_block = [tuple(name for name in fit if self.blocks[name] == block) for block in blocks]
-            return [nodes for nodes in by_block if len(nodes) > 1]
+            return [tuple(names) for _block, names in sorted(_by_block(fit, self.blocks).items()) if len(names) > 1]
         slow = [nodes for nodes, bad in tested.items() if bad]
         whole = min(slow, key=len) if slow else tuple(sorted(fit, key=lambda name: self.blocks[name]))
         middle = len(whole) // 2
@@ -542,9 +505,7 @@ class Scan:
         each with as many others as possible."""
         shift = nth * max(1, len(blocks) // 3)
         order = [*blocks[shift:], *blocks[:shift]]
-        members: dict[str, list[str]] = {}
-        for name in fit:
-            members.setdefault(self.blocks[name], []).append(name)
+        members = _by_block(fit, self.blocks)
         size = max(len(names) for names in members.values())
         wave = max(2, 2 * self.limits.parallel // size)
         chunks = [order[i : i + wave] for i in range(0, len(order), wave)]

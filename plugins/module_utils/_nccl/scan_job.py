@@ -37,7 +37,7 @@ _KEYS = {
     "mpi": (("ssh-privatekey", "id_rsa"), ("ssh-publickey", "id_rsa.pub")),
 }
 """Key of the job's Secret -> name of the file, as each controller writes it."""
-_SAME = ("image", "securityContext", "terminationMessagePolicy")
+_SAME = ("image", "imagePullPolicy", "securityContext", "terminationMessagePolicy")
 """Fields of the launcher's container that a round's has too."""
 _LINE = re.compile(r"([a-z]\d*(?:-\d+)*)> ?(.*)", re.DOTALL)
 _EXIT = re.compile(r"gpuops: exit (\d+) after (\d+) s")
@@ -154,39 +154,22 @@ def round_objects(
     name: str,
     lanes: Sequence[Sequence[str]],
     *,
+    script: str,
     hosts: Sequence[str],
-    slots: int,
-    port: int,
-    program: str,
-    folders: Sequence[str],
-    commands: Mapping[str, Command],
-    parallel: int,
-    files: str,
-    launch: str,
     seconds: int,
     template: Json,
     requests: Mapping[str, str],
 ) -> list[Json]:
     """ConfigMap and Pod of one round, both owned by ``job`` (as the API server returned it).
 
-    ``lanes``: words of trial_word; ``hosts``: worker names by index; ``files``: the workers' folder with scan.sh;
-    ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull secrets; ``requests``:
-    of the pod, as fabric.beside returns them.
+    ``lanes``: words of trial_word; ``script``: of round_script; ``hosts``: worker names by index; ``seconds``: after
+    which the pod is ended; ``template``: the launcher's pod template of the NCCL test, for image, tolerations and pull
+    secrets; ``requests``: of the pod, as fabric.beside returns them.
     """
     meta = job["metadata"]
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": meta["name"], "uid": meta["uid"]}
     labels = {**(template.get("metadata") or {}).get("labels", {}), **_own_labels(meta), ROLE_LABEL: ROLE}
     common = {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [owner]}
-    script = round_script(
-        slots=slots,
-        port=port,
-        program=program,
-        folders=folders,
-        commands=commands,
-        parallel=parallel,
-        files=files,
-        launch=launch,
-    )
     data = {
         "round.sh": script,
         "hosts": "".join(f"{host}\n" for host in hosts),
@@ -220,8 +203,6 @@ def _round_pod(base: Json, job: str, name: str, launcher: str, seconds: int, req
         {"name": "ssh", "secret": {"secretName": f"{job}-ssh", "defaultMode": 0o600, "items": items}},
     ]
     container = {key: value for key, value in spec["containers"][0].items() if key in _SAME}
-    if "imagePullPolicy" in spec["containers"][0]:
-        container["imagePullPolicy"] = spec["containers"][0]["imagePullPolicy"]
     spec["containers"] = [
         {
             **container,
@@ -250,7 +231,7 @@ def round_script(
     launch: str,
 ) -> str:
     """The script of a round's pod: runs up to ``parallel`` lanes at a time, and the trials of a lane in order.
-    ``launch``: ``find_mpirun`` of the test, with ``fail``."""
+    ``files``: the workers' folder with scan.sh; ``launch``: ``find_mpirun`` of the test, with ``fail``."""
     runs = "\n".join(_run_function(kind, command, files) for kind, command in commands.items())
     reaches = " ".join(f"[{kind}]={command.reach}" for kind, command in commands.items())
     paths = " ".join(f"{folder}/{program}" for folder in folders)

@@ -266,11 +266,10 @@ class Score:
 
 
 class Accused:
-    """Who is convicted by these runs, and how all others stand. ``many``: how many could be convicted by chance."""
+    """Who is convicted by these runs, and how all others stand. ``bound``: the sum of weights that convicts."""
 
-    def __init__(self, runs: Iterable[Run], many: int) -> None:
-        self.runs = list(runs)
-        self.enough = enough(many)
+    def __init__(self, runs: Iterable[Run], bound: float) -> None:
+        self.runs, self.enough = list(runs), bound
         self.scores: dict[str, Score] = {}
         for run in self.runs:
             for end in run.ends:

@@ -81,13 +81,18 @@ class View:
         self.at = {trial.id: now.number for now in finished for trial in now.trials}
         self._controls = {trial.id for now in finished for trial in now.trials if trial.control}
         self.items = [results[trial.id] for now in finished for trial in now.trials]
-        self.many = max(2, len(blocks))
+        self.enough = stats.enough(len(blocks))
+        """Sum of weights that convicts one of the nodes."""
         self.alike: set[str] = set()
         """Convicted nodes most of whose rails are slow."""
 
     def of(self, *kinds: str) -> list[Json]:
         """Results of these kinds, in the order run."""
         return [item for item in self.items if item["kind"] in kinds]
+
+    def rounds(self, kind: str) -> int:
+        """Rounds with runs of this kind."""
+        return len({self.at[item["id"]] for item in self.of(kind)})
 
     def _is_near(self, item: Json) -> bool:
         return len({self.blocks.get(name, "") for name in item["nodes"]}) == 1
@@ -214,12 +219,11 @@ class View:
     @cached_property
     def alone(self) -> list[str]:
         """Nodes that are convicted by their runs alone."""
-        enough = stats.enough(self.many)
         rounds = {name: self._by_round(score) for name, score in self.singles.items()}
         return [
             name
             for name, weights in rounds.items()
-            if sum(weight > 0 for weight in weights) >= ALONE_ROUNDS and sum(weights) > enough
+            if sum(weight > 0 for weight in weights) >= ALONE_ROUNDS and sum(weights) > self.enough
         ]
 
     def _by_round(self, score: Score) -> list[float]:
@@ -241,7 +245,7 @@ class View:
     @cached_property
     def pairs(self) -> stats.Accused:
         """What pair runs say about nodes."""
-        return stats.Accused(self._runs(self.of("pair")), self.many)
+        return stats.Accused(self._runs(self.of("pair")), self.enough)
 
     @cached_property
     def out(self) -> set[str]:
@@ -256,10 +260,10 @@ class View:
     @cached_property
     def barely(self) -> list[str]:
         """Convicted nodes that later runs of others, which move the median, may clear again."""
-        found = self.pairs.convicted.items()
-        most = self.pairs.enough + BARELY
         return [
-            name for name, score in found if score.constant < most and not self.is_flaky(name) and name not in self.dead
+            name
+            for name, score in self.pairs.convicted.items()
+            if self.enough < score.constant < self.enough + BARELY and name not in self.dead
         ]
 
     def suspicion(self, name: str) -> float:
@@ -269,14 +273,11 @@ class View:
 
     def passed(self, name: str) -> bool:
         """At the end: whether a node has good runs and is not in doubt."""
-        score = self.pairs.scores.get(name)
-        if score is None or name in self.out:
-            return False
-        return score.constant < 0 and any(run.weight < 0 for run in score.runs)
+        return name not in self.out and self.suspicion(name) < 0
 
     def is_flaky(self, name: str) -> bool:
         """Whether a convicted node is good in some of its runs."""
-        return self.pairs.convicted[name].constant <= self.pairs.enough
+        return self.pairs.convicted[name].constant <= self.enough
 
     @cached_property
     def tried(self) -> dict[str, set[str]]:
@@ -292,14 +293,14 @@ class View:
         score = self.pairs.scores.get(name) or self.pairs.convicted.get(name)
         return len(score.runs) if score else 0
 
+    @cached_property
     def links(self) -> dict[Edge, list[Run]]:
         """Pairs of good nodes with slow runs that neither explains -> these runs."""
-        enough = stats.WATCHED
         return {
             ends: runs
             for ends, runs in self.pairs.links().items()
             if any(run.clear for run in runs)
-            and stats.total(runs) > enough
+            and stats.total(runs) > stats.WATCHED
             and all(self._good_without(end, ends) for end in ends)
         }
 
@@ -311,17 +312,22 @@ class View:
 
     @cached_property
     def broken(self) -> dict[Edge, list[Run]]:
-        """Pairs of good nodes that are convicted as a link."""
-        enough = stats.enough(self.many)
-        found = {}
-        for ends, runs in self.links().items():
-            if any(run.weight < 0 for run in runs):
-                continue  # good in one run: an intermittent end, not the link
-            if len(runs) >= LINK_RUNS and stats.total(runs) > enough:
-                found[ends] = runs
-        return found
+        """Pairs of good nodes that are convicted as a link: good in one run, it is an intermittent end."""
+        return {
+            ends: runs
+            for ends, runs in self.links.items()
+            if len(runs) >= LINK_RUNS and stats.total(runs) > self.enough and all(run.weight >= 0 for run in runs)
+        }
 
     # ---- blocks
+
+    @cached_property
+    def across(self) -> dict[Edge, list[Json]]:
+        """Pair of blocks -> its results, in the order run."""
+        found: dict[Edge, list[Json]] = {}
+        for item in self.of("across"):
+            found.setdefault(self.edge(item["nodes"]), []).append(item)
+        return found
 
     @cached_property
     def edges(self) -> dict[Edge, list[Run]]:
@@ -338,18 +344,17 @@ class View:
     @cached_property
     def cut(self) -> dict[Edge, list[Run]]:
         """Pairs of blocks whose link is convicted."""
-        enough = stats.enough(self.many)
         return {
             edge: runs
             for edge, runs in self.edges.items()
-            if len([run for run in runs if run.weight > 0]) > 2 and stats.total(runs) > enough
+            if sum(run.weight > 0 for run in runs) > 2 and stats.total(runs) > self.enough
         }
 
     @cached_property
     def most_across(self) -> bool:
         """Whether most pairs of blocks are bad by the table."""
-        first = {self.edge(item["nodes"]): item for item in reversed(self.of("across"))}
-        return len(first) > 2 and sum(map(_bad, first.values())) > self.limits.most * len(first)
+        first = [items[0] for items in self.across.values()]
+        return len(first) > 2 and sum(map(_bad, first)) > self.limits.most * len(first)
 
     # ---- rails
 

@@ -114,12 +114,7 @@ class Performer:
             ]
             for lane in part.lanes
         ]
-        for obj in scan_job.round_objects(
-            self.workers.job,
-            self.workers.launcher,
-            name,
-            lanes,
-            hosts=nccl_job.workers(test, self.workers.launcher),
+        script = scan_job.round_script(
             slots=test.fabric.gpus,
             port=nccl_job.PORT,
             program=nccl_job.PROGRAMS[COLLECTIVE],
@@ -128,6 +123,14 @@ class Performer:
             parallel=self.bench.settings.parallel,
             files=_mounted(self.workers.objects),
             launch=nccl_job.find_mpirun("fail", test),
+        )
+        for obj in scan_job.round_objects(
+            self.workers.job,
+            self.workers.launcher,
+            name,
+            lanes,
+            script=script,
+            hosts=nccl_job.workers(test, self.workers.launcher),
             seconds=self._limit(part) + SLACK,
             template=self.workers.template,
             requests=fabric.beside(test.fabric.cpus, test.fabric.memory_gib),

@@ -210,6 +210,23 @@ def test_slow_alone_is_repeated_then_left_out_of_the_pairs() -> None:
     assert found.counts["pair_runs"] == 8  # its partner got another one
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_node_that_is_slow_alone_in_half_of_its_runs_is_tested_with_others_too(seed: int) -> None:
+    """Such a node was held for runs alone until the gate: "it has not been tested with another node"."""
+    cluster, runs = scan_cluster.Cluster(3, 8, seed, 0.04), 0
+    scan, state = Scan(cluster.nodes, cluster.blocks, "seed"), begin()
+    while (now := scan.next_round(state)) is not None:
+        results = cluster.answer(now)
+        for item in results:
+            if item["nodes"] == ["n0004"]:
+                runs += 1
+                item.update({"busbw": 400.0, "verdict": "slow"} if runs % 2 else {"busbw": 475.0, "verdict": "ok"})
+        state = record(state, results)
+    found = scan.conclude(state)
+    assert found.verdict == "pass" and "n0004" in found.good, found.reason
+    assert "slow alone in" in found.notes["n0004"]
+
+
 @pytest.mark.parametrize("seed", [305184148, 305184185])
 def test_what_slows_a_block_for_two_rounds_names_no_node(seed: int) -> None:
     """Healthy clusters of the bench in which a node that ran alone again, and again, met two bursts of its block."""

@@ -108,20 +108,13 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
         launcher,
         "scan-h100-8-round-1",
         [[scan_job.trial_word("p1-0-1", "pair", [0, 1])]],
+        script="true\n",
         hosts=nccl_job.workers(test, launcher),
-        slots=8,
-        port=2222,
-        program="all_reduce_perf",
-        folders=["/opt"],
-        commands={"pair": Command(("mpirun", "--hostfile", scan_job.HOSTFILE), ("-b", "8"), 10)},
-        parallel=4,
-        files="/etc/gpuops",
-        launch=LAUNCH,
         seconds=99,
         template=template,
         requests=fabric.beside(2, 8),
     )
-    assert config["data"]["lanes"] == "p1-0-1|pair||0,1\n"
+    assert config["data"]["lanes"] == "p1-0-1|pair||0,1\n" and config["data"]["round.sh"] == "true\n"
     spec = pod["spec"]
     assert spec["automountServiceAccountToken"] is False and spec["imagePullSecrets"] == [{"name": "mine"}]
     assert spec["restartPolicy"] == "Never" and spec["activeDeadlineSeconds"] == 99 and "schedulerName" not in spec

@@ -71,6 +71,11 @@ def nodes(cluster: Cluster) -> None:
     cluster.faults.nodes = dict.fromkeys(cluster.pick(7), LEFT)
 
 
+def losses(cluster: Cluster) -> None:
+    """Also those that are too small to be found."""
+    cluster.faults.nodes = {name: 1 - cluster.chance.uniform(0.05, 0.12) for name in cluster.pick(7)}
+
+
 def rail(cluster: Cluster) -> None:
     cluster.faults.rails = {(cluster.pick(1)[0], cluster.chance.randrange(16)): 0.5}
 
@@ -181,7 +186,7 @@ Row = tuple[str, Tally, list[str]]
 
 
 PRECISION, RECALL, PLACES, NOTED = 0.995, 0.99, 0.95, 0.95
-RAILS_FALSE = HEALTHY_FAIL = 1 / 200
+RAILS_FALSE = PLACES_FALSE = HEALTHY_FAIL = 1 / 200
 
 
 def most(share: float, scans: int) -> int:
@@ -189,18 +194,20 @@ def most(share: float, scans: int) -> int:
     return max(1, round(share * scans))
 
 
-def sparing(got: Tally) -> list[str]:
-    """The bounds on cost that scans without faults miss."""
+def passing(got: Tally) -> list[str]:
+    """The bounds that scans without faults miss, those on cost among them."""
     pairs, across = sum(got.pairs) / got.scans, sum(got.across) / got.scans
-    wrong = [] if pairs <= 0.8 else [f"{pairs:.2f} pair runs per node"]
+    wrong = [] if got.scans - got.passed <= most(HEALTHY_FAIL, got.scans) else [f"{got.passed} of {got.scans} pass"]
+    wrong += [] if pairs <= 0.8 else [f"{pairs:.2f} pair runs per node"]
     return wrong + ([] if across <= 25 else [f"{across:.1f} runs across blocks"])
 
 
 def found(got: Tally, recall: float = RECALL) -> list[str]:
-    """The bounds that scans of nodes with faults miss: wrong names, rails among them, and missed ones."""
+    """The bounds that scans with faults miss: wrong names, those of rails and places among them, and missed ones."""
     named = got.right + got.false
     wrong = [] if not named or got.precision >= PRECISION else [f"precision {got.precision:.3f}"]
     wrong += [] if got.rails[1] <= most(RAILS_FALSE, got.scans) else [f"{got.rails[1]} false rails"]
+    wrong += [] if got.places[1] <= most(PLACES_FALSE, got.scans) else [f"{got.places[1]} false places"]
     return wrong + ([] if got.recall >= recall or not got.right + got.missed else [f"recall {got.recall:.3f}"])
 
 
@@ -211,9 +218,7 @@ def rows(seeds: Sequence[int], noises: Sequence[float], large: int) -> Iterator[
         at = f"{noise:.0%}"
         for kind in scan_cluster.NOISES:
             got = scans(healthy, seeds, noise, kind)
-            failed = several - got.passed
-            wrong = [] if failed <= most(HEALTHY_FAIL, several) else [f"{got.passed} of {several} pass"]
-            yield f"healthy, {kind} {at}", got, wrong + sparing(got)
+            yield f"healthy, {kind} {at}", got, passing(got)
             got = scans(nodes, seeds, noise, kind)
             yield f"7 bad nodes, {kind} {at}", got, found(got)
             got = scans(rail, seeds, noise, kind)
@@ -222,7 +227,11 @@ def rows(seeds: Sequence[int], noises: Sequence[float], large: int) -> Iterator[
                 got,
                 found(got) + ([] if got.rails[0] >= RECALL * several else ["rails missed"]),
             )
+        got = scans(losses, seeds, noise)
+        yield f"7 nodes that lose 5 to 12 %, gauss {at}", got, found(got, 0.0)
         if large:
+            got = scans(healthy, seeds[:large], noise, shape=(50, 20))
+            yield f"1,000 healthy nodes, gauss {at}", got, passing(got)
             got = scans(nodes, seeds[:large], noise, shape=(50, 20))
             yield f"7 of 1,000 nodes, gauss {at}", got, found(got)
         for what, fault in (("a link between blocks", link), ("an oversubscribed block", block)):

@@ -83,7 +83,8 @@ STRONG = 2.0
 RAIL_CONTROLS = 6
 CONTROL_PAIRS, CONTROL_RUNS = 2, 2
 """Runs of good rails of a node, good pairs of a block and runs of each, beside what is in doubt."""
-PART_RUNS = 4
+PART_RUNS = stats.ENOUGH
+"""Runs of a part of the cluster, which all have to be slow: as many as those of a link."""
 
 Lane = tuple[Trial, ...]
 
@@ -200,10 +201,10 @@ class Scan:
 
     @staticmethod
     def _doubts(view: View, here: Sequence[str]) -> bool:
-        """Whether a node or a pair of blocks is more likely bad than good, or a node has no partner yet."""
+        """Whether a node, a link or a pair of blocks is more likely bad than good, or a node has no partner yet."""
         paired = {*view.pairs.scores, *view.pairs.convicted}
         return (
-            bool(view.pairs.convicted)
+            bool(view.pairs.convicted or view.links)
             or any(score.constant > 0 for score in view.pairs.scores.values())
             or any(stats.total(runs) > 0 for runs in view.edges.values())
             or any(name not in paired and name not in view.out for name in here)

@@ -119,8 +119,11 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
 
 
 def middle_of(speeds: Sequence[float], spread: Optional[float]) -> Norm:
-    """The norm of runs of which most are alike, whatever the table says of them."""
-    return Norm(median(speeds), _spread(speeds, median(speeds), spread))
+    """The norm of runs of which most are alike, whatever the table says of them; slow ones, nearly half perhaps, do not
+    count."""
+    first = Norm(median(speeds), spread or _ASSUMED)
+    near = [value for value in speeds if value > first.middle * (1 - first.loss)]
+    return Norm(median(near), _spread(near, median(near), spread))
 
 
 def _spread(values: Sequence[float], middle: float, assumed: Optional[float]) -> float:
@@ -285,17 +288,19 @@ class Accused:
     def _worst(self) -> Optional[str]:
         worst, most = None, self.enough
         for name, score in self.scores.items():
-            if len(score.slow) < 2:
-                continue
-            sure = score.constant if len(score.clear) < 3 else max(score.constant, score.flaky)
-            if sure > most and self._confirmed(name, score):
+            sure = self._sure(name, score)
+            if sure > most and any(self._good_with_others(end, name) for end in _partners(name, score.slow)):
                 worst, most = name, sure
         return worst
 
-    def _confirmed(self, name: str, score: Score) -> bool:
-        """Slow with two partners, one of which is good with others."""
-        partners = {end for run in score.slow for end in run.ends if end != name}
-        return len(partners) > 1 and any(self._good_with_others(end, name) for end in partners)
+    def _sure(self, name: str, score: Score) -> float:
+        """Evidence for a fault in all runs, or in some; 0 unless half of what convicts is left without any one partner,
+        who may himself be slow in some runs."""
+        partners = _partners(name, score.slow)
+        left = [Score([run for run in score.runs if end not in run.ends]) for end in partners] or [Score()]
+        sure = score.constant if min(one.constant for one in left) > self.enough / 2 else 0.0
+        in_some = len(score.clear) > 2 and min(one.flaky for one in left) > self.enough / 2
+        return max(sure, score.flaky) if in_some else sure
 
     def _good_with_others(self, end: str, name: str) -> bool:
         if end not in self.scores:
@@ -309,6 +314,10 @@ class Accused:
             if not any(end in self.convicted for end in run.ends):
                 found.setdefault(tuple(sorted(run.ends)), []).append(run)
         return found
+
+
+def _partners(name: str, runs: Iterable[Run]) -> set[str]:
+    return {end for run in runs for end in run.ends if end != name}
 
 
 def limit_of(results: Sequence[tuple[Json, Optional[float]]]) -> float:

@@ -23,9 +23,9 @@ FEW = 6
 """Runs below which a majority of bad ones is repeated before the configuration is blamed."""
 GATES = 4
 """Runs of all nodes together, when the first was slow."""
-LINK_RUNS = 5
-"""Runs of two good nodes with each other, all slow, that convict the link: an intermittent node is slow in 3 of 3
-with 0.06."""
+LINK_RUNS = stats.ENOUGH
+"""Runs of two good nodes with each other, all slow, that convict the link: those of an intermittent node are with
+0.002."""
 ALONE_ROUNDS = 3
 """Rounds in which a node is slow alone before it is convicted: what slows a block for a while slows two of them."""
 BARELY = 1.0
@@ -426,13 +426,18 @@ class View:
         bad = [
             rail
             for rail, score in scores.items()
-            if len({self.at[run.result["id"]] for run in score.slow}) > 1 and score.constant > enough
+            if score.constant > enough and self._without_a_round(score) > stats.WATCHED
         ]
         least = min((_loss(scores[rail].slow) for rail in bad), default=0.0) / 2
-        turned = [score for score in scores.values() if score.clear and score.runs[-1].weight < 0]
+        turned = [score for score in scores.values() if score.clear and any(run.weight < 0 for run in score.runs)]
         if sum(_loss(score.clear) > least for score in turned) > 1:
-            return []  # rails that are as slow and then good: the node is, in some of its runs
+            return []  # rails that are as slow and good in other runs: the node is, in some of its runs
         return sorted(bad)
+
+    def _without_a_round(self, score: Score) -> float:
+        """The sum of weights that is left without any one round: its runs may share what slows them."""
+        rounds = {self.at[run.result["id"]] for run in score.runs}
+        return min(stats.total(run for run in score.runs if self.at[run.result["id"]] != one) for one in rounds)
 
     def open_rails(self, name: str) -> list[int]:
         """Rails of a node that are neither cleared nor convicted."""

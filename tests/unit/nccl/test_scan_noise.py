@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_stats as stats
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan import Limits, Scan, begin
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
 from support import scan_cluster
@@ -37,8 +38,9 @@ def test_noise_convicts_nobody() -> None:
     assert max(item.counts["across_runs"] for item in found) <= 25
 
 
-def scan_of(cluster: Cluster, seed: int) -> Any:
-    return scan_cluster.run(Scan(cluster.nodes, cluster.blocks, str(seed), Limits(), scan_cluster.RAILS), cluster)[0]
+def scan_of(cluster: Cluster, seed: int, depth: str = "quick") -> Any:
+    limits = Limits(depth=depth)
+    return scan_cluster.run(Scan(cluster.nodes, cluster.blocks, str(seed), limits, scan_cluster.RAILS), cluster)[0]
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("blocks", 1006), ("blocks", 1032), ("blocks", 1047), ("bursts", 1001)])
@@ -103,6 +105,36 @@ def test_an_intermittent_node_has_no_bad_rail() -> None:
             state = scan_cluster.nccl_scan.record(state, cluster.answer(now))
         named = [(item.cause, item.node) for item in scan.conclude(state).convicted]
         assert named == [("node", "n0017")], (seed, named)
+
+
+@pytest.mark.parametrize(("depth", "seed", "why"), [
+    ("thorough", 1002, "the third run of a partner with it, and a run a little slow with another, named the partner"),
+    ("normal", 760375075, "so did four runs with it, and two a little slow with others"),
+    ("quick", 760375192, "a node that was slow once, by chance, met it next"),
+    ("thorough", 760375138, "five slow runs with it in a row"),
+    ("thorough", 760375193, "7 of 16 rails slow hid in their own spread that good ones were as slow beside them"),
+    ("thorough", 760375128, "a rail was slow twice in one round, and a little in another"),
+    ("quick", 760375155, "four slow runs of its block were the block's fault"),
+    ("normal", 1046, "six slow runs with a good node were the link's fault"),
+])  # fmt: skip
+def test_an_intermittent_node_costs_no_other_its_name(depth: str, seed: int, why: str) -> None:
+    cluster = Cluster(10, 20, seed, NOISE)
+    (bad,) = cluster.pick(1)
+    cluster.faults.flaky = {bad: (0.6, 0.4)}
+    found = scan_of(cluster, seed, depth)
+    assert {(item.cause, item.node) for item in found.convicted} <= {("node", bad)}, f"{why}: {found.reason}"
+
+
+def pair_run(one: str, other: str, weight: float) -> stats.Run:
+    return stats.Run.of({}, (one, other), 0.0, weight, 5.7)
+
+
+def test_what_one_partner_saw_names_nobody() -> None:
+    """However often: the partner may be slow in some runs himself."""
+    good = [pair_run(name, other, -6.0) for name, other in (("b", "x"), ("c", "y"), ("d", "z"))]
+    for others, named in (([], []), ([("c", 1.0)], []), ([("c", 5.7)], []), ([("c", 5.7), ("d", 5.7)], ["a"])):
+        runs = [*good, *[pair_run("a", "b", 5.7)] * 5, *(pair_run("a", name, weight) for name, weight in others)]
+        assert list(stats.Accused(runs, stats.enough(200)).convicted) == named, others
 
 
 def test_controls_are_good_and_run_beside_what_is_in_doubt() -> None:

@@ -47,7 +47,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_model impor
     sound,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_stats import FAILED, OK, SLOW, UNKNOWN
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import GATES, View
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import GATES, LINK_RUNS, View
 
 __all__ = [
     "DEPTHS",
@@ -201,10 +201,10 @@ class Scan:
 
     @staticmethod
     def _doubts(view: View, here: Sequence[str]) -> bool:
-        """Whether a node, a link or a pair of blocks is more likely bad than good, or a node has no partner yet."""
+        """Whether a node or a pair of blocks is more likely bad than good, or a node has no partner yet."""
         paired = {*view.pairs.scores, *view.pairs.convicted}
         return (
-            bool(view.pairs.convicted or view.links)
+            bool(view.pairs.convicted)
             or any(score.constant > 0 for score in view.pairs.scores.values())
             or any(stats.total(runs) > 0 for runs in view.edges.values())
             or any(name not in paired and name not in view.out for name in here)
@@ -345,7 +345,7 @@ class Scan:
         for ends in sorted(view.links):
             if ends not in view.broken and free.has(*ends) and len(lanes) < budget:
                 free.take(*ends)
-                lanes.append(self._pair(f"p{nth}", ends[0], ends[1], 2))
+                lanes.append(self._pair(f"p{nth}", ends[0], ends[1], LINK_RUNS // 2))
         watched = [
             (-score.flaky, name)
             for name, score in view.pairs.scores.items()

@@ -10,16 +10,11 @@ options:
   state:
     description: V(absent) removes what the module made.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
   prove:
     description: When to prove that it works.
     type: str
-    choices:
-    - changed
-    - always
-    - never
+    choices: [changed, always, never]
     default: changed
 """

@@ -17,10 +17,7 @@ options:
   launcher:
     description: Overrides the plan's launcher.
     type: str
-    choices:
-    - auto
-    - volcano
-    - mpi
+    choices: [auto, volcano, mpi]
     default: auto
   timeout:
     description: Seconds until all pods run. Waiting in a queue and pulling the image do not count.

@@ -63,10 +63,7 @@ options:
       mig_strategy:
         description: Strategy of the cluster. With V(mixed) a pool cannot grow from zero.
         type: str
-        choices:
-        - none
-        - single
-        - mixed
+        choices: [none, single, mixed]
       labels:
         description: Labels of its nodes, such as the zone's.
         type: dict

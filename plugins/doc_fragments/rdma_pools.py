@@ -12,9 +12,7 @@ options:
     - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
     - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
     type: str
-    choices:
-    - managed_compute_cluster
-    - cluster_network
+    choices: [managed_compute_cluster, cluster_network]
     default: managed_compute_cluster
   security_groups:
     description: OCIDs of the nodes' network security groups.

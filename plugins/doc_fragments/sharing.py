@@ -21,9 +21,7 @@ options:
         description: How a GPU is shared. V(mps) does not work with MIG.
         type: str
         required: true
-        choices:
-        - time-slicing
-        - mps
+        choices: [time-slicing, mps]
       replicas:
         description: How many pods share one device; at least 2.
         type: int

@@ -44,9 +44,7 @@ options:
   state:
     description: With V(absent) the objects are removed.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
 """
 

@@ -48,9 +48,7 @@ options:
   provider:
     description: Provider of the autoscaler.
     type: str
-    choices:
-    - openshift
-    - clusterapi
+    choices: [openshift, clusterapi]
     default: openshift
 """
 

@@ -33,11 +33,7 @@ options:
     - Whether pods are started; with V(changed) only if one of O(changed) changed something. A proof leaves out sets
       that are not at zero, or never go there.
     type: str
-    choices:
-    - never
-    - changed
-    - always
-    - warm
+    choices: [never, changed, always, warm]
     default: never
   changed:
     description: Results of earlier tasks, or truth values.

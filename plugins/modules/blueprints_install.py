@@ -29,11 +29,7 @@ options:
     - V(absent) destroys what the stack made, and then the stack; see O(confirm).
     type: str
     default: present
-    choices:
-    - present
-    - planned
-    - login
-    - absent
+    choices: [present, planned, login, absent]
   compartment:
     description: OCID of the compartment of the stack.
   name:

@@ -30,10 +30,7 @@ options:
   engine:
     description: V(auto) takes KServe where the cluster has it, else LeaderWorkerSet.
     type: str
-    choices:
-    - auto
-    - kserve
-    - lws
+    choices: [auto, kserve, lws]
     default: auto
   model:
     description: Name of the model, by which it is asked for. Sizes of common models are known (files/models.yml).

@@ -28,10 +28,7 @@ options:
   mig_strategy:
     description: Strategy of the whole cluster. Left out, the ClusterPolicy's stays. Refused when others need another.
     type: str
-    choices:
-    - none
-    - single
-    - mixed
+    choices: [none, single, mixed]
   machine_sets:
     description:
     - MachineSets of OpenShift whose new nodes are to choose the same.

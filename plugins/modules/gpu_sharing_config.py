@@ -25,10 +25,7 @@ options:
   mig_strategy:
     description: Strategy of the whole cluster. V(single) needs one profile on every GPU of a node.
     type: str
-    choices:
-    - none
-    - single
-    - mixed
+    choices: [none, single, mixed]
   namespace:
     description: Namespace of the GPU Operator.
     type: str

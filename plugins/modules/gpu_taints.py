@@ -44,9 +44,7 @@ options:
         description: Kind of the profile.
         type: str
         required: true
-        choices:
-        - AcceleratorProfile
-        - HardwareProfile
+        choices: [AcceleratorProfile, HardwareProfile]
       namespace:
         description: Its namespace.
         type: str

@@ -27,12 +27,7 @@ options:
         type: str
         aliases: [row]
         required: true
-        choices:
-        - mig
-        - mps
-        - serving
-        - time_slicing
-        - vgpu
+        choices: [mig, mps, serving, time_slicing, vgpu]
       nodes:
         description: Names of its nodes.
         type: list

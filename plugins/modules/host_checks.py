@@ -22,9 +22,7 @@ options:
     description: Where the documents come from.
     type: str
     required: true
-    choices:
-    - daemonset
-    - inventory
+    choices: [daemonset, inventory]
   plan:
     description: plan.json of this run. Needed for O(source=daemonset); gives mode and profile otherwise.
     type: path
@@ -51,10 +49,7 @@ options:
   mode:
     description: What the hosts are for, without a plan.
     type: str
-    choices:
-    - sriov
-    - shared
-    - host
+    choices: [sriov, shared, host]
     default: sriov
   profile:
     description: Version profile, without a plan.

@@ -21,9 +21,7 @@ options:
   unknown:
     description: V(warn) only warns of variables that are no inputs.
     type: str
-    choices:
-    - refuse
-    - warn
+    choices: [refuse, warn]
     default: refuse
   show:
     description: Print the inputs that are set.

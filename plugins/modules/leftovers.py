@@ -22,9 +22,7 @@ options:
     description: Whose leftovers.
     type: str
     required: true
-    choices:
-    - network_operator
-    - sriov
+    choices: [network_operator, sriov]
   nodes:
     description:
     - Only hand the VFs of these nodes over from an old SR-IOV device plugin to the remaining one, and remove no object

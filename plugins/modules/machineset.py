@@ -34,16 +34,12 @@ options:
   provider:
     description: Provider of the autoscaler.
     type: str
-    choices:
-    - openshift
-    - clusterapi
+    choices: [openshift, clusterapi]
     default: openshift
   state:
     description: With V(absent) the sets become what they were.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
 """
 

@@ -17,9 +17,7 @@ options:
   state:
     description: V(absent) removes the objects that carry our label; others are left alone.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
   plan:
     description: plan.json with the objects.

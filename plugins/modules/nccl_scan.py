@@ -37,20 +37,12 @@ options:
   block:
     description: The locality label whose nodes are nearest to each other. With V(none) all nodes are one block.
     type: str
-    choices:
-    - local_block
-    - network_block
-    - rack
-    - island
-    - none
+    choices: [local_block, network_block, rack, island, none]
     default: local_block
   across:
     description: Which pairs of blocks are tested, each by one pair of good nodes.
     type: str
-    choices:
-    - ring
-    - all
-    - none
+    choices: [ring, all, none]
     default: ring
   seed:
     description: Another seed pairs the nodes otherwise.
@@ -61,10 +53,7 @@ options:
       How often each node runs with a partner at least, once (V(quick)), 3 or 8 times; so likely is a node seen that is
       slow in 40 % of its runs, 40, 78 or 98 %. A healthy cluster costs 0.5 to 0.8, 1.6 or 4 pair runs per node.
     type: str
-    choices:
-    - quick
-    - normal
-    - thorough
+    choices: [quick, normal, thorough]
     default: quick
   rounds:
     description: Rounds of pairs for node faults, at most. With V(2), a slow result is not repeated once more.

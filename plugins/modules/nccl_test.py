@@ -54,10 +54,7 @@ options:
       V(wait) waits until they are gone. V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
       touched.
     type: str
-    choices:
-    - skip
-    - wait
-    - fail
+    choices: [skip, wait, fail]
     default: fail
   busy_timeout:
     description: Seconds for O(busy=wait).

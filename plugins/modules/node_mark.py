@@ -27,19 +27,13 @@ options:
     - V(exclude) sets the label C(gpuops.rdma/exclude), by which the next plan leaves the node out.
     type: list
     elements: str
-    choices:
-    - label
-    - cordon
-    - taint
-    - exclude
+    choices: [label, cordon, taint, exclude]
     default:
     - label
   state:
     description: With V(absent), all marks of this module are removed.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
   nodes:
     description: Only these nodes; all of the scan by default.

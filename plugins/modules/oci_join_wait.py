@@ -55,9 +55,7 @@ options:
   progress:
     description: Lines with the number of nodes while it waits.
     type: str
-    choices:
-    - lines
-    - none
+    choices: [lines, none]
     default: lines
 """
 

@@ -35,9 +35,7 @@ options:
     description: V(absent) ends the pool with its nodes, their boot volumes, and what was made for it; see
       O(confirm). It also waits for the deletion of an earlier run, and deletes what that left.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
   pool:
     description: OCID of a pool that is there, instead of finding it by name.
@@ -87,11 +85,7 @@ options:
   placement_constraint:
     description: How near to each other the nodes of a cluster network, or of a compute cluster that is made, must be.
     type: str
-    choices:
-    - ''
-    - SINGLE_TIER
-    - SINGLE_BLOCK
-    - PACKED_DISTRIBUTION_MULTI_BLOCK
+    choices: ['', SINGLE_TIER, SINGLE_BLOCK, PACKED_DISTRIBUTION_MULTI_BLOCK]
     default: ''
   pod_subnet:
     description: OCID of the subnet of pods with VCN-native networking; O(subnet) by default.
@@ -186,10 +180,7 @@ options:
     - V(replace_boot_volumes) keeps instances and addresses. It is possible for image, size and key of the boot volume,
       version, SSH key, and user data.
     type: str
-    choices:
-    - ''
-    - replace_nodes
-    - replace_boot_volumes
+    choices: ['', replace_nodes, replace_boot_volumes]
     default: ''
   cycle_surge:
     description: With O(cycle), how many nodes are made beyond the size at a time, as number or percentage. It takes

@@ -29,12 +29,7 @@ options:
     type: list
     elements: str
     required: true
-    choices:
-    - cluster_creation
-    - pool_operator
-    - self_managed_nodes
-    - managed_compute_cluster
-    - blueprints
+    choices: [cluster_creation, pool_operator, self_managed_nodes, managed_compute_cluster, blueprints]
   dynamic_group:
     description: Dynamic group of the nodes, as V(name) or V(domain/name); made where it is not there.
     type: str
@@ -52,9 +47,7 @@ options:
     description: Statements that are needed only with these.
     type: list
     elements: str
-    choices:
-    - create_policies
-    - host_group
+    choices: [create_policies, host_group]
     default: []
   name:
     description: Name of the policy that is made or added to.

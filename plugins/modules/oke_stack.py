@@ -28,10 +28,7 @@ options:
     - V(absent) destroys everything that the stack made, and then the stack; see O(confirm).
     type: str
     default: present
-    choices:
-    - present
-    - planned
-    - absent
+    choices: [present, planned, absent]
   name:
     description: Display name of the stack, by which it is found again.
     type: str
@@ -61,10 +58,7 @@ options:
     description: Endpoint in it.
     type: str
     default: PUBLIC_ENDPOINT
-    choices:
-    - PUBLIC_ENDPOINT
-    - PRIVATE_ENDPOINT
-    - VCN_HOSTNAME
+    choices: [PUBLIC_ENDPOINT, PRIVATE_ENDPOINT, VCN_HOSTNAME]
 """
 
 EXAMPLES = r"""

@@ -58,9 +58,7 @@ options:
       lets OLM upgrade by itself.
     type: str
     default: Manual
-    choices:
-    - Manual
-    - Automatic
+    choices: [Manual, Automatic]
   every_namespace:
     description: The operator watches all namespaces, as its version must allow.
     type: bool
@@ -108,10 +106,7 @@ options:
       await:
         description: What shows that it is done, C(status.state), the condition C(Available), or nothing.
         type: str
-        choices:
-        - state
-        - conditions
-        - none
+        choices: [state, conditions, none]
         default: state
   expected_nodes:
     description: How many nodes must offer GPUs at least; with 0 none has to, as where pools start from zero.
@@ -122,9 +117,7 @@ options:
     - With V(absent) the custom resources go first, while the operator runs, then Subscription, ClusterServiceVersion,
       OperatorGroup, catalog and namespace, as far as they are this collection's. Definitions stay.
     type: str
-    choices:
-    - present
-    - absent
+    choices: [present, absent]
     default: present
   timeout:
     description: Seconds for each wait.

@@ -33,9 +33,7 @@ options:
     description:
     - V(decided) returns what is to be done; V(loaded) fails if something is still to be done. For O(document).
     type: str
-    choices:
-    - decided
-    - loaded
+    choices: [decided, loaded]
     default: decided
   image:
     description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes that of the version profile.

@@ -30,18 +30,12 @@ options:
       the Network Operator''s RDMA shared device plugin; also for InfiniBand. V(host): pods on the host network, nothing
       of the network is installed.'
     type: str
-    choices:
-    - sriov
-    - shared
-    - host
+    choices: [sriov, shared, host]
     default: sriov
   launcher:
     description: V(auto) takes the batch system that is installed, else the MPI Operator.
     type: str
-    choices:
-    - auto
-    - volcano
-    - mpi
+    choices: [auto, volcano, mpi]
     default: auto
   install:
     description:
@@ -49,20 +43,12 @@ options:
     - V(olm) has the Operator Lifecycle Manager install them; on OpenShift V(helm) becomes that, see O(olm).
     - V(oke_addon) enables and configures the add-ons of OKE that bring the operators, see O(oci).
     type: str
-    choices:
-    - helm
-    - existing
-    - olm
-    - oke_addon
+    choices: [helm, existing, olm, oke_addon]
     default: helm
   platform:
     description: V(auto) detects the platform by the API groups and the nodes' provider ids.
     type: str
-    choices:
-    - auto
-    - kubernetes
-    - oke
-    - openshift
+    choices: [auto, kubernetes, oke, openshift]
     default: auto
   driver:
     description:
@@ -313,17 +299,12 @@ options:
       shape take part, pods get GPUs alone, the host checks of the NICs and all thresholds that follow from a NIC line
       do not apply. The verdict demands sockets on each host, and says so.
     type: str
-    choices:
-    - rdma
-    - socket
+    choices: [rdma, socket]
     default: rdma
   topology:
     description: 'NCCL topology file: V(auto) and V(none) leave it to NCCL, V(file) renders one from files/topology.'
     type: str
-    choices:
-    - auto
-    - file
-    - none
+    choices: [auto, file, none]
     default: auto
   topology_file:
     description: >-

@@ -26,9 +26,7 @@ options:
     description: Whose policy.
     type: str
     required: true
-    choices:
-    - gpu_operator
-    - network_operator
+    choices: [gpu_operator, network_operator]
   hold:
     description:
     - Whether the operands of the GPU Operator are held back by the same request, as M(gpuops.rdma.release) with

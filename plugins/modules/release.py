@@ -76,9 +76,7 @@ options:
   install:
     description: V(existing) installs nothing, and fails when the operator is not there.
     type: str
-    choices:
-    - helm
-    - existing
+    choices: [helm, existing]
     default: helm
   hold:
     description:

@@ -28,10 +28,7 @@ options:
   source:
     description: Where the documents come from.
     type: str
-    choices:
-    - daemonset
-    - inventory
-    - documents
+    choices: [daemonset, inventory, documents]
     default: daemonset
   dest:
     description: The file to write, such as C(shapes/lab.yml). Without it the shape is only returned.

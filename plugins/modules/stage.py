@@ -22,11 +22,7 @@ options:
   state:
     description: What happened.
     type: str
-    choices:
-    - begun
-    - started
-    - finished
-    - failed
+    choices: [begun, started, finished, failed]
     required: true
   run_dir:
     description: The run folder.

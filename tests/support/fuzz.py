@@ -295,7 +295,7 @@ def host_rules(rng: Random) -> None:
         document["gpus"][3]["width"] = 8
     document = tree(rng, document, () if narrow else ODD)
     found = rules.judge(_rules(), document, shape, mode=Mode.SRIOV, profile=files.profile("current"))
-    summary.summary(document, found, shape, "sriov")
+    summary.summary(document, found, shape, Mode.SRIOV)
     if narrow and summary.verdict(found) == "pass":
         raise Broken("a host with a narrow GPU link passes")
 

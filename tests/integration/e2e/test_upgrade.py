@@ -238,8 +238,8 @@ def written_by(lines: Iterable[str]) -> Iterator[str]:
             yield f"{event['verb']} {MADE_UP.sub('', path)}"
 
 
-def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, str]:
-    """Kills upgrade.yml after that many writes: (its exit status if it ended before, its last write). Our own client
+def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, list[str]]:
+    """Kills upgrade.yml after that many writes: (its exit status if it ended before, its writes). Our own client
     does so from within, at once; Helm's writes are counted in the audit log."""
     done: list[str] = []
     rest = ""
@@ -257,7 +257,7 @@ def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, str
             here.kill(process)
         done += written_by((rest + lines.read()).split("\n")[:-1])
     code = process.wait()
-    return (None if code == -signal.SIGKILL else code), done[-1] if done else ""
+    return (None if code == -signal.SIGKILL else code), done
 
 
 def aged(here: Any) -> bool:
@@ -274,18 +274,18 @@ def aged(here: Any) -> bool:
 
 
 def kills(here: Any, step: Callable[[bool], int], most: int = 500, until: str = "", **inputs: str) -> int:
-    """Kills run after run, each a step of writes further, until one ends, so many were killed, or the last write of one
-    has ``until`` in its path; how many were killed. A run that gets no further than the one before, as within Helm, has
+    """Kills run after run, each a step of writes further, until one ends, so many were killed, or a write of one has
+    ``until`` in its path; how many were killed. A run that gets no further than the one before, as within Helm, has
     that many more. ``step``: how many, from whether Helm was at work."""
     number, last = step(False), ""
     for count in range(most):
-        ended, write = killed_after(here, number, **inputs)
+        ended, writes = killed_after(here, number, **inputs)
         if ended is not None:
             assert ended == 0, (here.folder / "killed.log").read_text()[-4000:]
             return count
-        if until and until in write:
+        if until and any(until in one for one in writes):
             return count + 1
-        helm = aged(here)
+        helm, write = aged(here), writes[-1] if writes else ""
         number, last = (number if helm or write == last else 0) + step(helm), write
     return most
 

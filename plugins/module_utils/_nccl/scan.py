@@ -532,14 +532,10 @@ class Scan:
         complete = not planned or all(trial.id in state["results"] for trial in planned[-1].trials)
         finished = planned if complete else planned[:-1]
         known = {trial.id for now in finished for trial in now.trials}
-        return scan_verdict.conclude(
-            self.view({**state, "dead": {k: {**v, "after": 0} for k, v in state["dead"].items()}}, finished),
-            nodes=self.nodes,
-            absent=state["absent"],
-            rails=self.rails,
-            complete=complete,
-            extra=[item for ident, item in state["results"].items() if ident not in known],
-        )
+        extra = [item for ident, item in state["results"].items() if ident not in known]
+        dead = {name: {**item, "after": 0} for name, item in state["dead"].items()}
+        view = self.view({**state, "dead": dead}, finished)
+        return scan_verdict.Verdict(view, self.nodes, state["absent"], self.rails, complete, extra).conclusion()
 
     def first_pairs(self) -> tuple[Trial, ...]:
         """The trials of the first round of pairs, as if every node had passed alone."""

@@ -129,7 +129,7 @@ class Conclusion:
     gate: Optional[Json] = None
     counts: dict[str, int] = field(default_factory=dict)
     norms: Json = field(default_factory=dict)
-    """Kind of run -> ``{median, spread, runs}``: GB/s, share of the median, number."""
+    """Kind of run -> ``{median, spread}``: GB/s, share of the median."""
     seen: tuple[str, ...] = ()
     """What was looked at after a failed gate, and what an intermittent fault's odds are; in words."""
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist, median
 from typing import Any, Optional
 
@@ -14,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import co
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_stats as stats
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_model import MOST_ROUNDS, Conclusion, Conviction
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_stats import FAILED, OK, UNKNOWN, Norm, Run, Score
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import View
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import Edge, View
 
 CROWD = 8
 """Slow runs under load that convict a block in one round, when no round is left."""
@@ -28,43 +29,25 @@ def odds(runs: int) -> str:
     return f"{counted(runs, 'run')} of each node with a partner; {often}"
 
 
-def conclude(
-    view: View,
-    *,
-    nodes: Sequence[str],
-    absent: Mapping[str, str],
-    rails: Sequence[Pf],
-    complete: bool,
-    extra: Sequence[Json],
-) -> Conclusion:
-    """``extra``: results of the round that is not finished."""
-    return _Verdict(view, nodes, absent, rails, complete, extra).conclusion()
+@dataclass(frozen=True)
+class Verdict:
+    """What the finished rounds of a scan say. ``extra``: results of the round that is not finished."""
 
-
-class _Verdict:
-    def __init__(
-        self,
-        view: View,
-        nodes: Sequence[str],
-        absent: Mapping[str, str],
-        rails: Sequence[Pf],
-        complete: bool,
-        extra: Sequence[Json],
-    ) -> None:
-        self.view, self.nodes, self.absent, self.rails = view, nodes, absent, rails
-        self.complete, self.extra = complete, extra
+    view: View
+    nodes: Sequence[str]
+    absent: Mapping[str, str]
+    rails: Sequence[Pf]
+    complete: bool
+    extra: Sequence[Json]
 
     def conclusion(self) -> Conclusion:
-        view = self.view
+        """The scan's conclusion."""
         stopped = self._stopped()
         convicted = () if stopped else tuple(self._convictions())
         named = {item.node for item in convicted} | {one for item in convicted for one in item.between}
         good = tuple(name for name in self.nodes if self.view.passed(name) and name not in {*named, *self.absent})
-        unresolved = dict(self.absent)
-        if not stopped:
-            unresolved.update(self._unresolved(set(good), named))
+        unresolved = {**self.absent, **({} if stopped else self._unresolved(set(good), named))}
         notes = {} if stopped else self._notes(named)
-        gates = view.of("gate")
         verdict, reason = self._verdict(stopped, convicted, unresolved, len(good))
         return Conclusion(
             verdict,
@@ -75,7 +58,7 @@ class _Verdict:
             unresolved,
             notes,
             good,
-            self._gate_row(gates),
+            self._gate_row(self.view.of("gate")),
             self._counts(),
             self._norms(),
             self._seen(),
@@ -189,16 +172,16 @@ class _Verdict:
 
     def _of_links(self) -> list[Conviction]:
         """Pairs of nodes that are good with others but not with each other; many of one block are its fabric."""
-        view, by_block = self.view, {}  # type: ignore[var-annotated]
-        for ends, runs in sorted(view.broken.items()):
-            by_block.setdefault(view.edge(ends), []).append((ends, runs))
+        by_block: dict[Edge, dict[Edge, list[Run]]] = {}
+        for ends, runs in sorted(self.view.broken.items()):
+            by_block.setdefault(self.view.edge(ends), {})[ends] = runs
         found = []
         for edge, links in by_block.items():
             if len(links) > 2:
-                together = [run for _ends, runs in links for run in runs]
+                together = [run for runs in links.values() for run in runs]
                 found.append(self._of_fabric(tuple(dict.fromkeys(edge)), together, f"inside block {edge[0]}", "near"))
             else:
-                for ends, runs in links:
+                for ends, runs in links.items():
                     found.append(self._of_fabric(ends, runs, f"between {' and '.join(ends)}", "near"))
         return found
 
@@ -333,28 +316,20 @@ class _Verdict:
         for block in self.view.low if self.view.gate[0] != "ok" else ():
             if block not in named:
                 found[f"block {block}"] = self._low_text(block)
-        for edge, runs in self._open_edges().items():
-            if not named.intersection([*edge, "all blocks"]):
-                found[f"blocks {' and '.join(edge)}"] = self._edge_text(edge, runs)
+        for edge, items in view.across.items():
+            if edge not in view.cut and not named.intersection([*edge, "all blocks"]):
+                why = self._open_edge(view.edges.get(edge, []), items)
+                found.update({f"blocks {' and '.join(edge)}": why} if why else {})
         return found
 
-    def _edge_text(self, edge: tuple[str, ...], items: Sequence[Json]) -> str:
-        runs = self.view.edges.get(edge, [])
+    @staticmethod
+    def _open_edge(runs: Sequence[Run], items: Sequence[Json]) -> str:
+        """Why a pair of blocks is neither good nor bad; "" when it is good."""
         if not runs:
             return f"no two tests between them ran: {_why(items[-1])}"
         slow = sum(run.weight > 0 for run in runs)
-        return f"slow in {slow} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1].result)}"
-
-    def _open_edges(self) -> dict[tuple[str, ...], list[Json]]:
-        found: dict[tuple[str, ...], list[Json]] = {}
-        for item in self.view.of("across"):
-            found.setdefault(self.view.edge(item["nodes"]), []).append(item)
-        open_edges = {}
-        for edge, items in found.items():
-            runs = self.view.edges.get(edge, [])
-            if edge not in self.view.cut and (not runs or stats.total(runs) > stats.WATCHED):
-                open_edges[edge] = items
-        return open_edges
+        told = f"slow in {slow} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1].result)}"
+        return told if stats.total(runs) > stats.WATCHED else ""
 
     def _notes(self, named: set[str]) -> dict[str, str]:
         """Nodes that were slow beyond noise in some run that no conviction explains."""

@@ -78,6 +78,12 @@ _SCAN_KEYS: Json = {
     "seconds": 0,
 }
 """Keys of a scan's document (docs/scan.md) in the report, with the default of each."""
+_OF_RESULT: Json = dict.fromkeys(("name", "shape", "image", "log", "made", "stale", "digest"), "")
+_OF_RESULT.update({"nodes": [], "gpus": 0, "seconds": 0})
+_OF_RUN = {"collective": "", "rows": [], "transport": {}, "nccl_version": "", "tests_version": "", "errors": []}
+_OF_VERDICT: Json = dict.fromkeys(("threshold", "fraction", "measured", "size", "percent_of_line", "hosts", "proven"))
+_OF_VERDICT.update({"by_counters": None, "source": ""})
+"""Likewise of a result of the NCCL test, of its run and of its verdict."""
 
 
 def build(
@@ -386,11 +392,7 @@ def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Js
         "gpus": {"expected": node.gpus, "allocatable": offered(node.gpu_resource)},
         "vfs": {"resource": vf, "expected": wanted_vfs, "allocatable": offered(vf) if wanted_vfs else 0},
         "locality": to_dict(node.locality),
-        "shared": node.shared,
-        "isolation": node.isolation,
-        "memory_gb": node.memory_gb,
-        "excluded": node.excluded,
-        "simulated": node.simulated,
+        **{key: getattr(node, key) for key in ("shared", "isolation", "memory_gb", "excluded", "simulated")},
         "findings": [_shown(item, ("also",)) for item in _merged(findings)],
     }
 
@@ -411,59 +413,35 @@ def _summary(table: Sequence[Json]) -> Json:
     return {"nodes": len(table), **counts, "tested": sum(node["tested"] for node in table)}
 
 
+def _kept(item: Json, keys: Json) -> Json:
+    return {key: item.get(key, missing) for key, missing in keys.items()}
+
+
 def _stage(item: Json) -> Json:
-    return {
-        "name": item["name"],
-        "status": item["status"],
-        "changed": bool(item.get("changed")),
-        "seconds": item.get("seconds") or 0,
-        "requests": item.get("requests") or 0,
-        "error": item.get("error") or "",
-    }
+    missing = {"changed": False, "seconds": 0, "requests": 0, "error": ""}
+    return {"name": item["name"], "status": item["status"], **{key: item.get(key) or missing[key] for key in missing}}
 
 
 def _nccl(item: Json) -> Json:
     run, verdict = item["run"], item["verdict"]
     return {
-        "name": item.get("name", ""),
-        "shape": item["shape"],
-        "image": item.get("image", ""),
-        "collective": run.get("collective", ""),
-        "nodes": item.get("nodes", []),
-        "gpus": item.get("gpus", 0),
-        "rows": run.get("rows", []),
+        **_kept(item, _OF_RESULT),
+        **_kept(run, _OF_RUN),
+        **_kept(verdict, _OF_VERDICT),
         "bound": {
             "nic_line": verdict.get("nic_line"),
             "ring": verdict.get("bound_ring"),
             "hierarchical": verdict.get("bound_hierarchical"),
         },
-        "threshold": verdict.get("threshold"),
-        "fraction": verdict.get("fraction"),
-        "measured": verdict.get("measured"),
-        "size": verdict.get("size"),
-        "percent_of_line": verdict.get("percent_of_line"),
-        "hosts": verdict.get("hosts"),
-        "proven": verdict.get("proven"),
-        "by_counters": verdict.get("by_counters"),
-        "source": verdict.get("source", ""),
         "settings": _shown_settings(item.get("settings", ())),
-        "transport": run.get("transport", {}),
-        "nccl_version": run.get("nccl_version", ""),
-        "tests_version": run.get("tests_version", ""),
-        "errors": run.get("errors", []),
         "findings": [_shown(entry, ("subject",)) for entry in verdict.get("findings", [])],
         "verdict": verdict["verdict"],
         "reason": verdict["reason"],
-        "log": item.get("log", ""),
-        "seconds": item.get("seconds", 0),
-        "made": item.get("made", ""),
-        "stale": item.get("stale", ""),
-        "digest": item.get("digest", ""),
     }
 
 
 def _scan(item: Json) -> Json:
-    shown: Json = {key: item.get(key, missing) for key, missing in _SCAN_KEYS.items()}
+    shown = _kept(item, _SCAN_KEYS)
     return {**shown, "rails": [{"netdev": "", "hca": "", **row} for row in shown["rails"]]}
 
 
@@ -871,42 +849,23 @@ def junit(report: Json) -> str:
     error, nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
     suites = ElementTree.Element("testsuites", name="gpuops.rdma")
     states = {"ok": "pass", "skipped": "skipped", "running": "incomplete"}
-    severities = {"error": "fail", "unknown": "incomplete"}
-    _suite(suites, "verdict", [("verdict", report["verdict"], report["reason"], 0.0)])
-    _suite(
-        suites,
-        "stages",
-        [
-            (item["name"], states.get(item["status"], "fail"), item["error"], item["seconds"])
-            for item in report["stages"]
+    serious = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    cases = {
+        "verdict": [("verdict", report["verdict"], report["reason"], 0.0)],
+        "stages": [
+            (one["name"], states.get(one["status"], "fail"), one["error"], one["seconds"]) for one in report["stages"]
         ],
-    )
-    _suite(suites, "nodes", [(item["name"], item["verdict"], _cause(item), 0.0) for item in report["nodes"]])
-    _suite(
-        suites,
-        "cluster",
-        [
-            (f"{item['id']} {item['subject']}", severities[item["severity"]], item["found"], 0.0)
-            for item in report["findings"]
-            if item["severity"] in severities
+        "nodes": [(one["name"], one["verdict"], _cause(one), 0.0) for one in report["nodes"]],
+        "cluster": [(f"{one['id']} {one['subject']}", _CLAIM[one["severity"]], one["found"], 0.0) for one in serious],
+        "nccl": [
+            (one["name"] or one["collective"], one["verdict"], one["reason"], one["seconds"]) for one in report["nccl"]
         ],
-    )
-    _suite(
-        suites,
-        "nccl",
-        [
-            (item["name"] or item["collective"], item["verdict"], item["reason"], item["seconds"])
-            for item in report["nccl"]
+        "scan": [
+            (one["name"] or one["shape"], one["verdict"], _convictions(one), one["seconds"]) for one in report["scan"]
         ],
-    )
-    _suite(
-        suites,
-        "scan",
-        [
-            (item["name"] or item["shape"], item["verdict"], _convictions(item), item["seconds"])
-            for item in report["scan"]
-        ],
-    )
+    }
+    for name, found in cases.items():
+        _suite(suites, name, found)
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 

@@ -11,12 +11,12 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
+from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents, judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents
 
 TOLD = 50
 """Maximum number of nodes, problems and differences in the result."""
@@ -114,7 +114,7 @@ def _gate(plan_file: Path) -> dict[str, Any]:
         "changed": False,
         "files": sorted({test.topology for test in plan.tests if test.topology}),
     }
-    found = plan_file.parent / f"findings-{judge.STAGE}.json"
+    found = plan_file.parent / f"findings-{rules.STAGE}.json"
     if not result["files"] or not found.exists():
         return result
     out = {node.name for node in plan.nodes if node.excluded}

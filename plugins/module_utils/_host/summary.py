@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SEVERITIES, Finding, Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
 
 VERDICTS = ("fail", "unknown", "warn", "pass")
 """Worst first."""
 _VERDICT = {"error": "fail", "unknown": "unknown", "warning": "warn"}
-_SEVERITIES = ("error", "unknown", "warning", "info")
 _NAMED = 3
 
 
@@ -47,7 +46,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     """The findings above severity info, worst first."""
     kept = [item for item in findings if item.severity in _VERDICT]
-    return sorted(kept, key=lambda item: _SEVERITIES.index(item.severity))
+    return sorted(kept, key=lambda item: SEVERITIES.index(item.severity))
 
 
 def summary(document: Optional[Json], findings: Sequence[Finding], shape: Optional[Shape], mode: Mode) -> Json:
@@ -122,7 +121,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
     result = [f"host checks: {counted(len(hosts), 'host')}: {words or 'none'}"]
     groups: dict[tuple[int, str], list[Finding]] = {}
     for item in worst_first(findings):
-        groups.setdefault((_SEVERITIES.index(item.severity), item.id), []).append(item)
+        groups.setdefault((SEVERITIES.index(item.severity), item.id), []).append(item)
     ordered = sorted(groups.items(), key=lambda entry: (entry[0][0], -len(entry[1]), entry[0][1]))
     for (_rank, rule), items in ordered[:limit]:
         first = items[0]

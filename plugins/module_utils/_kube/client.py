@@ -633,6 +633,14 @@ def _worth_retrying(again: bool, status: int, data: bytes) -> bool:
     return status in _RETRY_STATUS and not lasting and (again or status in (429, 503))
 
 
+def live(client: Client, obj: Json) -> Optional[Json]:
+    """The object as the cluster has it, or None when it (or its kind) does not exist."""
+    try:
+        return client.find(client.path_of(obj))
+    except NotFound:
+        return None
+
+
 def _unrecoverable(error: Exception) -> bool:
     """Whether trying again is useless: wrong certificates and unknown host names."""
     reason = getattr(error, "reason", error)

@@ -17,7 +17,13 @@ from typing import Any, Optional
 from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, masked, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+    SEVERITIES,
+    Finding,
+    Json,
+    masked,
+    to_dict,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, redacted
 from ansible_collections.gpuops.rdma.plugins.module_utils._report.messages import shortened
@@ -30,7 +36,6 @@ NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
 NOT_PROVEN = "Not proven"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
 _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
-_SEVERITIES = ("error", "unknown", "warning", "info")
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
 _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> verdict of the run."""
@@ -335,7 +340,7 @@ def _key(item: Json) -> tuple[str, str, str]:
 
 
 def _severity(item: Json) -> int:
-    return _SEVERITIES.index(item["severity"])
+    return SEVERITIES.index(item["severity"])
 
 
 def _shown(item: Json, more: Sequence[str] = ()) -> Json:
@@ -489,7 +494,7 @@ def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
     for old in (previous or {}).get("nccl") or ():
         same = old.get("shape") == item["shape"] and old.get("collective") == collective
         if same and old.get("measured") is not None and (not item.get("made") or old.get("made") != item["made"]):
-            points = [[row["size"], value] for row in old.get("rows") or () if (value := _busbw(row)) is not None]
+            points = [[row["size"], value] for row in old.get("rows") or () if (value := busbw(row)) is not None]
             return {
                 "made": old.get("made") or (previous or {}).get("made", ""),
                 "verdict": old["verdict"],
@@ -720,7 +725,7 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
 
 def _curve_lines(item: Json, height: int = 6) -> list[str]:
     """busbw over size as block characters, one column per row of the test."""
-    points = [(row["size"], value) for row in item["rows"] if (value := _busbw(row)) is not None]
+    points = [(row["size"], value) for row in item["rows"] if (value := busbw(row)) is not None]
     top = max([value for _bytes, value in points] + [item["threshold"] or 0.0], default=0.0)
     if len(points) < 3 or top <= 0:
         return []
@@ -783,7 +788,8 @@ def culprit(found: Json) -> str:
     return found["node"] or " - ".join(found["between"])
 
 
-def _busbw(row: Json) -> Optional[float]:
+def busbw(row: Json) -> Optional[float]:
+    """The better half of a row of nccl-tests in GB/s; None if it has none."""
     halves = [float(row[key]) for key in ("out_busbw", "in_busbw") if row.get(key) is not None]
     return max(halves) if halves else None
 

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._report.build import busbw
 
 SCHEMA_VERSION = 1
 READS = (1, 2)
@@ -118,20 +119,15 @@ def _side(item: Optional[Json]) -> Optional[Json]:
 
 def _rows(old: Json, new: Json, tolerance: float) -> list[Json]:
     """Sizes that both have; those below LATENCY_BYTES are never called slower or faster."""
-    before = {row["size"]: _busbw(row) for row in old.get("rows") or ()}
+    before = {row["size"]: busbw(row) for row in old.get("rows") or ()}
     found = []
     for row in new.get("rows") or ():
-        was, now = before.get(row["size"]), _busbw(row)
+        was, now = before.get(row["size"]), busbw(row)
         percent = _percent(was, now)
         if percent is not None:
             change = _change(percent, tolerance) if row["size"] >= LATENCY_BYTES else "same"
             found.append({"size": row["size"], "old": was, "new": now, "percent": percent, "change": change})
     return found
-
-
-def _busbw(row: Json) -> Optional[float]:
-    halves = [float(row[key]) for key in ("out_busbw", "in_busbw") if row.get(key) is not None]
-    return max(halves) if halves else None
 
 
 def _percent(old: Optional[float], new: Optional[float]) -> Optional[float]:

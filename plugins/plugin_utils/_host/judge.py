@@ -18,9 +18,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary a
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 
-STAGE = "host_checks"
-_SEVERITY = {"fail": "error", "unknown": "unknown", "warn": "warning"}
-
 
 class Judge:
     """``judge(name, document, shape)`` -> (summary, findings, document); findings are about ``name``. Without
@@ -50,14 +47,14 @@ class Judge:
                     "its devices match no known shape",
                     expected="the devices of a shape in files/topology",
                     remedy="set its shape",
-                    stage=STAGE,
+                    stage=rules.STAGE,
                     id_0_1="host-shape",
                 ),
                 document,
             )
         try:
             found = [*rules.judge(self.rules, document, shape, **self.how), *self._topology(document, shape)]
-            findings = host_report.worst_first([dataclasses.replace(item, subject=name, stage=STAGE) for item in found])
+            findings = host_report.worst_first([dataclasses.replace(item, subject=name) for item in found])
             summary = host_report.summary(document, findings, shape, self.mode)
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"its document does not have the expected form: {error}"
@@ -72,7 +69,7 @@ class Judge:
             devices = "vf" if self.mode.vfs else "pf"
             for item in topology.fit(self.files[shape.name], document, devices):
                 expected = "the GPUs and NICs of the NCCL topology file"
-                severity = _SEVERITY[item.status]
+                severity = rules.SEVERITIES[item.status]
                 yield finding("host.topology-file", "", item.message, expected=expected, severity=severity)
 
     def absent(self, name: str, why: str, remedy: str) -> tuple[Json, list[Finding], Json]:

@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import Daemon
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client, live
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
@@ -139,7 +139,7 @@ class HostRun:
         object."""
         changes = []
         for obj in self.objects:
-            before = self._before(obj)
+            before = live(self.client, obj)
             if obj["kind"] == "Namespace" and before is not None:
                 continue
             self._refuse_unmanaged(obj, before)
@@ -162,7 +162,7 @@ class HostRun:
                 self.remove()
 
     def _apply(self, obj: Json) -> None:
-        before = self._before(obj)
+        before = live(self.client, obj)
         if obj["kind"] == "Namespace" and before is not None:
             return  # an existing namespace is used as it is
         if obj["metadata"]["name"] == sriov.SCC and before is not None:
@@ -176,12 +176,6 @@ class HostRun:
             raise type(error)(
                 f"Cannot apply {kube_objects.reference(obj)}: {error}", error.status, error.reason
             ) from None
-
-    def _before(self, obj: Json) -> Optional[Json]:
-        try:
-            return self.client.find(self.client.path_of(obj))
-        except NotFound:
-            return None
 
     def _refuse_unmanaged(self, obj: Json, before: Optional[Json]) -> None:
         if before is not None and not kube_objects.is_ours(before):

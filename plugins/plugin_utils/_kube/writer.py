@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client, live
 
 POLL = 1.0
 
@@ -36,7 +36,7 @@ class Writer:
         """The change, or None if there is none. An unmanaged namespace is used as it is; any other unmanaged object
         raises InputError, unless ``takeover``."""
         name = kube_objects.reference(obj)
-        before = self._find(obj)
+        before = live(self.client, obj)
         if before is not None and kube_objects.contained(obj, before):
             return None
         if before is not None and not takeover and not kube_objects.is_ours(before):
@@ -63,7 +63,7 @@ class Writer:
     def merge(self, obj: Json, patch: Json) -> Optional[Json]:
         """The change by a merge patch of ``obj``, which may belong to another owner; None if it is absent, or has all
         of it."""
-        before = self._find(obj)
+        before = live(self.client, obj)
         left = kube_objects.outstanding(patch, before) if before is not None else {}
         if before is None or not left:
             return None
@@ -72,7 +72,7 @@ class Writer:
 
     def remove(self, obj: Json) -> Optional[Json]:
         """None when it is absent, being deleted, or unmanaged."""
-        before = self._find(obj)
+        before = live(self.client, obj)
         if before is not None and not kube_objects.is_ours(before):
             self.say(f"left alone: {kube_objects.reference(obj)} does not carry the label of this collection")
             return None
@@ -80,7 +80,7 @@ class Writer:
 
     def delete(self, obj: Json, propagation: str = "Background") -> Optional[Json]:
         """None when it is absent or being deleted. It may belong to another owner: the caller has asked for it."""
-        before = self._find(obj)
+        before = live(self.client, obj)
         return None if before is None else self._delete({**obj, "metadata": before["metadata"]}, propagation)
 
     def sweep(
@@ -154,15 +154,9 @@ class Writer:
 
     def _still_there(self, objects: Iterable[Json]) -> Iterator[Json]:
         for obj in objects:
-            found = self._find(obj)
+            found = live(self.client, obj)
             if found is not None and found["metadata"].get("uid") == obj["metadata"].get("uid"):
                 yield obj
-
-    def _find(self, obj: Json) -> Optional[Json]:
-        try:
-            return self.client.find(self.client.path_of(obj))
-        except NotFound:
-            return None
 
 
 def _change(verb: str, name: str, before: Optional[Json], after: Optional[Json]) -> Json:

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Ol
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import live as kube_live
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
@@ -297,7 +298,7 @@ class Operator:
     def _resource(self, one: Made) -> None:
         """Created from the example; later runs apply only our values, so that fields of other roles stay."""
         obj = one.obj
-        live = self._live(obj)
+        live = kube_live(self.client, obj)
         if live is None:
             self._alone(obj)
             self._write(obj)
@@ -316,12 +317,6 @@ class Operator:
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
         self._changed("update", name, kube_objects.visible(live), kube_objects.visible(after))
-
-    def _live(self, obj: Json) -> Optional[Json]:
-        try:
-            return self.client.find(self.client.path_of(obj))
-        except NotFound:
-            return None
 
     def _alone(self, obj: Json) -> None:
         if obj["kind"] not in SINGLE:

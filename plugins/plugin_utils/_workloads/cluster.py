@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, lint
+from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, lint, network
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading import (
     Around,
@@ -25,7 +25,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._workloads.reading imp
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known as base_known
 
-_KUEUE = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 _TRAINER = "trainer.kubeflow.org/v1alpha1"
 _NETWORKS = "k8s.cni.cncf.io/v1"
 
@@ -151,8 +150,10 @@ def _served(client: Client, objects: Sequence[Json]) -> Iterator[tuple[str, bool
 
 
 def _queues(client: Client) -> dict[str, tuple[str, ...]]:
-    covered = dict(_listed(client, _KUEUE, "ClusterQueue", lint.covered_by))
-    targets = _listed(client, _KUEUE, "LocalQueue", lambda one: str(mapping(one.get("spec")).get("clusterQueue")))
+    covered = dict(_listed(client, network.KUEUE, "ClusterQueue", lint.covered_by))
+    targets = _listed(
+        client, network.KUEUE, "LocalQueue", lambda one: str(mapping(one.get("spec")).get("clusterQueue"))
+    )
     return {name: covered.get(target, ()) for name, target in targets}
 
 

@@ -693,7 +693,7 @@ VERDICT = {"reason": "words", "findings": []}
 @given(
     drawn=st.lists(st.one_of(HEALTHY, NODE), max_size=4),
     states=st.lists(st.sampled_from(["ok", "ok", "ok", "failed", "skipped", "running"]), min_size=1, max_size=4),
-    severities=st.lists(st.sampled_from(build._SEVERITIES), max_size=2),
+    severities=st.lists(st.sampled_from(build.SEVERITIES), max_size=2),
     verdicts=st.dictionaries(
         st.sampled_from([samples.SHAPE, "BM.GPU.H200.8"]),
         st.sampled_from(["pass", "pass", "fail", "degraded", "incomplete", "unjudged"]),

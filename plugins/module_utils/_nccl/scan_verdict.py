@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_model impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_stats import FAILED, OK, UNKNOWN, Norm, Run, Score
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_view import Edge, View
 
-CROWD = 8
+CROWD_RUNS = 8
 """Slow runs under load that convict a block in one round, when no round is left."""
 CONFIG = "check image, NCCL variables, driver and cabling plan before any node"
 
@@ -208,7 +208,7 @@ class Verdict:
         if len({view.at[run.result["id"]] for run in view.load}) < 2:
             if len(view.finished) < MOST_ROUNDS:
                 return []
-            blocks, edges = [block for block in blocks if view.under_load(block) >= CROWD], []
+            blocks, edges = [block for block in blocks if view.under_load(block) >= CROWD_RUNS], []
         if all_of_it:
             slow = [run for run in view.load if run.weight > 0]
             return [self._of_fabric(("all blocks",), slow, "across all blocks under load", "far")]

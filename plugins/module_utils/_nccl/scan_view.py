@@ -64,6 +64,10 @@ def _first(items: Iterable[Json]) -> list[Json]:
     return found
 
 
+def _first_of_rails(items: Sequence[Json]) -> list[Json]:
+    return list({item["rail"]: item for item in reversed(items)}.values())
+
+
 class View:
     """``blocks``: node -> block. ``finished``: rounds that have all their results. ``dead``: node -> why."""
 
@@ -83,8 +87,6 @@ class View:
         self.items = [results[trial.id] for now in finished for trial in now.trials]
         self.enough = stats.enough(len(blocks))
         """Sum of weights that convicts one of the nodes."""
-        self.alike: set[str] = set()
-        """Convicted nodes most of whose rails are slow."""
 
     def of(self, *kinds: str) -> list[Json]:
         """Results of these kinds, in the order run."""
@@ -359,19 +361,31 @@ class View:
     # ---- rails
 
     @cached_property
-    def rail_scores(self) -> dict[str, dict[int, Score]]:
-        """Convicted node -> rail -> its runs, compared with the node's other rails."""
-        found: dict[str, dict[int, Score]] = {}
+    def _rails(self) -> dict[str, tuple[list[Json], Optional[Norm]]]:
+        """Convicted node -> its runs of rails, and the norm of the first of each."""
         by_node: dict[str, list[Json]] = {}
         for item in self.of("rail"):
             by_node.setdefault(item["nodes"][0], []).append(item)
-        near = self.norms.get("near")
+        near, found = self.norms.get("near"), {}
         for name, items in by_node.items():
-            first = {item["rail"]: item for item in reversed(items)}
-            speeds = [float(item["busbw"]) for item in first.values() if _has_speed(item)]
-            norm = stats.middle_of(speeds, near.spread if near else None) if speeds else None
-            if norm is not None and self._are_alike(list(first.values()), norm.middle):
-                self.alike.add(name)
+            speeds = [float(item["busbw"]) for item in _first_of_rails(items) if _has_speed(item)]
+            found[name] = items, stats.middle_of(speeds, near.spread if near else None) if speeds else None
+        return found
+
+    @cached_property
+    def alike(self) -> set[str]:
+        """Convicted nodes most of whose rails are slow, and equally."""
+        return {
+            name
+            for name, (items, norm) in self._rails.items()
+            if norm is not None and self._are_alike(_first_of_rails(items), norm.middle)
+        }
+
+    @cached_property
+    def rail_scores(self) -> dict[str, dict[int, Score]]:
+        """Convicted node -> rail -> its runs, compared with the node's other rails."""
+        found: dict[str, dict[int, Score]] = {}
+        for name, (items, norm) in self._rails.items():
             most = math.log(len(items) + 100)
             by_round: dict[int, list[Json]] = {}
             for item in items:
@@ -418,7 +432,7 @@ class View:
         return runs
 
     def bad_rails(self, name: str) -> list[int]:
-        """Rails of a node that are convicted; all of them when the node's rails are alike slow."""
+        """Rails of a node that are convicted; none when all are equally slow: then it is the node."""
         scores = self.rail_scores.get(name, {})
         if name in self.alike:
             return []

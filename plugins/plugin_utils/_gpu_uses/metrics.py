@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 
 EXPORTED = f"{gpu_labels.DEPLOY}dcgm-exporter"
+PROOF = "metrics proof"
 AGAIN = 5.0
 """Seconds between two attempts of the proof."""
 SAMPLED = 3
@@ -191,7 +192,8 @@ class Metrics(Use[Wanted]):
             requests.as_account(request) if guarded and ident == "metrics.series" else request
             for ident, request in asked
         ]
-        answers = self._ask({name: Ask("", sent, account=metrics.READER if guarded else "")})[name]
+        asks = {name: Ask("", sent, account=metrics.READER if guarded else "")}
+        answers = self.ask(self.namespace, asks, PROOF)[name]
         return [*findings, *metrics.judge_others(asked, answers, len(nodes))]
 
     def _scraper(self, namespace: str, name: str) -> str:
@@ -231,24 +233,15 @@ class Metrics(Use[Wanted]):
         """Node -> text. All nodes are queried for the presence of every GPU, a few for the dashboard's metrics."""
         path = self.client.path("v1", "Pod", self.namespace)
         pods = self.client.list(path, label_selector=f"app={metrics.EXPORTER}")
-        targets = [(pod["spec"].get("nodeName"), pod_ip(pod)) for pod in pods]
-        targets = [(node, ip) for node, ip in targets if ip and node in nodes]
-        gets = [
-            {
-                "do": "get",
+        targets = {node: ip for pod in pods if (node := pod["spec"].get("nodeName")) in nodes and (ip := pod_ip(pod))}
+        gets = {
+            node: {
                 "to": f"http://{url_host(ip)}:{metrics.PORT}/metrics",
                 "only": [metrics.PRESENCE, *(sorted(queried) if number < SAMPLED else [])],
-                "tries": 3,
             }
-            for number, (_node, ip) in enumerate(targets)
-        ]
-        found = self._ask(requests.spread(gets, "gpuops-metrics"))
-        answers = [one for answered in found.values() for one in answered]
-        return {node: str(answer.get("text") or "") for (node, _ip), answer in zip(targets, answers) if answer["ok"]}
-
-    def _ask(self, asks: dict[str, Ask]) -> dict[str, list[Json]]:
-        image, secrets = self.args["image"], self.args["image_pull_secrets"]
-        return self.ask(self.namespace, asks, image=image, secrets=secrets, title="metrics proof")
+            for number, (node, ip) in enumerate(targets.items())
+        }
+        return self.exported(self.namespace, gets, "gpuops-metrics", PROOF)
 
 
 def _text(path: str) -> str:

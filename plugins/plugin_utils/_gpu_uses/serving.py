@@ -29,7 +29,7 @@ LONGEST = 200_000
 
 
 class ModelServing(Use[Wanted]):
-    title = "serving"
+    title, asking = "serving", ("probe_image", "pull_secrets")
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
@@ -188,9 +188,7 @@ class ModelServing(Use[Wanted]):
             {"do": "post", "to": f"{root}/v1/completions", "body": body, "seconds": 120, "tries": 2},
         ]
         name = f"gpuops-serving-{found.name}"
-        image, secrets = self.args["probe_image"], self.args["pull_secrets"]
-        asks = {name: Ask("", sent)}
-        answers = self.ask(found.namespace, asks, image=image, secrets=secrets, title="serving proof")[name]
+        answers = self.ask(found.namespace, {name: Ask("", sent)}, "serving proof")[name]
         for request, answer in zip(sent, answers):
             if not answer["ok"]:
                 raise RdmaError(

@@ -37,6 +37,8 @@ class Use(Generic[Wanted]):
     """``title`` is the first word of the wait's progress lines."""
 
     title = ""
+    asking = ("image", "image_pull_secrets")
+    """Options with the image of pods that send requests, and with its pull secrets."""
 
     def __init__(self, task: Task, args: Json) -> None:
         self.task, self.args = task, args
@@ -187,12 +189,11 @@ class Use(Generic[Wanted]):
             remedy=remedy,
         )
 
-    def ask(
-        self, namespace: str, asks: Mapping[str, Ask], *, image: str, secrets: Sequence[str], title: str
-    ) -> dict[str, list[Json]]:
+    def ask(self, namespace: str, asks: Mapping[str, Ask], title: str) -> dict[str, list[Json]]:
         """Sends requests from pods in ``namespace`` and returns their answers by name; {} without requests."""
         if not asks:
             return {}
+        image, secrets = (self.args[name] for name in self.asking)
         return requests.ask(
             self.client,
             namespace,
@@ -204,6 +205,14 @@ class Use(Generic[Wanted]):
             pull_secrets=secrets,
             title=title,
         )
+
+    def exported(self, namespace: str, gets: Mapping[str, Json], name: str, title: str) -> dict[str, str]:
+        """Node -> text of its exporter's metrics, of those that answer. ``gets``: node -> URL and names of metrics;
+        ``name``: of the pods that ask."""
+        asked = [{"do": "get", "tries": 3, **one} for one in gets.values()]
+        found = self.ask(namespace, requests.spread(asked, name), title)
+        answers = [one for answered in found.values() for one in answered]
+        return {node: str(one.get("text") or "") for node, one in zip(gets, answers) if one["ok"]}
 
     def free_of_pods(self, nodes: Sequence[str], refusal: str) -> dict[str, list[str]]:
         """Node -> pods that use its GPUs. Raises InputError if there are any, unless ``drain``; ``refusal`` has

@@ -21,7 +21,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import hostname, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use, in_words, pod_ip, url_host
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
@@ -187,17 +186,13 @@ class VGpu(Use[Setup]):
             f"gpuops-vgpu-reach-{number}": Ask(hostname(one.name, one.labels), connects, tolerations(one.taints))
             for number, one in enumerate(nodes)
         }
-        answers = self._ask(asks, "licence server")
+        answers = self.ask(self.namespace, asks, "licence server")
         faults = vgpu.unreached(targets, dict(zip([one.name for one in nodes], answers.values())))
         if faults:
             raise RdmaError(
                 f"The licence server cannot be reached {listed(faults)}. The driver was not rolled out, because it "
                 "would start unlicensed. Allow egress to the server's port, or set a proxy."
             )
-
-    def _ask(self, asks: dict[str, Ask], title: str) -> dict[str, list[Json]]:
-        secrets = self.args["image_pull_secrets"]
-        return self.ask(self.namespace, asks, image=self.args["image"], secrets=secrets, title=title)
 
     def _write(self, setup: Setup, wanted: Wanted) -> None:
         self.record(_hidden(self.writer.apply(objects.owned(setup.license))))
@@ -308,11 +303,13 @@ class VGpu(Use[Setup]):
     def _samples(self, nodes: Sequence[Node]) -> dict[str, list[vgpu.Sample]]:
         exporters = self._pods(EXPORTER)
         targets = {one.name: next(filter(None, map(pod_ip, exporters.get(one.name, []))), "") for one in nodes}
-        urls = {name: f"http://{url_host(ip)}:9400/metrics" for name, ip in targets.items() if ip}
-        gets = [{"do": "get", "to": url, "only": vgpu.METRIC, "tries": 3} for url in urls.values()]
-        found = self._ask(requests.spread(gets, "gpuops-vgpu-license"), "licence metric")
-        answers = [answer for answered in found.values() for answer in answered]
-        return {name: vgpu.samples(str(a.get("text") or "")) for name, a in zip(urls, answers) if a["ok"]}
+        gets = {
+            name: {"to": f"http://{url_host(ip)}:9400/metrics", "only": vgpu.METRIC}
+            for name, ip in targets.items()
+            if ip
+        }
+        found = self.exported(self.namespace, gets, "gpuops-vgpu-license", "licence metric")
+        return {name: vgpu.samples(text) for name, text in found.items()}
 
 
 def _has_gpu(one: Node) -> bool:

@@ -307,18 +307,20 @@ class View:
         }
 
     def _good_without(self, name: str, ends: Edge) -> bool:
-        if name in self.out:
-            return False
-        others = (run for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends)
-        return stats.total(others) < stats.CLEARED
+        return name not in self.out and stats.total(self._others(name, ends)) < stats.CLEARED
+
+    def _others(self, name: str, ends: Edge) -> list[Run]:
+        return [run for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends]
 
     @cached_property
     def broken(self) -> dict[Edge, list[Run]]:
-        """Pairs of good nodes that are convicted as a link: good in one run, it is an intermittent end."""
+        """Pairs of good nodes that are convicted as a link: good in one run, or an end slow with another node, it is an
+        intermittent end."""
         return {
             ends: runs
             for ends, runs in self.links.items()
             if len(runs) >= LINK_RUNS and stats.total(runs) > self.enough and all(run.weight >= 0 for run in runs)
+            if not any(run.clear for end in ends for run in self._others(end, ends))
         }
 
     # ---- blocks

@@ -107,6 +107,13 @@ def test_an_intermittent_node_has_no_bad_rail() -> None:
         assert named == [("node", "n0017")], (seed, named)
 
 
+def test_noise_below_the_threshold_across_most_blocks_is_no_fabric_that_is_slow_as_a_whole() -> None:
+    """Six of ten good pairs of blocks were below it by chance, and none slow for this cluster."""
+    cluster = Cluster(10, 20, 86367751, 0.04, "bursts")
+    found = scan_of(cluster, 86367751, "quick")
+    assert (found.verdict, found.convicted) == ("pass", ()), found.reason
+
+
 @pytest.mark.parametrize(("depth", "seed", "noise", "why"), [
     ("thorough", 1002, 0.04, "three runs of a partner with it, and a little slow one with another, named the partner"),
     ("normal", 760375075, 0.04, "so did four runs with it, and two a little slow with others"),

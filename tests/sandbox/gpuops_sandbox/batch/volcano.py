@@ -475,10 +475,11 @@ class Volcano:
             await self._phase(group, "Inqueue", [])
 
     async def _enqueue(self, group: Json, pods: list[Json]) -> bool:
-        short = _placing.overused(group["spec"].get("minResources") or {}, await self._rooms())
+        new = not (group.get("status") or {}).get("phase")
+        short = _placing.overused(group["spec"].get("minResources") or {}, await self._rooms(anew=new))
         wanted = group["spec"].get("minMember", 1)
         if not short:
-            if not (group.get("status") or {}).get("phase") and not pods:
+            if new and not pods:
                 text = f"0/0 tasks in gang unschedulable: pod group is not ready, {wanted} minAvailable"
                 await self._say(group, "Warning", "Unschedulable", text, SCHEDULER)
             return True
@@ -591,10 +592,10 @@ class Volcano:
         if answer is not None:
             self.groups.put(answer)
 
-    async def _rooms(self) -> list[_placing.Room]:
-        """Every node with what is free on it now."""
+    async def _rooms(self, anew: bool = False) -> list[_placing.Room]:
+        """Every node with what is free on it now. ``anew``: whatever an earlier gang has seen."""
         taken, nodes = self._nodes
-        if time.monotonic() - taken > NODES_TTL:
+        if anew or time.monotonic() - taken > NODES_TTL:
             nodes, query = [], {"limit": "500"}
             while True:
                 page = await self.api.get("/api/v1/nodes", query)

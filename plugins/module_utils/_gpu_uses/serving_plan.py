@@ -127,6 +127,11 @@ def offered(members: Iterable[Member]) -> int:
     return max(one.facts.allocatable.get(one.shape.gpu_resource, 0) for one in members)
 
 
+def fitting(found: Serving, members: Iterable[Member]) -> list[Member]:
+    """Nodes that offer as many GPUs as a pod takes."""
+    return [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
+
+
 def resolve(
     found: Serving,
     model: Model,
@@ -139,11 +144,11 @@ def resolve(
     the table. ``access_modes``: of the claim. Raises InputError if it does not fit."""
     memory = memory_gb or _memory(members, families)
     fit = rules.check(found, model, memory, offered(members), access_modes)
-    fitting = [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
-    if len(fitting) < found.nodes:
+    fits = fitting(found, members)
+    if len(fits) < found.nodes:
         raise InputError(
             f"Cannot serve {model.name} as {found.name}: {found.nodes} nodes with {found.gpus} GPUs are needed, but "
-            f"only {len(fitting)} of the {len(members)} selected nodes offer them."
+            f"only {len(fits)} of the {len(members)} selected nodes offer them."
         )
     return Wanted(found, fit)
 

@@ -13,10 +13,12 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, NotYet, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving, serving_plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving, serving_plan, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Serving
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving_plan import Wanted
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import POLL, Use, in_words
@@ -53,10 +55,31 @@ class ModelServing(Use[Wanted]):
             raise NotYet(
                 f"None of the {len(members)} nodes for {found.name} offers a GPU. Run the role gpu_operator first."
             )
+        if not self.check_mode and len(serving_plan.fitting(found, members)) < found.nodes:
+            members = self._offering(found, members)
         if engine == "kserve":
             serving.refuse_serverless(found, self._workload(found))
         modes = self._access_modes(found)
         return serving_plan.resolve(found, model, members, configs.families(), args["memory_gb"], modes)
+
+    def _offering(self, found: Serving, members: list[Member]) -> list[Member]:
+        """The nodes as they are once enough of them offer the GPUs. One whose device plugin is starting, as after a
+        change of the ClusterPolicy, offers none until it runs: only such nodes are waited for."""
+        live, names, starting = members, [one.name for one in members], set[str]()
+        enough = {"nodes": Status(READY)}
+
+        def read() -> dict[str, Status]:
+            nonlocal live
+            live = gpu_nodes.members(self.client, names, "")
+            plugins = gpu_nodes.plugins(self.client)
+            starting.update(name for name in names if name in plugins and not plugins[name].ready)
+            states = {one.name: sharing_plan.restored(one, plugins.get(one.name, readiness.pod(None))) for one in live}
+            late = {f"nodes/{name}": states[name] for name in starting}
+            return enough if not late or len(serving_plan.fitting(found, live)) >= found.nodes else late
+
+        remedy = f"See the pods of DaemonSet {gpu_nodes.PLUGIN}, or select other nodes."
+        self.await_state(read, remedy=remedy, count=len(names))
+        return live
 
     def _has(self, engine: str) -> bool:
         try:

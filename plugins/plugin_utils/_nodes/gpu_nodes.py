@@ -21,8 +21,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_labels, pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
@@ -138,6 +139,16 @@ def machine_set(client: Client, name: str) -> tuple[str, Json]:
 def daemonsets(client: Client, labels: str = "") -> list[Json]:
     """The DaemonSets of all namespaces with these labels."""
     return client.list(client.path("apps/v1", "DaemonSet"), label_selector=labels)
+
+
+def plugins(client: Client) -> dict[str, Status]:
+    """Node -> status of its device plugin's pod, where one is that is not being deleted."""
+
+    def read(pod: Json) -> tuple[str, Status, bool]:
+        return pod["spec"].get("nodeName", ""), readiness.pod(pod), "deletionTimestamp" in pod["metadata"]
+
+    found = client.projected(client.path("v1", "Pod"), read, label_selector=f"app={PLUGIN}")
+    return {node: status for node, status, ends in found if not ends}
 
 
 def operator_namespace(client: Client, before_nodes: bool = False) -> str:

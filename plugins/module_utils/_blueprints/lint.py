@@ -271,7 +271,7 @@ def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -
     yield from faults
     # A rule that reads a field of the wrong type would only repeat the fault.
     wrong = {item.found.split(" ", 1)[0].split("[")[0].split(".")[0] for item in faults if item.severity == "error"}
-    payload = {key: value for key, value in payload.items() if key not in wrong}
+    payload = {key: int(value) if _whole(value) else value for key, value in payload.items() if key not in wrong}
     rules = _Rules(payload, facts, around, pools, subject, frozenset(wrong))
     mode = payload.get("recipe_mode")
     if mode == "shared_node_pool":
@@ -362,9 +362,12 @@ def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
     kinds = [kind] if isinstance(kind, str) else kind
     if isinstance(value, bool):
         return "boolean" in kinds
-    if isinstance(value, float) and value.is_integer() and "integer" in kinds:
-        return True  # JSON does not distinguish 8 from 8.0
-    return any(isinstance(value, _TYPES[item]) for item in kinds)
+    return (_whole(value) and "integer" in kinds) or any(isinstance(value, _TYPES[item]) for item in kinds)
+
+
+def _whole(value: Any) -> bool:
+    """Whether it is an integer written as 8.0, which JSON does not distinguish from 8."""
+    return isinstance(value, float) and value.is_integer()
 
 
 def _shown(value: Any) -> str:

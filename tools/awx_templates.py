@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import input_meanings
+import input_table
 import options
 import yaml
 
@@ -376,11 +377,8 @@ def inputs(template: Template, others: Mapping[str, tuple[str, str, str]]) -> di
         text = others[name][2] if name in others else input_meanings.meaning(name, texts)
         found[name] = replace(one, spec={**one.spec, "description": text})
     found.update(_direct(template))
-    aliases = input_meanings.ALIASES
     for name, (kind, default, text) in others.items():
-        choices = options.variables()[aliases[name]].get("choices") if name in aliases else None
-        spec = {"type": kind, "description": text, **({"choices": choices} if choices else {})}
-        found.setdefault(name, Input(name, spec, _literal(default)))
+        found.setdefault(name, Input(name, {**input_table.spec(kind, name), "description": text}, _literal(default)))
     return found
 
 

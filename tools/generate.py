@@ -41,8 +41,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint
 
 NEEDED_FOR_A_VERDICT = {"nic.line_gbps", "nccl"}
 UNKNOWN = "unknown"
-Row = tuple[str, str, str, bool]
-"""Of an input: type, default, meaning, whether it is a secret."""
+Row = tuple[str, str, str]
+"""Of an input: type, default, meaning."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),
         ROOT / "plugins/module_utils/_common/findings_table.py": catalogue.table(),
-        input_table.TARGET: input_table.text({name: row[-1] for name, row in all_inputs().items()}),
+        input_table.TARGET: input_table.text(input_specs()),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},
         **options.outputs(),
@@ -226,6 +226,8 @@ A variable that begins with `rdma_` and is no input is refused before anything e
 nearest input: a misspelt `rdma_shape` would otherwise plan every GPU node. So is one with a misspelt prefix
 (`rmda_shape`, `RDMA_SHAPE`). For an inventory that has variables of its own with this prefix, set
 `rdma_unknown_inputs=warn`. Variables of other prefixes are not looked at: `plan_` or `oci_` may be anybody's.
+Values of another type, or that are none of an input's choices, are refused there too, all in one message; secrets and
+what refers to variables that are not known yet are judged where they are used.
 
 `ansible-playbook gpuops.rdma.inputs` prints each input that is set, its value, and where it is set, and what the last
 plan in the report's folder decided, each decision with its reason. It needs no cluster. `--tags plan` of
@@ -237,8 +239,18 @@ Inputs with a new name; the former one is refused with it:
 
 
 def all_inputs() -> dict[str, Row]:
-    """Input -> (type, default, meaning, whether it is a secret), of all playbooks but awx.yml."""
+    """Input -> its row, of all playbooks but awx.yml."""
     return {name: row for path in reversed(INPUT_FILES) for name, row in _rows(path).items()}
+
+
+def input_specs() -> dict[str, options.Json]:
+    """Input -> argument spec, of all playbooks but awx.yml."""
+    found: dict[str, list[options.Json]] = {}
+    for path in INPUT_FILES:
+        for role, name, _default in input_meanings.mapped(path.read_text("utf-8")):
+            found.setdefault(name, []).append(options.variables()[role])
+    others = {name: input_table.spec(row[0], name) for _, rows in INPUTS.values() for name, row in rows.items()}
+    return {**{name: input_table.merged(listed) for name, listed in found.items()}, **others}
 
 
 def _inputs_of(path: pathlib.Path) -> str:
@@ -252,7 +264,7 @@ def _input_rows(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _row_of(name: str, row: Row) -> tuple[str, ...]:
-    kind, default, text, _secret = row
+    kind, default, text = row
     return f"`{name}`", kind, f"`{default}`" if default else "", text
 
 
@@ -265,11 +277,10 @@ def _rows(path: pathlib.Path) -> dict[str, Row]:
         if name not in others:
             option = options.variables()[role]
             texts.setdefault(name, []).append(input_meanings.described(role))
-            rows.setdefault(name, (options.kind(option), default.strip("'"), "", bool(option.get("no_log"))))
-    for name, (kind, default, _text, hidden) in rows.items():
-        meaning = options.told({"description": input_meanings.meaning(name, texts[name])})
-        rows[name] = (kind, default, meaning, hidden)
-    return {**rows, **{name: (*row, input_table.secret(name)) for name, row in others.items()}}
+            rows.setdefault(name, (options.kind(option), default.strip("'"), ""))
+    for name, (kind, default, _text) in rows.items():
+        rows[name] = (kind, default, options.told({"description": input_meanings.meaning(name, texts[name])}))
+    return {**rows, **others}
 
 
 def rules_document(path: pathlib.Path = ROOT / "files" / "host_rules.yml") -> str:

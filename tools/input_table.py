@@ -1,23 +1,25 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of the playbooks' inputs, and of what the playbooks themselves set under that prefix, for
+"""The playbooks' inputs with what each may be, and what the playbooks themselves set under that prefix, for
 _common/inputs_table.py."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import options
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "plugins/module_utils/_common/inputs_table.py"
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
 _SECRET = re.compile(r"password|token|credentials")
+_AWX = r"\b(rdma_awx_[a-z0-9_]*[a-z0-9])\b"
 _NAME = r"rdma_[a-z0-9_]*[a-z0-9]"
 _HEAD = '''# Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
@@ -27,22 +29,19 @@ _HEAD = '''# Copyright: gpuops.rdma contributors
 # fmt: off
 from __future__ import annotations
 
+from typing import Any
+
 '''
 
 
-def secret(name: str) -> bool:
-    """Whether an input that becomes no role's variable is a secret, by its name."""
-    return bool(_SECRET.search(name))
-
-
-def text(inputs: Mapping[str, bool]) -> str:
-    """The module, with ``inputs`` (name -> whether it is a secret) and those of playbooks/awx.yml."""
-    known = {**{name: secret(name) for name in _read(r"\b(rdma_awx_[a-z0-9_]*[a-z0-9])\b")}, **inputs}
+def text(inputs: Mapping[str, options.Json]) -> str:
+    """The module, with ``inputs`` (name -> argument spec) and those of playbooks/awx.yml."""
+    known = {**{name: spec("raw", name) for name in _read(_AWX)}, **inputs}
     own = _set() - set(known)
     parts = [
         _HEAD,
-        "INPUTS: dict[str, bool] = {\n    # name: whether it is a secret\n",
-        *(f"    {json.dumps(name)}: {hidden},\n" for name, hidden in sorted(known.items())),
+        "INPUTS: dict[str, dict[str, Any]] = {\n    # name: argument spec\n",
+        *options.entries(dict(sorted(known.items()))),
         "}\n\nOWN = frozenset((\n    # set by the playbooks\n",
         *(f"    {json.dumps(name)},\n" for name in sorted(own)),
         "))\n\nRENAMED: dict[str, str] = {\n",
@@ -50,6 +49,25 @@ def text(inputs: Mapping[str, bool]) -> str:
         "}\n",
     ]
     return "".join(parts)
+
+
+def spec(kind: str, name: str) -> options.Json:
+    """The argument spec of an input that becomes no role's variable: of its type, or its choices with commas between.
+    Whether it is a secret is known by its name."""
+    choices = kind.split(", ")
+    made: options.Json = {"type": kind} if len(choices) == 1 else {"type": "str", "choices": choices}
+    return {**made, **({"no_log": True} if _SECRET.search(name) else {})}
+
+
+def merged(found: Sequence[options.Json]) -> options.Json:
+    """The argument spec of an input from those of the variables that it becomes: what one of them takes, it takes."""
+    kinds = {(one["type"], one.get("elements")) for one in found}
+    if len(kinds) > 1:
+        return {"type": "raw"}
+    made = {key: found[0][key] for key in ("type", "elements") if key in found[0]}
+    if all("choices" in one for one in found):
+        made["choices"] = list(dict.fromkeys(choice for one in found for choice in one["choices"]))
+    return {**made, **({"no_log": True} if any(one.get("no_log") for one in found) else {})}
 
 
 def _set() -> set[str]:

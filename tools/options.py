@@ -184,7 +184,12 @@ def _assigned(lines: list[str]) -> str:
 
 
 def _entries(options: Mapping[str, Json], module: str, indent: int) -> list[str]:
-    return [_entry(name, argument(option, module, name), indent) for name, option in options.items()]
+    return entries({name: argument(option, module, name) for name, option in options.items()}, indent)
+
+
+def entries(specs: Mapping[str, Json], indent: int = 4) -> list[str]:
+    """The lines of a dict of argument specs."""
+    return [_entry(name, one, indent) for name, one in specs.items()]
 
 
 def _entry(name: str, value: Any, indent: int) -> str:

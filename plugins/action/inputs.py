@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuses variables that are named like inputs and are none; prints what a run was given and what was decided."""
+"""Refuses variables that are named like inputs and are none, and values that an input cannot have; prints what a run
+was given and what was decided."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
@@ -18,16 +20,26 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
+def _fits(name: str, value: Any) -> bool:
+    """Whether an input can have a value. What is empty or secret, or refers to what is not known yet, is judged where
+    it is used."""
+    if value in (None, "") or (isinstance(value, str) and "{{" in value):
+        return True
+    return not ArgumentSpecValidator({name: INPUTS[name]}).validate({name: value}).error_messages
+
+
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The names that are no inputs, and where each input that is set is set. Raises InputError for unknown names,
-        unless they are to be warned of."""
+        unless they are to be warned of, and for wrong values."""
         by = self._set_by()
         unknown = inputs.unknown(by)
         if unknown and args["unknown"] == "refuse":
             raise InputError(inputs.refusal(unknown, by))
+        values = {name: self._value(name) for name in sorted(by) if name in INPUTS and name in self._task_vars}
+        if faulty := [name for name, value in values.items() if not _fits(name, value)]:
+            raise InputError(inputs.wrong(faulty, values, by))
         if args["show"] or "plan" in (self._task_vars.get("ansible_run_tags") or []):
-            values = {name: self._value(name) for name in by if name in INPUTS and name in self._task_vars}
             for line in [
                 *inputs.shown(self._task_vars["inventory_hostname"], values, by),
                 *self._decided(args["plan"]),
@@ -47,9 +59,9 @@ class ActionModule(RdmaAction):
         return found
 
     def _value(self, name: str) -> Any:
-        """An input's value; as it stands where it cannot be templated, and None for what is encrypted."""
+        """An input's value; as it stands where it cannot be templated, and None for a secret: no vault is asked."""
         value = self._task_vars[name]
-        if "Encrypted" in type(value).__name__:
+        if INPUTS[name].get("no_log") or "Encrypted" in type(value).__name__:
             return None
         try:
             return self._templar.template(value)

@@ -6,12 +6,13 @@
 
 DOCUMENTATION = r"""
 module: inputs
-short_description: Refuse variables that are named like inputs and are none
+short_description: Refuse misspelt inputs, and values that inputs cannot have
 version_added: 0.1.0
 description:
 - The first task of every playbook of the collection. Fails if the host has a variable that begins with C(rdma_) and is
   no input of these playbooks, with the nearest input; extra variables, inventory, surveys of AWX and variables of plays
   are looked at. A misspelt C(rdma_shape) would otherwise plan every GPU node.
+- Fails also for values of another type, or that are none of an input's choices. Those of secrets are not looked up.
 - With C(run_once) the variables of all hosts of the play are looked at.
 - Prints the inputs that are set, their values, but for secrets, and where they are set, with O(show) and in a run with
   C(--tags plan). Asks no cluster.

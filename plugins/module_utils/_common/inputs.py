@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The playbooks' inputs: which variables are none, and what a run was given. PRIVATE to the collection."""
+"""The playbooks' inputs: which variables are none, which values none can have, and what a run was given. PRIVATE to
+the collection."""
 
 from __future__ import annotations
 
@@ -61,6 +62,21 @@ def warning(found: Mapping[str, str], by: Mapping[str, str]) -> str:
     return f"{count} of these playbooks: {listed}."
 
 
+def wrong(names: Iterable[str], values: Mapping[str, Any], by: Mapping[str, str]) -> str:
+    """The error about inputs whose values are not of their type, or none of their choices."""
+    listed = "; ".join(
+        f"{name} = {_text(name, values[name])} (set by {by[name]}) must be {_taken(name)}" for name in names
+    )
+    return f"Nothing was done: {listed}. docs/inputs.md lists all inputs."
+
+
+def _taken(name: str) -> str:
+    spec = INPUTS[name]
+    if "choices" in spec:
+        return f"one of {', '.join(str(choice) for choice in spec['choices'] if choice)}"
+    return f"of type {spec['type']}" + (f" of {spec['elements']}" if "elements" in spec else "")
+
+
 def shown(host: str, values: Mapping[str, Any], by: Mapping[str, str]) -> list[str]:
     """A line per input of a host that is set, with its value, unless that is a secret or None, and where it is set."""
     given = [name for name in sorted(values) if name in INPUTS]
@@ -71,4 +87,4 @@ def shown(host: str, values: Mapping[str, Any], by: Mapping[str, str]) -> list[s
 
 
 def _text(name: str, value: Any) -> str:
-    return "(secret)" if INPUTS[name] or value is None else redacted(short(value))
+    return "(secret)" if INPUTS[name].get("no_log") or value is None else redacted(short(value))

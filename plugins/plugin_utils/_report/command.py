@@ -54,7 +54,7 @@ def _without_secrets(text: str) -> str:
 
 
 def _secret(text: str) -> bool:
-    named = any(name in INPUTS and INPUTS[name] for name in re.findall(r"\brdma_\w+", text))
+    named = any(INPUTS.get(name, {}).get("no_log") for name in re.findall(r"\brdma_\w+", text))
     return named or speaks_of_secret(NO_SECRET.sub("", text))
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Variables that are named like inputs and are none, and what a run was given."""
+"""Variables that are named like inputs and are none, values that an input cannot have, and what a run was given."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import generate
 import pytest
 import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN, RENAMED
 from support.paths import ROOT
@@ -115,6 +117,31 @@ def test_a_run_with_a_misspelt_input_ends_before_anything_happens(inventory: Pat
     hosts = " ".join(play("host_checks", "-i", str(inventory), "-e", "ansible_host=192.0.2.1").stdout.split())
     assert "rdma_expected_nodse (set by the inventory): did you mean rdma_expected_nodes?" in hosts
     assert "UNREACHABLE" not in hosts
+
+
+def test_values_of_another_type_or_choice_are_named_by_their_input_before_anything_happens(inventory: Path) -> None:
+    wrong = {"rdma_mode": "foo", "rdma_expected_nodes": "many", "rdma_allow_reboot": "perhaps", "rdma_charts": "x"}
+    well = {"rdma_timeout": "60", "rdma_images": "{}", "rdma_host_checks": "yes", "rdma_vgpu_token": ["geheim"]}
+    later = {"rdma_busy": "{{ known.later }}", "rdma_profile": "", "rdma_grace": None, "rdma_report": {"b": {}}}
+    given = {"rdma_report_dir": str(inventory / "report"), **wrong, **well, **later, "rdma_unknown_inputs": "warn"}
+    shown = play("site", "-i", str(inventory), "-l", "b", "-e", json.dumps(given))
+    text = " ".join(shown.stdout.split())
+    assert shown.returncode == 2
+    assert (
+        'Nothing was done: rdma_allow_reboot = "perhaps" (set by -e or a survey) must be of type bool; rdma_ch' in text
+    )
+    assert 'rdma_mode = "foo" (set by -e or a survey) must be one of sriov, shared, host. docs/inputs.md' in text
+    assert [name for name in given if f"{name} = " in text] == list(wrong)
+    assert "geheim" not in text and "plan_mode" not in text
+    assert not (inventory / "report").exists()
+
+
+@pytest.mark.parametrize("path", generate.INPUT_FILES, ids=lambda path: path.stem)
+def test_each_default_is_a_value_that_its_input_can_have(path: Path) -> None:
+    for name, (_kind, default, _text) in generate._rows(path).items():
+        spec = ArgumentSpecValidator({name: INPUTS[name]})
+        if default and " " not in default:
+            assert not spec.validate({name: yaml.safe_load(default)}).error_messages, (name, default)
 
 
 def test_what_is_given_and_what_was_decided_is_printed(inventory: Path) -> None:

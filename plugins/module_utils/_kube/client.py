@@ -641,15 +641,19 @@ def live(client: Client, obj: Json) -> Optional[Json]:
         return None
 
 
+_DISAGREED = re.compile(
+    r"CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|PROTOCOL|WRONG_VERSION|CIPHER|UNRECOGNIZED_NAME|HTTP_REQUEST|match"
+)
+"""TLS errors that no later try heals. Others, as an end of file or a decode error, are those of a server or of a load
+balancer that is just going away."""
+
+
 def _unrecoverable(error: Exception) -> bool:
     """Whether trying again is useless: wrong certificates and unknown host names."""
     reason = getattr(error, "reason", error)
-    text = f"{error} {reason}"
-    return (
-        "CERTIFICATE_VERIFY_FAILED" in text
-        or isinstance(reason, (urllib3.exceptions.SSLError, socket.gaierror))
-        or ("NameResolutionError" in type(reason).__name__)
-    )
+    if isinstance(reason, urllib3.exceptions.SSLError):
+        return bool(_DISAGREED.search(str(reason)))
+    return isinstance(reason, socket.gaierror) or "NameResolutionError" in type(reason).__name__
 
 
 def _cause(error: BaseException) -> str:

@@ -9,8 +9,10 @@ import http.server
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
@@ -65,6 +67,35 @@ def test_the_client_accepts_it_and_no_other(server: tuple[str, str], tmp_path: P
     other, _own = make(tmp_path, "plain")
     with pytest.raises(Unreachable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
         Client.connect({"host": url, "ca_cert": str(other), "api_key": "x"}).get("/version")
+
+
+def test_tls_that_breaks_off_is_tried_again_and_disagreement_is_not(tmp_path: Path) -> None:
+    """A load balancer whose API server restarts accepts connections and ends them; a server without TLS never will."""
+    ca, own = make(tmp_path, "plain")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own)
+    came: list[float] = []
+
+    class Restarting(http.server.ThreadingHTTPServer):
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            came.append(time.monotonic())
+            if self.server_name == "plain":
+                request.recv(4096)
+                request.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            elif len(came) > 2:
+                with context.wrap_socket(request, server_side=True) as secure:
+                    super().finish_request(secure, client_address)
+
+    with Restarting(("127.0.0.1", 0), Handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        client = Client.connect({"host": f"https://127.0.0.1:{serving.server_address[1]}", "ca_cert": str(ca)})
+        assert client.get("/version") == {}
+        assert len(came) == 3
+        serving.server_name = "plain"
+        with pytest.raises(Unreachable, match=r"(?i)wrong.version"):
+            Client.connect({"host": client.host, "ca_cert": str(ca)}).get("/version")
+        assert len(came) == 4
+        serving.shutdown()
 
 
 def test_python_refuses_them_by_itself(server: tuple[str, str]) -> None:

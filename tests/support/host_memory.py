@@ -21,6 +21,22 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as 
 from support.host_layout import Files, Link
 
 
+class Asked(Files):
+    """Files that keep in ``asked`` what was looked up in them."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self.asked: set[str] = set()
+
+    def get(self, path: str, default: Any = None) -> Any:
+        self.asked.add(path.rstrip("/"))
+        return super().get(path, default)
+
+    def __contains__(self, path: object) -> bool:
+        self.asked.add(str(path).rstrip("/"))
+        return super().__contains__(path)
+
+
 class MemoryTree(host_probe.Tree):
     """The probe's file access, answered from ``Files``. tests/unit/host/test_host_trees.py holds it to the real one."""
 
@@ -33,9 +49,7 @@ class MemoryTree(host_probe.Tree):
         self._folders: set[str] = set()
         self._failed: dict[str, int] = {}
         self.files = files
-        self.seen: set[str] = set()
-        """What the probe asked for."""
-        self.children: dict[str, list[str]] = like.children if like else {"": []}
+        self.children: dict[str, dict[str, None]] = like.children if like else {"": {}}
         for path in () if like else files:
             self._note(path.rstrip("/"))
         for folder in ("proc", "sys"):
@@ -49,24 +63,18 @@ class MemoryTree(host_probe.Tree):
         folder, _, name = path.rpartition("/")
         known = self.children.get(folder)
         if known is not None:
-            known.append(name)
+            known[name] = None
             return
-        self.children[folder] = [name]
+        self.children[folder] = {name: None}
         self._note(folder)
 
     def _readlink(self, path: str) -> str:
-        self.seen.add(path)
         if path in self._errors:
             raise OSError(self._errors[path], os.strerror(self._errors[path]))
         value = self.files.get(path)
         if isinstance(value, Link):
             return str(value)
         raise OSError(errno.EINVAL if self._is_there(path) else errno.ENOENT, "not a link")
-
-    def _path(self, path: str) -> str:
-        real = super()._path(path)
-        self.seen.add(real)
-        return real
 
     def _is_there(self, path: str) -> bool:
         return path in self.files or path in self.children or f"{path}/" in self.files
@@ -80,18 +88,24 @@ class MemoryTree(host_probe.Tree):
             there = self._is_there(real)
             if not there or f"{real}/" not in self.files:
                 self._fail(path, OSError(errno.ENOTDIR if there else errno.ENOENT, "no folder"))
-        found = sorted(set(self.children.get(real, ())))
-        matches = re.compile(pattern).fullmatch
-        found = [name for name in found if not pattern or matches(name)]
+        found = sorted(self.children.get(real, ()))
+        if pattern:
+            found = list(filter(re.compile(pattern).fullmatch, found))
         if len(found) > host_probe.ENTRIES:
             raise host_probe.Unread(f"{path}: more than {host_probe.ENTRIES} entries")
         return found
+
+    def data(self, path: str, limit: int = host_probe.ATTRIBUTE, keep: Callable[[bytes], bytes] | None = None) -> bytes:
+        content = self.files.get(path)
+        # Not a link, nothing below one, and no error of a saved tree: what most files are.
+        if not isinstance(content, bytes) or self._errors:
+            return super().data(path, limit, keep)
+        return keep(content[:limit]) if keep else content[:limit]
 
     def _content(self, path: str, limit: int) -> tuple[str, bytes]:
         real = self._beside(path)
         if isinstance(self.files.get(real), Link):
             real = self._path(path)
-        self.seen.add(real)
         value = self.files.get(real)
         if isinstance(value, bytes):
             return real, value[:limit]
@@ -107,7 +121,6 @@ class MemoryTree(host_probe.Tree):
         return None
 
     def saved(self, name: str) -> Any:
-        self.seen.add(f"{host_probe.SAVED}/{name}.json")
         content = self.files.get(f"{host_probe.SAVED}/{name}.json")
         try:
             return json.loads(content.decode("utf-8", "replace")) if isinstance(content, bytes) else None

@@ -27,7 +27,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = 1
 MAX_FUNCTIONS = 96
@@ -307,27 +307,22 @@ class Tree:
 
     def text(self, path: str) -> str:
         """The value of a kernel attribute, stripped. Unread also if it is incomplete or not text."""
-        content = self.data(path)
-        # The kernel ends every attribute with a newline: without it "16" may have become "1".
-        if not content.endswith(b"\n"):
-            raise Unread(f"{path}: {'empty' if not content else 'half-written'}")
         try:
-            value = content.decode("utf-8").strip()
-        except UnicodeDecodeError:
-            raise Unread(f"{path}: not text") from None
-        if _CONTROL.search(value):
-            raise Unread(f"{path}: not text")
-        return value
+            text: str = converted(self.data(path), str)
+        except ValueError as error:
+            raise Unread(f"{path}: {error}") from None
+        return text
 
     def lines(self, path: str, keep: str, limit: int = CONFIGURATION) -> list[str]:
         """Lines of a file that match ``keep``; nothing else of it is saved."""
-        pattern = re.compile(keep)
+        kept: list[str] = []
 
         def only(content: bytes) -> bytes:
-            text = content.decode("utf-8", "replace")
-            return "".join(f"{line}\n" for line in text.splitlines() if pattern.search(line)).encode()
+            kept.extend(filter(re.compile(keep).search, content.decode("utf-8", "replace").splitlines()))
+            return "".join(f"{line}\n" for line in kept).encode()
 
-        return self.data(path, limit, only).decode("utf-8", "replace").splitlines()
+        self.data(path, limit, only)
+        return kept
 
     def records(self, path: str, keep: Callable[[bytes], bytes]) -> str:
         """The kernel's ring buffer or the tail of a log, filtered in pieces by ``keep``."""
@@ -487,6 +482,26 @@ def _pieces(descriptor: int) -> Iterable[bytes]:
 # Values
 
 
+# Ports, links and counters of a host are alike: of the 1,294 attributes of a simulated H100, 162 differ.
+@functools.lru_cache(maxsize=1024)
+def converted(content: bytes, convert: Callable[[str], Any]) -> Any:
+    """What ``convert`` returns for a kernel attribute, stripped. ValueError if the attribute is incomplete or not text,
+    or if ``convert`` raises one."""
+    # The kernel ends every attribute with a newline: without it "16" may have become "1".
+    if not content.endswith(b"\n"):
+        raise ValueError("half-written" if content else "empty")
+    try:
+        text = content.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError("not text") from None
+    if _CONTROL.search(text):
+        raise ValueError("not text")
+    try:
+        return convert(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r}: {error}") from None
+
+
 def word(text: str) -> str:
     """Returns at most 200 characters of ``text``."""
     return text[:200]
@@ -499,10 +514,12 @@ def number(text: str) -> int:
     return int(text)
 
 
+@functools.lru_cache(maxsize=8)
 def hexadecimal(digits: int) -> Callable[[str], str]:
     """Returns a converter that strips ``0x`` from a number of exactly ``digits`` digits. It raises ValueError for
     other text."""
 
+    @functools.lru_cache(maxsize=256)
     def convert(text: str) -> str:
         found = _HEXADECIMAL.fullmatch(text)
         if not found or len(found.group(1)) != digits:
@@ -550,6 +567,11 @@ def numa(text: str) -> int:
     if text == "-1":
         raise ValueError("the firmware names no NUMA node")
     return number(text)
+
+
+def any_numa(text: str) -> int:
+    """Returns the number of a NUMA node as the kernel prints it, -1 for an unknown node. ValueError for other text."""
+    return -1 if text == "-1" else number(text)
 
 
 def after_number(text: str) -> str:
@@ -808,6 +830,64 @@ def without_serial(config: bytes) -> bytes:
     return config[: offset + 4] + bytes(8) + config[offset + 12 :] if offset else config
 
 
+# The attributes of devices
+
+
+class Attribute(NamedTuple):
+    """A file of a device. ``key``: of its value; ``name``: of the fact; ``at``: its path as the document reports it."""
+
+    key: str
+    name: str
+    file: str
+    convert: Callable[[str], Any]
+    at: str
+
+
+def attributes(group: str, folder: str, *rows: tuple[str, str, Callable[[str], Any]]) -> tuple[Attribute, ...]:
+    """The attributes ``rows`` (key, file, converter) of ``group``, below ``folder`` as the document reports it."""
+    return tuple(
+        Attribute(key, f"{group}.{key}", f"/{file}", convert, f"{folder}/{file}") for key, file, convert in rows
+    )
+
+
+_LINK = (
+    ("speed", "current_link_speed", speed),
+    ("max_speed", "max_link_speed", speed),
+    ("width", "current_link_width", width),
+    ("max_width", "max_link_width", width),
+    ("numa", "numa_node", numa),
+)
+_SRIOV = (("totalvfs", "sriov_totalvfs", number), ("numvfs", "sriov_numvfs", number))
+GPU = attributes("gpus", f"{PCI}/*", *_LINK)
+PF = attributes("functions", f"{PCI}/*", *_LINK, *_SRIOV)
+VF = attributes("functions", f"{PCI}/*", ("numa", "numa_node", numa))
+# Both ends of a link between bridges are one fact.
+_BRIDGE = [row._replace(name="pcie.slow") for row in attributes("pcie", f"{PCI}/*", *_LINK)]
+LINK_END = tuple(row for row in _BRIDGE if row.key in ("max_speed", "max_width"))
+LINK_NOW = tuple(row for row in _BRIDGE if row.key in ("speed", "width"))
+PF_PORT = attributes(
+    "functions",
+    f"{PCI}/*/infiniband/*",
+    ("rate", "ports/1/rate", rate),
+    ("firmware", "fw_ver", word),
+    ("state", "ports/1/state", after_number),
+    ("physical", "ports/1/phys_state", after_number),
+    ("link_layer", "ports/1/link_layer", one_of("Ethernet", "InfiniBand")),
+    ("gid3", "ports/1/gid_attrs/types/3", one_of("RoCE v2", "IB/RoCE v1")),
+    ("gid3_address", "ports/1/gids/3", gid),
+    ("gid3_netdev", "ports/1/gid_attrs/ndevs/3", word),
+)
+VF_PORT = tuple(row for row in PF_PORT if row.key != "firmware")
+BRIDGE_PORT = tuple(row for row in PF_PORT if row.key in ("state", "link_layer"))
+NETDEV = attributes("functions", f"{PCI}/*/net/*", ("mtu", "mtu", number), ("mac", "address", mac))
+COUNTERS = attributes(
+    "counters.ports",
+    f"{PCI}/*/infiniband/*/ports/*",
+    *((name, f"counters/{name}", number) for name in PORT_COUNTERS),
+    *((name, f"hw_counters/{name}", number) for name in HW_COUNTERS),
+)
+
+
 # The document
 
 
@@ -820,6 +900,8 @@ class Probe:
         self._netdevs: dict[str, str] = {}
         self._slots: dict[str, str] = {}
         self._configs: dict[str, bytes] = {}
+        # Bridges between GPUs and the NICs near them.
+        self._between: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
 
     def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
@@ -882,18 +964,20 @@ class Probe:
     def value(self, name: str, path: str, convert: Callable[[str], Any], subject: str = "", at: str = "") -> Any:
         """Returns the text of a file as ``convert`` returns it; None and an entry in ``unread`` if it cannot be read
         or converted. ``at``: the path as the document reports it."""
+        try:
+            value = converted(self.tree.data(path), convert)
+        except Unread as reason:
+            self.note(name, str(reason).replace(path, at or path), subject)
+            return None
+        except (ValueError, ArithmeticError) as error:
+            self.note(name, f"{at or path}: {error}", subject)
+            return None
+        self.at.setdefault(name, at or path)
+        return value
 
-        def ask() -> Any:
-            try:
-                text = self.tree.text(path)
-            except Unread as reason:
-                raise Unread(str(reason).replace(path, at or path)) from None
-            try:
-                return convert(text)
-            except ValueError as error:
-                raise Unread(f"{at or path}: {text[:40]!r}: {error}") from None
-
-        return self.fact(name, path, ask, subject, at)
+    def values(self, table: tuple[Attribute, ...], folder: str, subject: str) -> dict[str, Any]:
+        """{key: value} of the attributes in ``folder``, read in the table's order."""
+        return {key: self.value(name, folder + file, convert, subject, at) for key, name, file, convert, at in table}
 
     def first(self, name: str, paths: Iterable[str], convert: Callable[[str], Any] = word) -> Any:
         """The value of the first file that exists; None and a note as in ``value``."""
@@ -1370,14 +1454,6 @@ class Probe:
             ),
         }
 
-    def _link(self, group: str, address: str) -> dict[str, Any]:
-        return {
-            "speed": self._attribute(group, address, "current_link_speed", speed, "speed"),
-            "max_speed": self._attribute(group, address, "max_link_speed", speed, "max_speed"),
-            "width": self._attribute(group, address, "current_link_width", width, "width"),
-            "max_width": self._attribute(group, address, "max_link_width", width, "max_width"),
-        }
-
     def _gpus(
         self, pci: dict[str, tuple[str, str]] | None, xids: list[dict[str, Any]] | None
     ) -> list[dict[str, Any]] | None:
@@ -1396,8 +1472,7 @@ class Probe:
                     lambda address=address: self._model(address),  # type: ignore[misc]
                     address,
                 )
-            gpu.update(self._link("gpus", address))
-            gpu["numa"] = self._attribute("gpus", address, "numa_node", numa, "numa")
+            gpu.update(self.values(GPU, self._devices[address], address))
             mine = [xid for xid in xids or [] if address.startswith(xid["pci"].rpartition(".")[0])]
             known = xids is not None
             gpu["ecc_errors"] = sum(xid["count"] for xid in mine if xid["code"] in ECC_XIDS) if known else None
@@ -1602,29 +1677,23 @@ class Probe:
         return len([function for function in functions if function["kind"] == "nvswitch"])
 
     def _function(self, address: str, kind: str, of: str | None) -> dict[str, Any]:
-        folder = self._devices[address]
-        pf = kind == "pf"
         if kind == "nvswitch":
             return self._bridge_function(address)
-        out: dict[str, Any] = self._identity("functions", address, MELLANOX)
-        driver = out.pop("driver")
-        out.update(kind=kind, of=of, driver=driver, netdev=self._netdev(folder), hca=None)
+        folder, pf = self._devices[address], kind == "pf"
+        out = {**dict.fromkeys(FUNCTION_KEYS), **self._identity("functions", address, MELLANOX), "kind": kind, "of": of}
+        out["netdev"] = self._netdev(folder)
         hcas = self.listed(f"{folder}/infiniband")
         out["hca"] = hcas[0] if hcas else None
         self._absent(address, out, pf)
-        out.update(self._port(address, f"{folder}/infiniband/{out['hca']}", pf) if hcas else dict.fromkeys(PORT_KEYS))
-        net = f"{folder}/net/{out['netdev']}"
-        for key, name, convert in (("mtu", "mtu", number), ("mac", "address", mac)):
-            out[key] = None
-            if out["netdev"]:
-                out[key] = self.value(f"functions.{key}", f"{net}/{name}", convert, address, f"{PCI}/*/net/*/{name}")
-        out.update(
-            self._link("functions", address) if pf else dict.fromkeys(("speed", "max_speed", "width", "max_width"))
-        )
-        out["numa"] = self._attribute("functions", address, "numa_node", numa, "numa")
-        for key in ("totalvfs", "numvfs"):
-            out[key] = self._attribute("functions", address, f"sriov_{key}", number, key) if pf else None
-        out["admin_mac"] = out["pfc"] = out["trust"] = out["max_read"] = None
+        if hcas:
+            out.update(self.values(PF_PORT if pf else VF_PORT, f"{folder}/infiniband/{hcas[0]}", address))
+            if out["rate"] is None:
+                self.note("functions.lanes", "functions.rate could not be read", address)
+            else:
+                out["rate"], out["lanes"] = out["rate"]
+        if out["netdev"]:
+            out.update(self.values(NETDEV, f"{folder}/net/{out['netdev']}", address))
+        out.update(self.values(PF if pf else VF, folder, address))
         if pf:
             out["max_read"] = self.fact(
                 "functions.max_read", f"{PCI}/*/config", lambda: self._max_read(address), address
@@ -1633,13 +1702,12 @@ class Probe:
 
     def _bridge_function(self, address: str) -> dict[str, Any]:
         """A ConnectX function of an NVSwitch: it carries no traffic, so only its identity and port state are read."""
-        hcas = self.listed(f"{self._devices[address]}/infiniband")
+        folder = self._devices[address]
+        hcas = self.listed(f"{folder}/infiniband")
         known = {**self._identity("functions", address, MELLANOX), "kind": "nvswitch", "hca": hcas[0] if hcas else None}
-        known["numa"] = self._attribute("functions", address, "numa_node", numa, "numa")
-        for key, convert in (("state", after_number), ("link_layer", one_of("Ethernet", "InfiniBand"))):
-            path = f"{self._devices[address]}/infiniband/{known['hca']}/ports/1/{key}"
-            at = f"{PCI}/*/infiniband/*/ports/1/{key}"
-            known[key] = self.value(f"functions.{key}", path, convert, address, at) if hcas else None
+        known.update(self.values(VF, folder, address))
+        if hcas:
+            known.update(self.values(BRIDGE_PORT, f"{folder}/infiniband/{hcas[0]}", address))
         return {**dict.fromkeys(FUNCTION_KEYS), **known}
 
     def _max_read(self, address: str) -> int:
@@ -1698,25 +1766,6 @@ class Probe:
                 for name in keys:
                     if pf or name not in ("firmware", "pfc", "trust"):
                         self.note(f"functions.{name}", why, address)
-
-    def _port(self, address: str, hca: str, pf: bool) -> dict[str, Any]:
-        def read(key: str, name: str, convert: Callable[[str], Any]) -> Any:
-            return self.value(f"functions.{key}", f"{hca}/{name}", convert, address, f"{PCI}/*/infiniband/*/{name}")
-
-        rated = read("rate", "ports/1/rate", rate)
-        if rated is None:
-            self.note("functions.lanes", "functions.rate could not be read", address)
-        return {
-            "firmware": read("firmware", "fw_ver", word) if pf else None,
-            "state": read("state", "ports/1/state", after_number),
-            "physical": read("physical", "ports/1/phys_state", after_number),
-            "rate": rated[0] if rated else None,
-            "lanes": rated[1] if rated else None,
-            "link_layer": read("link_layer", "ports/1/link_layer", one_of("Ethernet", "InfiniBand")),
-            "gid3": read("gid3", "ports/1/gid_attrs/types/3", one_of("RoCE v2", "IB/RoCE v1")),
-            "gid3_address": read("gid3_address", "ports/1/gids/3", gid),
-            "gid3_netdev": read("gid3_netdev", "ports/1/gid_attrs/ndevs/3", word),
-        }
 
     def _admin_macs(self, functions: list[dict[str, Any]]) -> None:
         pfs = {f["pci"]: f for f in functions if f["kind"] == "pf"}
@@ -1779,6 +1828,7 @@ class Probe:
             shared, mine, its = branches(one[1], other[1])
             same_slot = len(one[1]) == len(other[1]) == 1 and one[1][0][:-2] == other[1][0][:-2]
             if shared or same_slot:
+                self._between.update(mine, its)
                 return "PIX" if max(len(mine), len(its)) <= 1 else "PXB"
             return "PHB"
         if gpu["numa"] is not None and nic["numa"] is not None:
@@ -1825,9 +1875,7 @@ class Probe:
             "subsystem": pair("subsystem", "subsystem_vendor", "subsystem_device"),
             "speed": self._attribute("pci", address, "max_link_speed", speed, "speed"),
             "width": self._attribute("pci", address, "max_link_width", width, "width"),
-            "numa": self._attribute(
-                "pci", address, "numa_node", lambda text: -1 if text == "-1" else number(text), "numa"
-            ),
+            "numa": self._attribute("pci", address, "numa_node", any_numa, "numa"),
         }
 
     def _pcie(self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -1852,19 +1900,18 @@ class Probe:
         return {"links": len(links), "slow": slow}
 
     def _bridge_link(self, upper: str, lower: str) -> dict[str, Any]:
-        def read(address: str, name: str, convert: Callable[[str], Any]) -> Any:
-            path = f"{PCI}/{address}/{name}"
-            return self.value("pcie.slow", path, convert, address, f"{PCI}/*/{name}")
+        def read(table: tuple[Attribute, ...], address: str) -> dict[str, Any]:
+            return self.values(table, self._devices.get(address) or f"{PCI}/{address}", address)
 
-        ends = [(read(end, "max_link_speed", speed), read(end, "max_link_width", width)) for end in (upper, lower)]
-        speeds, widths = zip(*ends)
+        above, below, now = read(LINK_END, upper), read(LINK_END, lower), read(LINK_NOW, lower)
+        best = {key: None if None in (above[key], below[key]) else min(above[key], below[key]) for key in below}
         return {
             "pci": lower,
             "upper": upper,
-            "speed": read(lower, "current_link_speed", speed),
-            "max_speed": None if None in speeds else min(speeds),
-            "width": read(lower, "current_link_width", width),
-            "max_width": None if None in widths else min(widths),
+            "speed": now["speed"],
+            "max_speed": best["max_speed"],
+            "width": now["width"],
+            "max_width": best["max_width"],
         }
 
     def _other_nics(self, pci: dict[str, tuple[str, str]] | None) -> list[dict[str, Any]] | None:
@@ -2221,18 +2268,10 @@ class Probe:
     ) -> list[str]:
         if gpus is None or functions is None:
             raise Unread("gpus or functions are not known")
-        between: set[str] = set()
-        for gpu in gpus:
-            for pf in pfs:
-                if pf["gpu_distance"].get(gpu["pci"]) in ("PIX", "PXB"):
-                    one, other = way(self._devices[gpu["pci"]]), way(self._devices[pf["pci"]])
-                    if one and other:
-                        _shared, mine, its = branches(one[1], other[1])
-                        between.update(mine, its)
-                elif pf["gpu_distance"].get(gpu["pci"]) is None:
-                    raise Unread("functions.gpu_distance is not known")
+        if any(None in pf["gpu_distance"].values() for pf in pfs):
+            raise Unread("functions.gpu_distance is not known")
         redirecting = []
-        for address in sorted(between):
+        for address in sorted(self._between):
             config = self._config(address)
             try:
                 offset = extended_capability(config, 0x000D)
@@ -2296,15 +2335,7 @@ class Probe:
             base = f"{self._devices[function['pci']]}/infiniband/{function['hca']}/ports"
             for port in self.listed(base, r"\d{1,3}"):
                 entry: dict[str, Any] = {"hca": function["hca"], "port": int(port)}
-                for folder, names in (("counters", PORT_COUNTERS), ("hw_counters", HW_COUNTERS)):
-                    for name in names:
-                        entry[name] = self.value(
-                            f"counters.ports.{name}",
-                            f"{base}/{port}/{folder}/{name}",
-                            number,
-                            function["hca"],
-                            f"{PCI}/*/infiniband/*/ports/*/{folder}/{name}",
-                        )
+                entry.update(self.values(COUNTERS, f"{base}/{port}", function["hca"]))
                 entry.update(self._statistics(statistics, function))
                 entry["delta"] = None
                 ports.append(entry)

@@ -183,12 +183,12 @@ def real_tree() -> Files:
 
 def of_gpus(files: Files) -> set[str]:
     """What the probe reads of the GPUs, their driver and the bus that they are on; collect keeps nothing else."""
-    memory = host_memory.MemoryTree(files)
-    probe.Probe(memory).document()
+    asked = host_memory.Asked(files)
+    host_memory.probe(asked)
     gpus = [pci for pci in pcis(files) if text(files, f"{resolved(files, f'{DEVICES}/{pci}')}/class") == "0x030200"]
     mine = [f"{DEVICES}/{pci}" for pci in gpus] + [resolved(files, f"{DEVICES}/{pci}") for pci in gpus]
     mine += [f"proc/driver/nvidia/gpus/{pci}" for pci in gpus] + ["proc/driver/nvidia/version", "sys/module/nvidia"]
-    return {path for path in memory.seen & set(files) if any(f"{path}/".startswith(f"{at}/") for at in mine)}
+    return {path for path in asked.asked & set(files) if any(f"{path}/".startswith(f"{at}/") for at in mine)}
 
 
 def pcis(files: Files) -> list[str]:
@@ -271,9 +271,9 @@ UNREAD = (
 @every_kind
 def test_writes_only_what_is_read(host: Host) -> None:
     files = host_trees.tree(host)
-    memory = host_memory.MemoryTree(files)
-    probe.Probe(memory).document()
-    stray = [path for path in files if path.rstrip("/") not in memory.seen]
+    asked = host_memory.Asked(files)
+    host_memory.probe(asked)
+    stray = [path for path in files if path.rstrip("/") not in asked.asked]
     assert [path for path in stray if not any(fnmatch.fnmatch(path.rstrip("/"), known) for known in UNREAD)] == []
 
 

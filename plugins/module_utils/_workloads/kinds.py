@@ -84,12 +84,12 @@ class Template:
 
     @property
     def annotations(self) -> Json:
-        """The pod's annotations."""
+        """What a pod of this template is annotated with; {} without annotations."""
         return mapping(mapping(self.body.get("metadata")).get("annotations"))
 
     @property
     def labels(self) -> Json:
-        """The pod's labels."""
+        """What a pod of this template is labelled with; {} without labels."""
         return mapping(mapping(self.body.get("metadata")).get("labels"))
 
     def at(self, path: str) -> str:

@@ -29,6 +29,8 @@ class ActionModule(RdmaAction):
         InputError if the run folder has no stage's record."""
         folder = Path(args["dir"])
         run_dir = folder / "run"
+        if not args["again"]:
+            run.close_stages(run_dir)
         stages, damaged = folders.documents(run_dir, "stage-*.json")
         if not stages:
             raise InputError(f"{run_dir} has no record of a stage, so there is nothing to report.")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import datetime
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-
-
-def _now() -> float:
-    return datetime.datetime.now(datetime.timezone.utc).timestamp()
 
 
 class ActionModule(RdmaAction):
@@ -32,9 +28,11 @@ class ActionModule(RdmaAction):
             raise InputError(f"gpuops.rdma.stage state={args['state']} needs name.")
         if args["state"] == "started":
             return self._start(run_dir, args)
-        return self._end(run_dir, args)
+        status = "ok" if args["state"] == "finished" else "failed"
+        return {"seconds": run.end_stage(_path(run_dir, args["name"], 0), status, args["error"], args["task"])}
 
     def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
+        run.close_stages(run_dir)
         stages = [run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
         # A stage that is still "running" belongs to a killed run.
         # A skipped stage blocks those that need it, as a failed one does.
@@ -49,26 +47,12 @@ class ActionModule(RdmaAction):
             "error": f"not run: stage {blocker} {stops[0]['status']}" if blocker else "",
             "task": "",
             "requests": 0,
-            "started": _now(),
+            "started": time.time(),
+            "open": run.process() if args["until_next"] else 0,
             "journal": run.journal_size(run_dir),
         }
         run.write(_path(run_dir, args["name"], len(stages)), record)
         return {"run": not blocker, "blocker": blocker}
-
-    def _end(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
-        path = _path(run_dir, args["name"], 0)
-        record = run.read(path)
-        entries = run.journal_since(run_dir, record["journal"])
-        record.update(
-            status="ok" if args["state"] == "finished" else "failed",
-            seconds=round(_now() - record["started"], 1),
-            changed=any(entry["changed"] for entry in entries),
-            requests=sum(entry["requests"] for entry in entries),
-            error=args["error"],
-            task=args["task"],
-        )
-        run.write(path, record)
-        return {"seconds": record["seconds"]}
 
 
 def _path(run_dir: Path, name: str, number: int) -> Path:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,35 @@ def journal_since(run_dir: Path, size: int) -> list[Json]:
     with place.open("rb") as lines:
         lines.seek(size)
         return [json.loads(line) for line in lines if line.strip()]
+
+
+def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float:
+    """Completes the record of a stage with what the journal has of it; returns its seconds. ``task``: the failed one.
+    Raises InputError without a record."""
+    record = read(path)
+    entries = journal_since(path.parent, record["journal"])
+    record.update(
+        status=status,
+        seconds=round(time.time() - record["started"], 1),
+        changed=any(entry["changed"] for entry in entries),
+        requests=sum(entry["requests"] for entry in entries),
+        error=error,
+        task=task,
+    )
+    write(path, record)
+    return float(record["seconds"])
+
+
+def process() -> int:
+    """The process id of ansible-playbook, whose workers call this."""
+    return os.getppid()
+
+
+def close_stages(run_dir: Path) -> None:
+    """Ends the stage that lasts until the next one or the report: had it failed, its record would say so. That of a
+    killed run stays as it is."""
+    for path in sorted(run_dir.glob("stage-*.json")):
+        with contextlib.suppress(InputError):  # the report names a damaged document
+            record = read(path)
+            if record["status"] == "running" and record.get("open") == process():
+                end_stage(path, "ok")

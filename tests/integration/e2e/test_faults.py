@@ -160,7 +160,6 @@ def test_wrong_input_is_one_message(cluster: Any) -> None:
     wrong = {"rdma_shape": "BM.GPU.H1000.8", "rdma_nodes": "10.9.9.9"}
     for inputs, words in (
         (wrong, ["BM.GPU.H100.8", "10.9.9.9"]),
-        ({"rdma_mode": "both"}, ["sriov"]),
         ({"rdma_profile": "next"}, ["guide-2024"]),
         ({}, ["untainted node without GPUs"]),
     ):
@@ -169,6 +168,9 @@ def test_wrong_input_is_one_message(cluster: Any) -> None:
         told = played.report["reason"] + " ".join(stage["error"] for stage in played.report["stages"])
         assert [word for word in words if word not in told] == [], inputs
         assert played.verdict in ("fail", "incomplete")
+    refused = here.play(report="refused", rdma_mode="both")
+    assert refused.code != 0 and not refused.report
+    assert 'rdma_mode = "both" (set by -e or a survey) must be one of sriov, shared, host' in refused.output
 
 
 @pytest.mark.e2e

@@ -73,18 +73,46 @@ def test_a_result_stops_counting_when_something_is_changed_after_it(
     assert ("stale" in json.loads((folder / "nccl-h100-8.json").read_text())) is stale, "also in later runs"
 
 
-def start(folder: Path, name: str, *needs: str) -> bool:
+def act(folder: Path, state: str, name: str, **args: Any) -> dict[str, Any]:
     action = stage.ActionModule.__new__(stage.ActionModule)
-    return bool(action._start(folder, {"name": name, "needs": list(needs)})["run"])
+    given = {key: option.get("default") for key, option in SPEC.items()}
+    return action.act({**given, "state": state, "name": name, "run_dir": str(folder), **args})
+
+
+def start(folder: Path, name: str, *needs: str, until_next: bool = False) -> bool:
+    return bool(act(folder, "started", name, needs=list(needs), until_next=until_next)["run"])
+
+
+def states(folder: Path) -> list[str]:
+    return [json.loads(path.read_text())["status"] for path in sorted(folder.glob("stage-*.json"))]
 
 
 def test_a_failed_stage_stops_those_that_need_it(tmp_path: Path) -> None:
     assert start(tmp_path, "plan")
     assert start(tmp_path, "preflight")
-    action = stage.ActionModule.__new__(stage.ActionModule)
-    action._end(tmp_path, {"name": "preflight", "state": "failed", "error": "x", "task": "y"})
+    act(tmp_path, "failed", "preflight", error="x", task="y")
     assert not start(tmp_path, "gpu_operator")
     assert not start(tmp_path, "sriov", "gpu_operator"), "what was skipped is missing too"
     assert start(tmp_path, "nodes", "plan"), "verify.yml looks at everything all the same"
-    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("stage-*.json"))]
-    assert [item["status"] for item in records] == ["running", "failed", "skipped", "skipped", "running"]
+    assert states(tmp_path) == ["running", "failed", "skipped", "skipped", "running"]
+
+
+def test_a_stage_lasts_until_the_next_unless_it_failed_or_its_run_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(tmp_path, "plan", until_next=True)
+    base_run.journal(str(tmp_path / "plan.json"), {"task": "plan", "changed": True, "requests": 4})
+    start(tmp_path, "mine")
+    start(tmp_path, "preflight", until_next=True)
+    act(tmp_path, "failed", "preflight", error="x", task="y")
+    start(tmp_path, "nodes", "plan", until_next=True)
+    assert states(tmp_path) == ["ok", "running", "failed", "running"], "a stage with an end of its own has not ended"
+    made = json.loads((tmp_path / "stage-00-plan.json").read_text())
+    assert (made["changed"], made["requests"], made["error"]) == (True, 4, "")
+
+    monkeypatch.setattr(base_run, "process", lambda: -1)
+    base_run.close_stages(tmp_path)
+    assert states(tmp_path)[-1] == "running", "another run of ansible-playbook knows nothing of how it ended"
+    monkeypatch.undo()
+    base_run.close_stages(tmp_path)
+    assert states(tmp_path) == ["ok", "running", "failed", "ok"]

@@ -15,7 +15,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
-_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object"}
+_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 class _Misfit(Exception):
@@ -130,7 +137,7 @@ def _any_of(readers: list[_Reader], value: Any) -> Any:
 def _scalar(kind: Any, value: Any) -> Any:
     if value.__class__ is kind or (kind is float and value.__class__ is int):  # True is no integer here
         return value
-    raise _Misfit(f"{_shown(value)} is not null") if kind is type(None) else _wrong(value, kind)
+    raise _wrong(value, kind)
 
 
 def _choice(kind: Any, value: Any) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median, stdev
 from typing import Optional
 
@@ -47,6 +47,8 @@ _T3_SPREAD = 1.134
 """1.4826 MAD of Student's t with three degrees of freedom."""
 _MEDIANS = 1.57
 """Variance of a median of normal values, in units of that of their mean."""
+_MADS = 1.17
+"""Standard deviation of the MAD of normal values, in units of itself and of one over the root of their number."""
 _ODD = 3.0
 """Standard errors of a block's median beyond which what it differs is no chance, however alike the others are."""
 ENOUGH_PAIRS = 5
@@ -61,6 +63,8 @@ class Norm:
     spread: float
     heavy: bool = False
     """Whether runs are further above the median than normal noise has them in one of twenty scans."""
+    runs: int = 0
+    """How many runs say so; 0: it is not known."""
 
     @property
     def loss(self) -> float:
@@ -79,6 +83,15 @@ class Norm:
         unit = 3 * (self.spread / _T3_SPREAD) ** 2
         return 2 * math.log((1 + lost**2 / unit) / (1 + min(0.0, lost - self.loss) ** 2 / unit))
 
+    @property
+    def off(self) -> Norm:
+        """The norm with its median and its spread, which are estimates, a standard error off in favour of slow runs."""
+        if not self.runs:
+            return self
+        error = 1 / math.sqrt(self.runs)
+        middle = self.middle * (1 - math.sqrt(_MEDIANS) * error * self.spread)
+        return replace(self, middle=middle, spread=self.spread * (1 + _MADS * error))
+
 
 @dataclass(frozen=True)
 class Run:
@@ -91,6 +104,8 @@ class Run:
     weight: float
     clear: bool = False
     """Whether it is slow beyond noise on its own."""
+    least: Optional[Run] = None
+    """The same run by a norm that is a standard error off."""
 
     @classmethod
     def of(cls, result: Json, ends: Iterable[str], lost: Optional[float], weight: float, most: float) -> Run:
@@ -115,7 +130,7 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
     middle = median(near)
     own = _spread(near, middle, spread)
     most = 1 + NormalDist().inv_cdf(1 - 0.05 / len(near)) * own
-    return Norm(middle, own, max(near) > middle * most)
+    return Norm(middle, own, max(near) > middle * most, len(near))
 
 
 def middle_of(speeds: Sequence[float], spread: Optional[float]) -> Norm:
@@ -301,6 +316,12 @@ class Accused:
         sure = score.constant if min(one.constant for one in left) > self.enough / 2 else 0.0
         in_some = len(score.clear) > 2 and min(one.flaky for one in left) > self.enough / 2
         return max(sure, score.flaky) if in_some else sure
+
+    def barely(self, name: str) -> bool:
+        """Whether a convicted node is not, by a norm that is a standard error off: the error is common to all its runs
+        and does not average out."""
+        score = Score([run.least or run for run in self.convicted[name].runs])
+        return self._sure(name, score) <= self.enough
 
     def _good_with_others(self, end: str, name: str) -> bool:
         if end not in self.scores:

@@ -28,8 +28,6 @@ LINK_RUNS = stats.ENOUGH
 0.002."""
 ALONE_ROUNDS = 3
 """Rounds in which a node is slow alone before it is convicted: what slows a block for a while slows two of them."""
-BARELY = 1.0
-"""Sum of weights beyond what convicts up to which a node is tested once more."""
 CROWD = 0.6
 """Share of a block's runs under load that are slow when the block is."""
 
@@ -184,29 +182,37 @@ class View:
         """(round, node) -> runs of the node with others in that round."""
         return Counter((self.at[item["id"]], name) for item in self.of("single", "pair") for name in item["nodes"])
 
-    def _weight(self, item: Json) -> tuple[Optional[float], Optional[float]]:
-        """(share lost, unlimited weight) of a single or pair run; (None, None) when it is no evidence."""
+    def _weight(self, item: Json) -> tuple[Optional[float], Optional[float], Optional[float]]:
+        """(share lost, unlimited weight, the same by a norm that is a standard error off) of a single or pair run; None
+        when it is no evidence."""
         if item["verdict"] == UNKNOWN:
-            return None, None
+            return None, None, None
         kind = "single" if item["kind"] == "single" else "near" if self._is_near(item) else "far"
         norm = self.norms.get(kind)
         if item["verdict"] == FAILED:
-            return None, math.inf
+            return None, math.inf, math.inf
         if item.get("busbw") is None or norm is None:
-            return None, math.inf if _bad(item) else -math.inf
+            weight = math.inf if _bad(item) else -math.inf
+            return None, weight, weight
         shift = 0.0
         if item["kind"] in self._common:
             at = [self._placed(item, block) for block in {self.blocks[name] for name in item["nodes"]}]
             shift = sum(one for one, _spread in at) / len(at)
             if kind != "far":
                 norm = replace(norm, spread=at[0][1])
-        lost = 1 - item["busbw"] / (norm.middle * (1 + shift))
-        return lost, norm.weight(lost)
+        off = norm.off
+        lost, least = (1 - item["busbw"] / (one.middle * (1 + shift)) for one in (norm, off))
+        return lost, norm.weight(lost), off.weight(least)
 
     def _runs(self, items: Iterable[Json]) -> list[Run]:
         weighed = [(item, *self._weight(item)) for item in items]
-        most = stats.limit_of([(item, weight) for item, _lost, weight in weighed])
-        return [Run.of(item, item["nodes"], lost, weight, most) for item, lost, weight in weighed if weight is not None]
+        most = stats.limit_of([(item, weight) for item, _lost, weight, _least in weighed])
+        found = []
+        for item, lost, weight, least in weighed:
+            if weight is not None and least is not None:
+                off = Run.of(item, item["nodes"], lost, least, most)
+                found.append(replace(Run.of(item, item["nodes"], lost, weight, most), least=off))
+        return found
 
     # ---- nodes
 
@@ -261,12 +267,8 @@ class View:
 
     @cached_property
     def barely(self) -> list[str]:
-        """Convicted nodes that later runs of others, which move the median, may clear again."""
-        return [
-            name
-            for name, score in self.pairs.convicted.items()
-            if self.enough < score.constant < self.enough + BARELY and name not in self.dead
-        ]
+        """Convicted nodes that a norm a little off, or later runs of others, which move the median, may clear again."""
+        return [name for name in self.pairs.convicted if self.pairs.barely(name) and name not in self.dead]
 
     def suspicion(self, name: str) -> float:
         """Sum of weights of a node's pair runs; 0 without any."""
@@ -449,7 +451,8 @@ class View:
         ]
         least = min((_loss(scores[rail].slow) for rail in bad), default=0.0) / 2
         turned = [score for score in scores.values() if score.clear and any(run.weight < 0 for run in score.runs)]
-        if sum(_loss(score.clear) > least for score in turned) > 1:
+        many = sum(1 for score in scores.values() if score.clear) > stats.FLAKY / 2 * len(scores)
+        if sum(_loss(score.clear) > least for score in turned) > (0 if many else 1):
             return []  # rails that are as slow and good in other runs: the node is, in some of its runs
         return sorted(bad)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,9 @@ def test_noise_below_the_threshold_across_most_blocks_is_no_fabric_that_is_slow_
     ("quick", 760375155, 0.04, "four slow runs of its block were the block's fault"),
     ("normal", 1046, 0.04, "six slow runs with a good node were the link's fault"),
     ("thorough", 760375128, 0.02, "so were eight, beside a slow one with another node"),
+    ("quick", 568231091, 0.04, "noise of five runs, and a spread found 12 % too small, named a node in another block"),
+    ("normal", 568231114, 0.04, "so did noise of nine runs, a median 1 % too high and a spread 15 % too small"),
+    ("thorough", 568231014, 0.01, "seven rails were slow at first, then six again and one not: these six were named"),
 ])  # fmt: skip
 def test_an_intermittent_node_costs_no_other_its_name(depth: str, seed: int, noise: float, why: str) -> None:
     cluster = Cluster(10, 20, seed, noise)
@@ -143,6 +147,59 @@ def test_what_one_partner_saw_names_nobody() -> None:
     for others, named in (([], []), ([("c", 1.0)], []), ([("c", 5.7)], []), ([("c", 5.7), ("d", 5.7)], ["a"])):
         runs = [*good, *[pair_run("a", "b", 5.7)] * 5, *(pair_run("a", name, weight) for name, weight in others)]
         assert list(stats.Accused(runs, stats.enough(200)).convicted) == named, others
+
+
+def accused(norm: stats.Norm, losses: list[float]) -> stats.Accused:
+    """Of runs of node a with good partners."""
+    runs = [pair_run(name, f"{name}2", -6.0) for name in "bcdefgh"]
+    for partner, lost in zip("bcdefgh", losses):
+        both = [stats.Run.of({}, ("a", partner), lost, one.weight(lost), 4.0) for one in (norm, norm.off)]
+        runs.append(replace(both[0], least=both[1]))
+    return stats.Accused(runs, stats.enough(200))
+
+
+@pytest.mark.parametrize(("losses", "runs", "barely"), [
+    ([0.09] * 5, 100, True),
+    ([0.09] * 5, 10_000, False),
+    ([0.12] * 5, 100, False),
+    ([0.40] * 4, 100, False),
+    ([0.40] * 4, 10, False),
+])  # fmt: skip
+def test_a_conviction_that_an_error_of_the_norm_would_undo_is_tested_again(
+    losses: list[float], runs: int, barely: bool
+) -> None:
+    """All runs of a node are compared with the same median and spread: their error does not average out."""
+    found = accused(stats.Norm(380.0, 0.035, runs=runs), losses)
+    assert list(found.convicted) == ["a"] and found.barely("a") == barely
+
+
+def test_the_norm_knows_how_many_runs_it_stands_on() -> None:
+    items = [{"busbw": 380.0 + i % 21 - 10, "verdict": "ok", "threshold": 360.0} for i in range(100)]
+    few, many = stats.norm_of(items[:25]), stats.norm_of(items)
+    assert few and many and (few.runs, many.runs) == (25, 100)
+    assert few.middle > few.off.middle and few.off.spread / few.spread == pytest.approx(1 + 1.17 / 5)
+    assert many.off.middle > few.off.middle and many.off.spread / many.spread == pytest.approx(1 + 1.17 / 10)
+    assert stats.Norm(380.0, 0.02).off == stats.Norm(380.0, 0.02)
+
+
+@pytest.mark.parametrize(("slow", "named"), [
+    ((5,), {("rail", 5)}),
+    ((2, 5), {("rail", 2), ("rail", 5)}),
+    ((0, 2, 5, 8, 11), {("node", None)}),
+])  # fmt: skip
+def test_one_rail_that_is_good_again_is_forgiven_beside_few_slow_ones(
+    slow: tuple[int, ...], named: set[tuple[str, int | None]]
+) -> None:
+    """An intermittent node has two in five of its rails slow at first, and by luck the same ones again."""
+    cluster = Cluster(5, 20, 20261, 0.01)
+    cluster.faults.rails = {("n0017", rail): 0.5 for rail in (*slow, 14)}
+    scan, state = Scan(cluster.nodes, cluster.blocks, "", Limits(), scan_cluster.RAILS), begin()
+    while (now := scan.next_round(state)) is not None:
+        state = scan_cluster.nccl_scan.record(state, cluster.answer(now))
+        if any(trial.kind == "rail" for trial in now.trials):
+            cluster.faults.rails.pop(("n0017", 14), None)
+    found = scan.conclude(state).convicted
+    assert {item.node for item in found} == {"n0017"} and {(item.cause, item.rail) for item in found} == named, found
 
 
 def test_controls_are_good_and_run_beside_what_is_in_doubt() -> None:

@@ -159,7 +159,7 @@ ee-check: setup ## site.yml from the artefact, through ansible-runner, in an emp
 	@$(PYTHON) tools/ee_check
 
 test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; site, EE from nothing
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q -n 2 --maxschedchunk 1 --durations=20
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q -n 2 --dist loadgroup --durations=20
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/oci -q -n 2 --dist loadfile
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site

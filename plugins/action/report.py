@@ -56,9 +56,8 @@ class ActionModule(RdmaAction):
             previous=folders.previous(folder, again=args["again"]),
         )
         self._write(folder, report)
-        for line in build.text(report):
+        for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
-        self.progress(f"report: {folder / 'report.html'}")
         result: dict[str, Any] = {
             "verdict": report["verdict"],
             "reason": report["reason"],
@@ -115,13 +114,12 @@ class ActionModule(RdmaAction):
         ], []
 
     def _versions(self, plan: Plan) -> Json:
-        releases = {name: release.version for name, release in plan.releases.items()}
         return {
             "collection": files.version(),
             "ansible_core": ansible_version,
             "python": platform.python_version(),
             "kubernetes": plan.server_version,
-            **releases,
+            **{name: release.version for name, release in plan.releases.items()},
         }
 
     def _installed(self, plan: Plan) -> Json:

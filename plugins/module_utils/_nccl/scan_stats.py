@@ -341,15 +341,17 @@ def _partners(name: str, runs: Iterable[Run]) -> set[str]:
     return {end for run in runs for end in run.ends if end != name}
 
 
-def limit_of(results: Sequence[tuple[Json, Optional[float]]]) -> float:
-    """Largest weight of one slow run: by how seldom a run is slow whose nodes are good in other runs."""
+def limits_of(results: Sequence[tuple[Json, Optional[float]]]) -> tuple[float, float]:
+    """Largest weight of one slow run: by how seldom a run is slow whose nodes are good in other runs; and the same when
+    that count is a standard error too small."""
     good: set[str] = set()
     for item, weight in results:
         if weight is not None and weight < CLEARED:
             good.update(item["nodes"])
     slow = {tuple(item["nodes"]) for item, weight in results if weight is not None and weight > WATCHED}
-    odd = sum(1 for nodes in slow if good.issuperset(nodes))
-    return math.log((len(results) + 100) / (1 + odd))
+    odd = 1 + sum(1 for nodes in slow if good.issuperset(nodes))
+    known = len(results) + 100
+    return math.log(known / odd), math.log(known / (odd + math.sqrt(odd)))
 
 
 def trimmed(values: Sequence[float]) -> float:

@@ -206,11 +206,11 @@ class View:
 
     def _runs(self, items: Iterable[Json]) -> list[Run]:
         weighed = [(item, *self._weight(item)) for item in items]
-        most = stats.limit_of([(item, weight) for item, _lost, weight, _least in weighed])
+        most, fewer = stats.limits_of([(item, weight) for item, _lost, weight, _least in weighed])
         found = []
         for item, lost, weight, least in weighed:
             if weight is not None and least is not None:
-                off = Run.of(item, item["nodes"], lost, least, most)
+                off = Run.of(item, item["nodes"], lost, least, fewer)
                 found.append(replace(Run.of(item, item["nodes"], lost, weight, most), least=off))
         return found
 

@@ -24,12 +24,8 @@ TEMPLATES = ROOT / "playbooks" / "vars" / "awx" / "templates.yml"
 UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
 Json = dict[str, Any]
 
-# Of inputs that no role takes.
+# Known by the files that are there.
 CHOICES = {
-    "rdma_oci_policies": ["check", "write", "skip"],
-    "rdma_lint_fail_when": ["error", "warning", "never"],
-    "rdma_prove_fail_when": ["fail", "unknown", "never"],
-    "rdma_compare_fail_when": ["never", "slower", "worse"],
     "rdma_profile": sorted(path.stem for path in (ROOT / "files" / "profiles").glob("[!k]*.yml")),
 }
 # Texts that open something, such as a pre-authenticated request.

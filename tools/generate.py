@@ -188,7 +188,10 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
 INPUTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
     stem: (
         one["title"],
-        {name: (row["type"], row.get("default", ""), row["text"]) for name, row in one["inputs"].items()},
+        {
+            name: (row.get("type") or input_meanings.kind(name), row.get("default", ""), row["text"])
+            for name, row in one["inputs"].items()
+        },
     )
     for stem, one in input_table.DATA["playbooks"].items()
 }

@@ -67,6 +67,11 @@ def names() -> dict[str, str]:
     return {**found, **{role: name for name, role in ALIASES.items()}}
 
 
+def kind(name: str) -> str:
+    """The type or the choices of an input whose mapping is more than a default."""
+    return options.kind(options.variables()[ALIASES[name]])
+
+
 def described(variable: str) -> Any:
     """The description of a role's variable, which mentions inputs where it mentions variables."""
     return options.renamed(options.variables()[variable]["description"], names())

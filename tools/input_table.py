@@ -61,11 +61,9 @@ def spec(kind: str, name: str) -> options.Json:
 
 def merged(found: Sequence[options.Json]) -> options.Json:
     """The argument spec of an input from those of the variables that it becomes: what one of them takes, it takes."""
-    kinds = {(one["type"], one.get("elements")) for one in found}
-    if len(kinds) > 1:
-        return {"type": "raw"}
-    made = {key: found[0][key] for key in ("type", "elements") if key in found[0]}
-    if all("choices" in one for one in found):
+    alike = len({(one["type"], one.get("elements")) for one in found}) == 1
+    made = {key: found[0][key] for key in ("type", "elements") if key in found[0]} if alike else {"type": "raw"}
+    if alike and all("choices" in one for one in found):
         made["choices"] = list(dict.fromkeys(choice for one in found for choice in one["choices"]))
     return {**made, **({"no_log": True} if any(one.get("no_log") for one in found) else {})}
 

@@ -135,7 +135,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_image_pull_secrets": {"type": "list", "elements": "str"},
     "rdma_image_registry": {"type": "str"},
     "rdma_images": {"type": "dict"},
-    "rdma_install": {"type": "str", "choices": ["helm", "olm", "oke_addon", "existing"]},
+    "rdma_install": {"type": "str", "choices": ["helm", "existing", "olm", "oke_addon"]},
     "rdma_interface": {"type": "str"},
     "rdma_ip_pool_block": {"type": "int"},
     "rdma_ip_pool_name": {"type": "str"},

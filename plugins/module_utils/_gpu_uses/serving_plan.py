@@ -132,6 +132,13 @@ def fitting(found: Serving, members: Iterable[Member]) -> list[Member]:
     return [one for one in members if one.facts.allocatable.get(found.gpu_resource, 0) >= found.gpus]
 
 
+def returning(found: Serving, member: Member, plugin: Optional[Status]) -> bool:
+    """Whether the node will offer such GPUs again by itself: its device plugin is starting, or has left and not yet
+    registered again while the kubelet still counts its GPUs, which it does for five minutes."""
+    offers, had = (counts.get(found.gpu_resource, 0) for counts in (member.facts.allocatable, member.facts.capacity))
+    return (plugin is not None and not plugin.ready) or (not offers and had >= found.gpus)
+
+
 def resolve(
     found: Serving,
     model: Model,

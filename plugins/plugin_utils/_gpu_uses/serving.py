@@ -63,18 +63,18 @@ class ModelServing(Use[Wanted]):
         return serving_plan.resolve(found, model, members, configs.families(), args["memory_gb"], modes)
 
     def _offering(self, found: Serving, members: list[Member]) -> list[Member]:
-        """The nodes as they are once enough of them offer the GPUs. One whose device plugin is starting, as after a
-        change of the ClusterPolicy, offers none until it runs: only such nodes are waited for."""
-        live, names, starting = members, [one.name for one in members], set[str]()
-        enough = {"nodes": Status(READY)}
+        """The nodes as they are once enough of them offer the GPUs. One whose device plugin is being replaced, as after
+        a change of the ClusterPolicy, offers none until the new one has registered: only such nodes are waited for."""
+        live, names, awaited = members, [one.name for one in members], set[str]()
+        enough, absent = {"nodes": Status(READY)}, readiness.pod(None)
 
         def read() -> dict[str, Status]:
             nonlocal live
             live = gpu_nodes.members(self.client, names, "")
             plugins = gpu_nodes.plugins(self.client)
-            starting.update(name for name in names if name in plugins and not plugins[name].ready)
-            states = {one.name: sharing_plan.restored(one, plugins.get(one.name, readiness.pod(None))) for one in live}
-            late = {f"nodes/{name}": states[name] for name in starting}
+            awaited.update(one.name for one in live if serving_plan.returning(found, one, plugins.get(one.name)))
+            states = {one.name: sharing_plan.restored(one, plugins.get(one.name, absent)) for one in live}
+            late = {f"nodes/{name}": states[name] for name in awaited}
             return enough if not late or len(serving_plan.fitting(found, live)) >= found.nodes else late
 
         remedy = f"See the pods of DaemonSet {gpu_nodes.PLUGIN}, or select other nodes."

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as _serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving_plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.serving import Evidence, Serving
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, parse
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.serving import ModelServing
 from support.crd_schema import faults
 from support.fake_api import Api, Task
@@ -313,3 +317,26 @@ def test_a_living_serverless_service_of_that_name_is_refused(live: Any, mode: st
 )
 def test_one_that_is_not_serverless_is_taken_over_or_made(live: Any) -> None:
     _serving.refuse_serverless(TWO, live)
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "capacity", "plugin", "awaited"),
+    [
+        (8, 8, READY, False),
+        (0, 8, "", True),  # the old pod is gone, the new one not there yet
+        (0, 8, WAITING, True),
+        (0, 8, READY, True),  # it runs and has not registered yet
+        (0, 0, WAITING, True),
+        (0, 0, READY, False),
+        (0, 0, "", False),
+        (7, 8, READY, False),  # a GPU is lost: it does not come back by itself
+    ],
+)
+def test_a_node_is_waited_for_while_its_device_plugin_is_replaced(
+    allocatable: int, capacity: int, plugin: str, awaited: bool
+) -> None:
+    facts = NodeFacts(
+        "node", "", True, allocatable={"nvidia.com/gpu": allocatable}, capacity={"nvidia.com/gpu": capacity}
+    )
+    member = Member(facts, Shape("", "described"), {}, {}, [], "")
+    assert serving_plan.returning(TWO, member, Status(plugin) if plugin else None) is awaited

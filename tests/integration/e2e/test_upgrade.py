@@ -194,7 +194,8 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         cordoned = here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").split()
         assert cordoned == [f"node/{here.nodes()[1]}"]
         rest = KILLS - count - 1
-        assert kills(here, lambda helm: dice.randint(1, 2) * (5 if helm else 1), rest, **without_pair) == rest
+        # Some 18 writes are left: steps of two would be too few kills where those before were few.
+        assert kills(here, lambda helm: 5 if helm else 1, rest, **without_pair) == rest
         resumed = here.play(UPGRADE, report="resumed", **asked)
     assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
     assert "goes on where an earlier run ended" in resumed.output

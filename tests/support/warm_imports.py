@@ -11,6 +11,7 @@ import importlib
 import os
 from typing import Any
 
+import urllib3
 import yaml
 
 import support.ansible_bytecode  # noqa: F401
@@ -21,20 +22,26 @@ os.environ.update(ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), ANSIBLE_NOCOLOR="1")
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
 
 import ansible.cli.playbook  # noqa: F401
+from ansible._internal._templating._engine import TemplateEngine, TemplateOptions
+from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 from ansible.parsing import dataloader
 from ansible.plugins.loader import init_plugin_loader
 from ansible.template import is_trusted_as_template
+from jinja2.environment import TemplateExpression
 
 COLLECTIONS = ROOT / ".cache" / "collections"
 init_plugin_loader([str(COLLECTIONS)])
 for path in sorted((ROOT / "plugins" / "action").glob("*.py")):
     importlib.import_module(f"ansible_collections.gpuops.rdma.plugins.action.{path.stem}")
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec, plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
 
 files.shapes()
 html._template()
+codec._record(plan.Plan)
+urllib3.util.ssl_.create_urllib3_context()  # OpenSSL looks for its algorithms once
 
 _PARSED: dict[Any, Any] = {}
 _PARSE = dataloader.from_yaml
@@ -57,10 +64,50 @@ def _keep(data: str, file_name: str | None = None, **options: Any) -> Any:
     return made
 
 
+_CODE: dict[Any, Any] = {}
+_COMPILE, _COMPILE_CONDITION = AnsibleEnvironment.compile, AnsibleEnvironment.compile_expression
+
+
+def _template(env: Any, source: Any, *where: Any, **options: Any) -> Any:
+    """The code of a template; ``source`` is a tree for a condition."""
+    context: Any = _TemplateCompileContext.current(optional=True)
+    known = isinstance(source, str) and context and context.escape_backslashes and not env.overlayed
+    return (known and _CODE.get(source)) or _COMPILE(env, source, *where, **options)
+
+
+def _condition(env: Any, source: str, undefined_to_none: bool = True) -> Any:
+    if (made := _CODE.get(("when", source))) is None:
+        return _COMPILE_CONDITION(env, source, undefined_to_none)
+    return TemplateExpression(env.template_class.from_code(env, made, env.make_globals(None)), undefined_to_none)
+
+
+def _compile(node: Any, key: str = "") -> None:
+    """Compiles the templates and conditions of a document, which each task's process would do anew."""
+
+    def keep(env: Any, source: Any, *where: Any, **options: Any) -> Any:
+        made = _CODE[("when", text) if key == "when" else text] = _COMPILE(env, source, *where, **options)
+        return made
+
+    if isinstance(node, (dict, list)):
+        for name, inner in node.items() if isinstance(node, dict) else ((key, inner) for inner in node):
+            _compile(inner, name)
+    elif isinstance(node, str) and (key == "when" or "{{" in node):
+        text, AnsibleEnvironment.compile = node.strip() if key == "when" else str(node), keep
+        if key == "when":
+            _ENGINE._compile_expression(text, TemplateOptions(escape_backslashes=False))
+        else:
+            _ENGINE._compile_template(node, TemplateOptions.DEFAULT)
+
+
 dataloader.from_yaml = _keep
 roles = (COLLECTIONS / "ansible_collections" / "gpuops" / "rdma" / "roles").glob("*/*/*.yml")
-for path in [*sorted(roles), *sorted((ROOT / "playbooks" / "vars").glob("*.yml"))]:
-    if path.parent.name in ("tasks", "defaults", "vars", "meta") and path.name != "options.yml":
+for path in [*sorted(roles), *sorted((ROOT / "playbooks").glob("**/*.yml"))]:
+    if path.parent.name in ("tasks", "defaults", "vars", "meta", "playbooks") and path.name != "options.yml":
         dataloader.DataLoader().load_from_file(str(path), cache="none", unsafe=True, trusted_as_template=True)
 dataloader.from_yaml = _from_yaml
+
+_ENGINE = TemplateEngine(loader=dataloader.DataLoader())
+for document in _PARSED.values():
+    _compile(document)
+AnsibleEnvironment.compile, AnsibleEnvironment.compile_expression = _template, _condition
 gc.freeze()

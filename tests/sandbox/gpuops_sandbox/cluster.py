@@ -65,6 +65,8 @@ _EXTRA_ARGS = (
     # The simulated kubelet listens on 127.0.0.1, which nodes.py publishes as InternalDNS; real ones have no such name.
     "kube-apiserver=kubelet-preferred-address-types=InternalDNS,InternalIP",
     "etcd=unsafe-no-fsync=true",
+    # It writes on each node, by how many there are, what only kubelets read.
+    "kube-controller-manager=controllers=*,-ttl-controller",
     # There is one of each: nobody to elect, and no lease that ends one on a busy machine or that its restart waits for.
     *(f"{name}=leader-elect=false" for name in COMPONENTS[2:4]),
 )

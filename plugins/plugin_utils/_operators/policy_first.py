@@ -48,8 +48,9 @@ class PolicyFirst:
                 return ""
             self._say("stopped until its policy is the new one")
             for item in mine:
-                self.client.patch(self.client.path_of(item), {"spec": {"replicas": 0}})
-                item["spec"]["replicas"] = 0
+                if item["spec"].get("replicas") != 0:
+                    self.client.patch(self.client.path_of(item), {"spec": {"replicas": 0}})
+                    item["spec"]["replicas"] = 0
             self._await_stopped(mine, timeout)
             writer = Writer(self.client, False, self.task.progress)
             for policy in policies:

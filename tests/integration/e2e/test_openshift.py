@@ -247,7 +247,6 @@ def inputs_of(nodes: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("all rows")
 @pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: all rows at once")
 def test_all_rows_at_once(all_rows: Any) -> None:
     here, rows = all_rows
@@ -342,7 +341,6 @@ BROKEN = [
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("all rows")
 @pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: a fault for each row")
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: f"{case.row}-{case.fault.partition(':')[0] or 'input'}")
 def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> None:

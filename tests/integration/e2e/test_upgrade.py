@@ -276,9 +276,9 @@ def aged(here: Any) -> bool:
 
 def kills(here: Any, step: Callable[[bool], int], most: int = 500, until: str = "", **inputs: str) -> int:
     """Kills run after run, each a step of writes further, until one ends, so many were killed, or a write of one has
-    ``until`` in its path; how many were killed. A run that gets no further than the one before, as within Helm, has
+    ``until`` in its path; how many were killed. A run that gets no further than those before, as within Helm, has
     that many more. ``step``: how many, from whether Helm was at work."""
-    number, last = step(False), ""
+    number, seen = step(False), set[str]()
     for count in range(most):
         ended, writes = killed_after(here, number, **inputs)
         if ended is not None:
@@ -287,7 +287,8 @@ def kills(here: Any, step: Callable[[bool], int], most: int = 500, until: str = 
         if until and any(until in one for one in writes):
             return count + 1
         helm, write = aged(here), writes[-1] if writes else ""
-        number, last = (number if helm or write == last else 0) + step(helm), write
+        number = (number if helm or write in seen else 0) + step(helm)
+        seen.add(write)
     return most
 
 

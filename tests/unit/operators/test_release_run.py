@@ -284,6 +284,11 @@ def test_the_old_network_operator_has_ended_before_its_policy_changes(monkeypatc
         with pytest.raises(RdmaError, match=r"timed out.* has 0 replicas until Helm comes through: run this again"):
             site.run(to_26_4_1(), operator="network_operator", hold=True)
     assert there == [{"sriovDevicePlugin": {"version": "v3.5"}}], "it waited for the pod, once"
+    stopped = nics("network-operator")
+    stopped[-1]["spec"]["replicas"] = 0
+    site = Site(kube_objects.owned(policy("v3.5")), *stopped)
+    site.run(to_26_4_1(), operator="network_operator", hold=True)
+    assert not [one for one in site.api.writes if one.startswith("Deployment/")], "it was stopped already"
     check = Site(kube_objects.owned(policy("v3.5")), *nics("network-operator"), check=True)
     assert check.run(to_26_4_1(), operator="network_operator", hold=True)["changed"] and not check.api.writes
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+# kopf imports the Kubernetes client, 0.3 s, for logins that are not used here.
+sys.modules["kubernetes"] = None  # type: ignore[assignment]
 import kopf
 
 from . import openshift

@@ -398,11 +398,13 @@ def _old_abi(files: Tree, at: int) -> None:
     files.drop("sys/kernel/mm/memory_peers")
 
 
-def _module(name: str) -> Apply:
+def _module(name: str, **of: str) -> Apply:
+    """``of``: its files beside those of any module, of which one from outside the kernel's tree has a taint."""
+    there = {"taint": "OE", "refcnt": "0", **of}
+
     def apply(files: Tree, at: int) -> None:
-        files.put(f"sys/module/{name}/version", "1.3")
-        files.put(f"sys/module/{name}/taint", "OE")
-        files.put(f"sys/module/{name}/refcnt", "0")
+        for file, text in there.items():
+            files.put(f"sys/module/{name}/{file}", text)
 
     return apply
 
@@ -622,7 +624,7 @@ _LIST = (
     Fault("ib-umad-absent", "driver", "ib_umad is not loaded on a board whose NVSwitches need it", "driver.ib-umad",
           _without("sys/module/ib_umad"), shape="BM.GPU.B200.8"),
     Fault("nouveau", "driver", "nouveau is loaded", "driver.nouveau",
-          lambda files, at: files.put("sys/module/nouveau/refcnt", "0")),
+          _module("nouveau", taint="", initstate="live", uevent="")),
     # The kernel's log of the host.
     Fault("mce", "log", "a machine check that was not corrected", "host.mce",
           _log("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400", level=0)),
@@ -795,9 +797,9 @@ _LIST = (
           _unregistered),
     Fault("peermem-not-persistent", "gpudirect", "the next boot does not load nvidia_peermem", "peermem.persistent",
           _drop("etc/modules-load.d/nvidia-peermem.conf"), change=_PEERMEM_ONLY),
-    Fault("nvidia-fs", "gpudirect", "nvidia_fs is loaded", "gpudirect.nvidia-fs", _module("nvidia_fs")),
+    Fault("nvidia-fs", "gpudirect", "nvidia_fs is loaded", "gpudirect.nvidia-fs", _module("nvidia_fs", version="1.3")),
     Fault("nv-peer-mem", "gpudirect", "the legacy nv_peer_mem is loaded", "gpudirect.nv-peer-mem",
-          _module("nv_peer_mem")),
+          _module("nv_peer_mem", version="1.3")),
     Fault("no-dmabuf", "gpudirect", "kernel 4.18, nothing loads nvidia_peermem", "gpudirect.path",
           change={"image": "ol8-rhck", "peermem": False}),
     # Network namespaces.

@@ -202,15 +202,13 @@ settings.register_profile("damage", max_examples=300, deadline=None, suppress_he
 
 
 # (fault, rule) -> why the rule may pass when the file is gone.
-GONE = {
-    ("nic-extra", "nic.extra"): "a card that the bus does not list is not there",
-    ("nouveau", "driver.nouveau"): "a module whose folder the kernel does not show is not loaded",
-}
+GONE = {("nic-extra", "nic.extra"): "a card that the bus does not list is not there"}
 # Once these passed for want of one file: the fault, its rule, the file.
 WITHOUT = (
     ("default-route", "host.default-route", "0000:27:00.0/class"),
     ("relaxed-ordering", "nic.relaxed-ordering", "0000:97:00.0/class"),
     ("kernel-update", "nic.same-build", "proc/sys/kernel/osrelease"),
+    ("nouveau", "driver.nouveau", "sys/module/nouveau/refcnt"),
 )
 
 

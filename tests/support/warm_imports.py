@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import urllib3
@@ -81,22 +82,28 @@ def _condition(env: Any, source: str, undefined_to_none: bool = True) -> Any:
     return TemplateExpression(env.template_class.from_code(env, made, env.make_globals(None)), undefined_to_none)
 
 
-def _compile(node: Any, key: str = "") -> None:
-    """Compiles the templates and conditions of a document, which each task's process would do anew."""
-
-    def keep(env: Any, source: Any, *where: Any, **options: Any) -> Any:
-        made = _CODE[("when", text) if key == "when" else text] = _COMPILE(env, source, *where, **options)
+def _learn(key: Any, compiles: Callable[[], Any]) -> None:
+    def kept(env: Any, source: Any, *where: Any, **options: Any) -> Any:
+        made = _CODE[key] = _COMPILE(env, source, *where, **options)
         return made
 
-    if isinstance(node, (dict, list)):
-        for name, inner in node.items() if isinstance(node, dict) else ((key, inner) for inner in node):
+    AnsibleEnvironment.compile = kept
+    compiles()
+
+
+def _compile(node: Any, key: str = "") -> None:
+    """Compiles the templates and conditions of a document, which each task's process would do anew."""
+    if isinstance(node, dict):
+        for name, inner in node.items():
             _compile(inner, name)
-    elif isinstance(node, str) and (key == "when" or "{{" in node):
-        text, AnsibleEnvironment.compile = node.strip() if key == "when" else str(node), keep
-        if key == "when":
-            _ENGINE._compile_expression(text, TemplateOptions(escape_backslashes=False))
-        else:
-            _ENGINE._compile_template(node, TemplateOptions.DEFAULT)
+    elif isinstance(node, list):
+        for inner in node:
+            _compile(inner, key)
+    elif isinstance(node, str) and key == "when":
+        text, options = node.strip(), TemplateOptions(escape_backslashes=False)
+        _learn(("when", text), lambda: _ENGINE._compile_expression(text, options))
+    elif isinstance(node, str) and "{{" in node:
+        _learn(str(node), lambda: _ENGINE._compile_template(node, TemplateOptions.DEFAULT))
 
 
 dataloader.from_yaml = _keep

@@ -56,6 +56,20 @@ def section_faults() -> Iterator[str]:
     yield from (f"{where}: there is no docs/{page}.md" for page in sorted(set(listed) - there - set(BROUGHT) - MADE))
     yield from (f"there is no {name}" for name in BROUGHT.values() if not (ROOT / name).is_file())
     yield from (f"{where}: {page} stands there {count} times" for page, count in listed.items() if count > 1)
+    reached = reachable()
+    yield from (f"docs/{page}.md is reached by no link from README.md" for page in sorted(there - reached))
+
+
+def reachable() -> set[str]:
+    """The pages of docs/ that a reader finds by links, from README.md on."""
+    found: set[Path] = set()
+    left = [ROOT / "README.md"]
+    while left:
+        path = left.pop()
+        if path not in found and path.suffix == ".md" and path.is_file():
+            found.add(path)
+            left += [(path.parent / target.partition("#")[0]).resolve() for target in links(path.read_text("utf-8"))]
+    return {path.stem for path in found if path.parent == ROOT / "docs"}
 
 
 # ---- links ---------------------------------------------------------------------------------------------------------

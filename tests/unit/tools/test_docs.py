@@ -27,6 +27,7 @@ TOOLS = ROOT / "tools"
 
 import addresses
 import catalogue
+import page_commands
 import picture
 import site_pages
 
@@ -80,6 +81,59 @@ def test_links_of_the_site_lead_to_its_pages_or_to_the_repository():
     assert site_pages.rewritten("[a](docs/scan.md) [b](LICENSE)", "", "https://r") == (
         "[a](scan.md) [b](https://r/blob/main/LICENSE)"
     )
+
+
+BAD_PAGE = """\
+`make tset`, `-e rdma_shap=H100` and `tests/no/such.py`, but not `ansible-playbook gpuops.rdma.nccl_scan ...`.
+
+```
+ansible-playbook hidden.yml
+```
+
+```shell
+ansible-playbook gpuops.rdma.sight -i localhost, -c local
+ansible-playbook gpuops.rdma.site -i localhost, --tag\\
+s nccl_tset,plan -e rdma_mode=sriof  # a comment
+ansible-playbook gpuops.rdma.site --no-such-option
+ansible localhost -m gpuops.rdma.node_info -a '{"expected": 8, "nodez": []}'
+kubectl apply -f 'unfinished
+wget https://example.com/x
+tests/sandbox/sandbox upp
+```
+
+```yaml
+rdma_nodess: [a]
+rdma_expected_nodes: many
+```
+"""
+
+
+def test_commands_inputs_and_files_of_pages_that_do_not_exist_are_named(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(BAD_PAGE, "utf-8")
+    for path in ("Makefile", "playbooks", "plugins", "tools", "tests"):
+        (tmp_path / path).symlink_to(ROOT / path)
+    monkeypatch.setattr(page_commands, "ROOT", tmp_path)
+    faults = list(page_commands.page_faults(page))
+    for place, words in (
+        (1, "the Makefile has no target tset"),
+        (1, "rdma_shap is no input"),
+        (8, "there is no playbook gpuops.rdma.sight"),
+        (9, "gpuops.rdma.site has no tag nccl_tset"),
+        (9, "rdma_mode=sriof: value of rdma_mode must be one of"),
+        (11, "ansible-playbook does not take these arguments"),
+        (12, "gpuops.rdma.node_info takes no nodez"),
+        (13, "cannot be read as a shell command"),
+        (14, "wget is none of the programs"),
+        (15, "tests/sandbox/sandbox does not take upp"),
+        (4, "the block's language is not given"),
+        (19, "rdma_nodess is no input"),
+        (19, "rdma_expected_nodes=many"),
+    ):
+        found = [fault for fault in faults if fault.startswith(f"page.md:{place}: ") and words in fault]
+        assert len(found) == 1, (place, words, faults)
+        faults.remove(found[0])
+    assert faults == ["page.md: there is no tests/no/such.py"]
 
 
 def test_the_picture_is_up_to_date():

@@ -15,6 +15,7 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
@@ -39,6 +40,8 @@ class ActionModule(RdmaAction):
         values = {name: self._value(name) for name in sorted(by) if name in INPUTS and name in self._task_vars}
         if faulty := [name for name, value in values.items() if not _fits(name, value)]:
             raise InputError(inputs.wrong(faulty, values, by))
+        if faults := [text for name in extras.CHECKS for text in extras.faulty(name, values.get(name) or {})]:
+            raise InputError("\n- ".join(["Nothing was done:", *faults]))
         if args["show"] or "plan" in (self._task_vars.get("ansible_run_tags") or []):
             for line in [
                 *inputs.shown(self._task_vars["inventory_hostname"], values, by),

@@ -18,6 +18,7 @@ description:
 - When nothing happens it reports why, from the events, the autoscaler's status ConfigMap, and what this version reads.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 options:
   cluster:
     description: Look at the cluster autoscaler.

@@ -16,6 +16,7 @@ description:
   are among those of the exporters, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.shapes
 - gpuops.rdma.gpu_use_state
 options:

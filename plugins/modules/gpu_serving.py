@@ -17,6 +17,7 @@ description:
   GDRDMA, read from NCCL's own log.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.gpu_use_state
 options:
   name:

@@ -18,6 +18,7 @@ description:
 - Refuses what cannot work before anything is written; see M(gpuops.rdma.gpu_sharing_config).
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.sharing
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes

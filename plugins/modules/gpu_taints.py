@@ -17,6 +17,7 @@ description:
   toleration stays Pending, and one with it runs.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
 options:

@@ -15,6 +15,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.shapes
 options:
   dest:

@@ -18,6 +18,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.probe_pods
 - gpuops.rdma.shapes
 options:

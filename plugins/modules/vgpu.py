@@ -19,6 +19,7 @@ description:
 - On vSphere, makes one MachineSet per vGPU profile, a copy of a given one with another template.
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.gpu_use_state
 options:
   driver:

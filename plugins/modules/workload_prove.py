@@ -22,6 +22,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
 - gpuops.rdma.probe_pods
 - gpuops.rdma.users_jobs
 - gpuops.rdma.shapes

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``module_defaults`` of group/gpuops.rdma.cluster, .oci and .shapes reach every module that can use them."""
+"""``module_defaults`` of our groups (cluster, own_pods, oci, shapes) reach every module that can use them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ GROUPS = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))
 MARKS = {
     "cluster": ("kubeconfig", "gpuops.rdma.auth"),
     "oci": ("config_file", "gpuops.rdma.oci"),
+    "own_pods": ("pod_labels", "gpuops.rdma.own_pods"),
     "shapes": ("shapes_dir", "gpuops.rdma.shapes"),
 }
 PLAYBOOK = """

@@ -138,6 +138,16 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class PodExtras:
+    """What users' policies want on every pod of this collection. ``limits``: CPU and memory limits of each
+    container."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    limits: bool = False
+
+
+@dataclass(frozen=True)
 class ReportKeep:
     """Where report.html is kept besides the run folder. ``keep``: none, configmap, secret, object_storage or
     artifact."""
@@ -421,6 +431,7 @@ class Plan:
     probe: Probe = field(default_factory=Probe)
     tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
     """Of all pods of the run on GPU nodes."""
+    pod_extras: PodExtras = field(default_factory=PodExtras)
     report_keep: ReportKeep = field(default_factory=ReportKeep)
     restart_plugin: str = ""
     releases: dict[str, Release] = field(default_factory=dict)

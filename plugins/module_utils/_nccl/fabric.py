@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, Setting
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged, overrides
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -57,6 +57,8 @@ class Fabric:
     topology_key: str = "topo.xml"
     tolerations: tuple[Json, ...] = (GPU_TOLERATION,)
     pull_secrets: tuple[str, ...] = ()
+    extras: PodExtras = field(default_factory=PodExtras)
+    """Of pods of ours; users' jobs have none."""
 
     @property
     def nccl(self) -> dict[str, str]:
@@ -141,6 +143,7 @@ def of_plan(plan: Plan) -> Json:
         "vf_resource": plan.resources.vf,
         "network": plan.network,
         "tolerations": plan.tolerations,
+        "extras": plan.pod_extras,
     }
 
 

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, p
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.transport import USED
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 
 LAUNCHERS = ("volcano", "mpi")
 PROGRAMS = {name: f"{name}_perf" for name in COLLECTIVES}
@@ -442,10 +443,9 @@ def objects(test: Test, launcher: str) -> list[Json]:
     """All objects of the job in the order to apply them; namespace and network must exist. InputError as in
     ``check``."""
     check(test, launcher)
-    if launcher == "volcano":
-        return [files(test, launcher), volcano_job(test)]
-    groups = [_pod_group(test)] if test.gang else []
-    return [files(test, launcher), *groups, mpi_job(test)]
+    groups = [_pod_group(test)] if test.gang and launcher == "mpi" else []
+    job = volcano_job(test) if launcher == "volcano" else mpi_job(test)
+    return [files(test, launcher), *groups, extras.dressed(job, test.fabric.extras)]
 
 
 def volcano_job(test: Test) -> Json:

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import (
     least,
     of_plan,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 APP = "gpuops-perftest"
@@ -279,7 +280,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         "volumes": [{"name": "files", "configMap": {"name": test.files}}, *own.volumes()],
         "containers": [container],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    return extras.dressed({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, own.extras)
 
 
 def _on(node: str) -> Json:

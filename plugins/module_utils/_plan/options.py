@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET, PodExtras, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
@@ -20,14 +21,17 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
 class Options(plan.Options):
     """The options of gpuops.rdma.plan, which documents them, under the same names."""
 
+    pod_extras: PodExtras = field(default_factory=PodExtras)
+
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Options:
-        """The options from the action's arguments, which its spec has checked."""
-        given = {field.name: args[field.name] for field in fields(cls)}
+        """The options from the action's arguments, which its spec has checked. Raises InputError for labels that are
+        none, before anything asks the cluster."""
+        given = {field.name: args[field.name] for field in fields(plan.Options)}
         for name, value in given.items():
             if isinstance(value, list):
                 given[name] = tuple(value)
-        return cls(**given)
+        return cls(**given, pod_extras=extras.of(args))
 
     @property
     def rdma_mode(self) -> Mode:

@@ -155,6 +155,7 @@ def decide(given: Given) -> Plan:
         host_checks=options.host_checks,
         report_keep=ReportKeep(**(options.report_keep or {})),
         tolerations=bearing.all,
+        pod_extras=options.pod_extras,
         probe=Probe(options.images.get("vf_config") or profile["vf_config_image"], options.image_pull_secrets),
         restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.rdma_mode.vfs else "",
         tests=tests,

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     "cluster": {"type": "bool", "default": True},
     "machine_sets": {"type": "list", "elements": "str", "default": []},
     "scale": {"type": "str", "default": "never", "choices": ["never", "changed", "always", "warm"]},

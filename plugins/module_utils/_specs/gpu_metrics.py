@@ -10,10 +10,12 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     **SHAPES,
     **GPU_USE_STATE,
     "interval": {"type": "str", "default": "15s"},

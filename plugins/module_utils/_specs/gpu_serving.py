@@ -10,9 +10,11 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     **GPU_USE_STATE,
     "name": {"type": "str", "required": True},
     "namespace": {"type": "str", "default": "gpuops-serving"},

@@ -11,10 +11,12 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_nodes import SPEC as GPU_NODES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_use_state import SPEC as GPU_USE_STATE
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.sharing import SPEC as SHARING
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     **SHARING,
     **GPU_USE_STATE,
     **GPU_NODES,

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     **SHAPES,
     "dest": {"type": "path", "required": True},
     "profile": {"type": "str", "default": "current"},

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.probe_pods import SPEC as PROBE_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import SPEC as SHAPES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.users_jobs import SPEC as USERS_JOBS
 
 SPEC: dict[str, Any] = {
     **AUTH,
+    **OWN_PODS,
     **PROBE_PODS,
     **USERS_JOBS,
     **SHAPES,

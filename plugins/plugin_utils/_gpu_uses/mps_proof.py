@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Cl
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Dress, Proof, pod
 
 APP = "gpuops-compute"
 POLL, TAIL = 1.0, 40
@@ -55,6 +55,7 @@ def prove(
     *,
     timeout: float,
     grace: float,
+    dress: Dress = dict,
 ) -> Json:
     """The evidence of mps.judge. Raises RdmaError if a process failed, Unrecoverable or DeadlinePassed if processes
     never compute concurrently."""
@@ -74,7 +75,7 @@ def prove(
         found[:] = [verdict.evidence] if verdict.evidence else []
         return {"processes": Status(READY) if found else Status(WAITING, verdict.lacking)}
 
-    with Proof(client, namespace, say) as running:
+    with Proof(client, namespace, say, dress) as running:
         running.start(pods)
         wait.await_state(
             read,

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
@@ -94,6 +95,10 @@ class Use(Generic[Wanted]):
         found = self.prove(wanted)
         note.note()
         return found
+
+    def dress(self, pod: Json) -> Json:
+        """The pod with what the user wants on every pod of ours."""
+        return extras.dressed(pod, extras.of(self.args))
 
     @property
     def client(self) -> Client:
@@ -204,6 +209,7 @@ class Use(Generic[Wanted]):
             grace=self.args["grace"],
             pull_secrets=secrets,
             title=title,
+            dress=self.dress,
         )
 
     def exported(self, namespace: str, gets: Mapping[str, Json], name: str, title: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import has_nvidia_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
@@ -50,6 +50,7 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> tuple[Plan, 
             tuple(args["image_pull_secrets"]),
         ),
         tolerations=tolerations.work_out(chosen, asked).all,
+        pod_extras=extras.of(args),
     )
     return plan, chosen
 

@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client, live
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import tolerations
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -112,7 +112,8 @@ def _run(
         programs=programs(daemon),
         interval=interval,
     )
-    return HostRun(client, daemon, run, [*sriov.own_namespace(namespace, plan.platform), *objects], show, facts)
+    objects = [*sriov.own_namespace(namespace, plan.platform), *objects]
+    return HostRun(client, daemon, run, [extras.dressed(obj, plan.pod_extras) for obj in objects], show, facts)
 
 
 class HostRun:

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import
 
 POLL = 0.5
 UNSCHEDULABLE = "Unschedulable"
+Dress = Callable[[Json], Json]
 
 
 def pod(
@@ -35,10 +36,11 @@ def pod(
 
 
 class Proof:
-    """A context manager: the pods are removed at its end, also after an error."""
+    """A context manager: the pods are removed at its end, also after an error. ``dress`` adds to each what the user
+    wants on all pods."""
 
-    def __init__(self, client: Client, namespace: str, say: Callable[[str], None]) -> None:
-        self.client, self.namespace, self.say = client, namespace, say
+    def __init__(self, client: Client, namespace: str, say: Callable[[str], None], dress: Dress = dict) -> None:
+        self.client, self.namespace, self.say, self.dress = client, namespace, say, dress
         self.pods: list[str] = []
 
     def __enter__(self) -> Proof:
@@ -56,7 +58,7 @@ class Proof:
             self.pods.append(name)
             if self.client.delete(path):
                 self._await_gone(path)
-            self.client.apply(objects.owned(one))
+            self.client.apply(objects.owned(self.dress(one)))
 
     def _await_gone(self, path: str, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds

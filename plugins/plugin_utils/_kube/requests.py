@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Dress, Proof, pod
 
 APP = "gpuops-probe"
 PER_POD = 200
@@ -112,10 +112,11 @@ def ask(
     grace: float,
     pull_secrets: Sequence[str] = (),
     title: str = "probe",
+    dress: Dress = dict,
 ) -> dict[str, list[Json]]:
     """The answers. Raises Unrecoverable or DeadlinePassed when a pod does not finish; always removes the pods."""
     image = image or default_image()
-    with Proof(client, namespace, say) as proof:
+    with Proof(client, namespace, say, dress) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])
         wait.await_state(
             lambda: _states(client, namespace, asks),

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import began
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import COLLECTIVE, Bench, Collector
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import SLACK, Worker, Workers
@@ -135,7 +136,7 @@ class Performer:
             template=self.workers.template,
             requests=fabric.beside(test.fabric.cpus, test.fabric.memory_gib),
         ):
-            self.client.apply(obj)
+            self.client.apply(extras.dressed(obj, test.fabric.extras))
 
     def _limit(self, part: nccl_scan.Round) -> int:
         """Seconds after which a round's pod is given up: every trial has a timeout of its own, so it never should."""

@@ -132,7 +132,7 @@ class ScaleProof(Use[Sequence[str]]):
         wanted = {name: one for name, one in sets.items() if name not in skipped}
         if not wanted:
             return {"skipped_sets": skipped}
-        with self._volumes(wanted) as claims, Proof(self.client, self.args["namespace"], self.say) as proof:
+        with self._volumes(wanted) as claims, Proof(self.client, self.args["namespace"], self.say, self.dress) as proof:
             pods = {name: self.pods(one, claims) for name, one in wanted.items()}
             proof.start([one for made in pods.values() for one in made])
             title = "warming pools" if self.warm else "from zero"

@@ -40,7 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects a
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     adoption,
@@ -421,7 +421,9 @@ def _objects(
             sriov=[job, *_networks(plan, given, configured, faults)],
         )
     with_scc = sriov.with_scc if plan.platform == "openshift" else list
-    return {name: tuple(with_scc(group)) for name, group in groups.items()}, faults.findings
+    return {
+        name: tuple(extras.dressed(obj, plan.pod_extras) for obj in with_scc(group)) for name, group in groups.items()
+    }, faults.findings
 
 
 def _network_operator(

@@ -257,4 +257,6 @@ def _as_planned(own: Plan, plan: Optional[Plan]) -> Plan:
     if plan is None:
         return own
     tolerations = (*plan.tolerations, *(one for one in own.tolerations if one not in plan.tolerations))
-    return dataclasses.replace(own, namespaces=plan.namespaces, probe=plan.probe, tolerations=tolerations)
+    return dataclasses.replace(
+        own, namespaces=plan.namespaces, probe=plan.probe, tolerations=tolerations, pod_extras=plan.pod_extras
+    )

@@ -36,8 +36,8 @@ LAYERS = {
     "_specs": set(),
     "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},
 }
-# The client talks to the API server, the probe reads a host; nothing else of the core does I/O.
-IMPURE = {"_kube/client.py", "_host/probe.py"}
+# The client talks to the API server, for which login reads kubeconfigs and runs their programs; the probe reads a host.
+IMPURE = {"_kube/client.py", "_kube/login.py", "_host/probe.py"}
 # Modules that work on the managed node, and what they call.
 ON_NODE = {"host_info": {"_host"}}
 FORBIDDEN = {

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The only file that talks to the API server. PRIVATE to the collection.
 
-Authentication (kubeconfig with exec plugins, proxies, in-cluster) is the kubernetes package's; requests are raw JSON
-over its connection pool, because typed models refuse simulated and some real nodes and cost ten times the parsing.
+Requests are raw JSON over the kubernetes package's connection pool, because typed models refuse simulated and some real
+nodes and cost ten times the parsing. How they authenticate: login.py.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
 import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import urlencode, urlsplit
 
@@ -31,21 +27,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Conflict,
     Forbidden,
     Gone,
-    InputError,
     NotFound,
-    RdmaError,
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNER
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.login import Login, first_line
 
-MISSING_LIBRARY = ""
-try:
+with contextlib.suppress(ImportError):  # reported by Login, so that documentation renders without the library
     import urllib3
-    from kubernetes import client as kubernetes_client
-    from kubernetes import config as kubernetes_config
-    from kubernetes.config.config_exception import ConfigException
-except ImportError as error:  # reported by connect(), so that documentation renders without the library
-    MISSING_LIBRARY = str(error)
 
 Json = dict[str, Any]
 Items = list[Any]
@@ -61,11 +50,8 @@ JSON = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
-_CONNECTING = threading.Lock()
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
-_PARTIAL_CHAIN = 0x80000
-"""ssl.VERIFY_X509_PARTIAL_CHAIN, a name since Python 3.10."""
 _BUDGET = b'"DisruptionBudget"'
 """Reason in the answer to an eviction that a PodDisruptionBudget forbids."""
 _CONTINUE = re.compile(rb'"continue"\s*:\s*"([^"]+)"')
@@ -121,10 +107,10 @@ def base_path(api_version: str) -> str:
 class Client:
     """A connection to one API server. Every error is a ClusterError whose text says what was attempted on what."""
 
-    def __init__(self, api: Any, host: str) -> None:
-        self._pool = api.rest_client.pool_manager
-        self._api = api
-        self.host = host.rstrip("/")
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._pool = login.pool
+        self.host = login.host
         self.requests = 0
         # Over loopback compressing costs the server more than it saves.
         self._encoding = "identity" if (urlsplit(self.host).hostname or "") in _LOOPBACK else "gzip"
@@ -133,31 +119,8 @@ class Client:
 
     @classmethod
     def connect(cls, auth: Mapping[str, Any]) -> Client:
-        """A connected client. Precedence: options, K8S_AUTH_*, KUBECONFIG, the default kubeconfig, the pod's service
-        account. Raises InputError for a kubeconfig or certificates that cannot be used."""
-        if MISSING_LIBRARY:
-            raise RdmaError(
-                f"Cannot import a library of the control node: {MISSING_LIBRARY}. "
-                "Install the collection's requirements.txt into the Python that runs ansible-playbook."
-            )
-        with _CONNECTING, tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
-            return cls._connect(auth, folder)
-
-    @classmethod
-    def _connect(cls, auth: Mapping[str, Any], folder: str) -> Client:
-        configuration = kubernetes_client.Configuration()
-        # A kubeconfig that was asked for wins over the environment's host, which AWX's credentials set.
-        asked = auth.get("kubeconfig") or auth.get("context")
-        host = auth.get("host") or ("" if asked else os.environ.get("K8S_AUTH_HOST"))
-        if host:
-            _configure_token(configuration, str(host), auth)
-        else:
-            _configure_kubeconfig(configuration, auth, folder)
-        configuration.connection_pool_maxsize = 16
-        configuration.retries = False
-        api = kubernetes_client.ApiClient(configuration)
-        _read_certificates(api.rest_client.pool_manager.connection_pool_kw)
-        return cls(api, str(configuration.host))
+        """A connected client. Raises InputError for a kubeconfig, login program or certificates that cannot be used."""
+        return cls(Login(auth))
 
     # ---- paths -------------------------------------------------------------------------------------------------
 
@@ -375,10 +338,17 @@ class Client:
 
     def _headers(self, content_type: str = JSON, accept: str = JSON) -> dict[str, str]:
         headers = {"Accept": accept, "Accept-Encoding": self._encoding, "Content-Type": content_type}
-        for setting in self._api.configuration.auth_settings().values():
-            if setting["value"]:
-                headers[setting["key"]] = setting["value"]
-        return headers
+        credential = self._login.header()
+        return {**headers, "Authorization": credential} if credential else headers
+
+    def _failure(self, method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> ClusterError:
+        failure = _error(method, path, status, data)
+        login = self._login.refusal(status, str(failure), headers.get("Authorization", ""))
+        return Forbidden(f"Failed to {_verb(method)} {path}: {login}", status, failure.reason) if login else failure
+
+    def _renewed(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether a request that failed with this status can be sent again with another credential."""
+        return status == 401 and self._login.renew(headers.get("Authorization", ""))
 
     def _request(
         self,
@@ -394,7 +364,7 @@ class Client:
         again = method != "POST" if idempotent is None else idempotent
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         deadline = time.monotonic() + PATIENCE
-        pause = 0.2
+        pause, renewed = 0.2, False
         while True:
             status, data = 0, b""
             try:
@@ -407,7 +377,10 @@ class Client:
                 status, data = int(answer.status), bytes(answer.data)
                 if status < 400:
                     return data
-                failure: ClusterError = _error(method, path, status, data)
+                if not renewed and self._renewed(status, headers):
+                    renewed = True
+                    continue
+                failure: ClusterError = self._failure(method, path, status, data, headers)
             except urllib3.exceptions.HTTPError as error:
                 failure = Unreachable(f"Failed to {_verb(method)} {path} at {self.host}: {_cause(error)}.")
                 if _unrecoverable(error):
@@ -420,18 +393,18 @@ class Client:
     def _stream(self, path: str, query: Mapping[str, str], read_timeout: float, longest: int = 0) -> Iterator[bytes]:
         """Lines of a streamed answer, cut at ``longest`` bytes (0: never). Raises Unreachable when it is cut off."""
         url = f"{self.host}{path}?{urlencode(query)}"
+        timeout = urllib3.Timeout(connect=CONNECT, read=read_timeout)
         try:
-            with self._count:
-                self.requests += 1
-            answer = self._pool.request(
-                "GET",
-                url,
-                headers={**self._headers(), "Accept-Encoding": "identity"},
-                preload_content=False,
-                timeout=urllib3.Timeout(connect=CONNECT, read=read_timeout),
-            )
-            if answer.status >= 400:
-                raise _error("watch", path, int(answer.status), bytes(answer.read()))
+            for last in (False, True):
+                with self._count:
+                    self.requests += 1
+                headers = {**self._headers(), "Accept-Encoding": "identity"}
+                answer = self._pool.request("GET", url, headers=headers, preload_content=False, timeout=timeout)
+                if answer.status < 400:
+                    break
+                refused = bytes(answer.read())
+                if last or not self._renewed(int(answer.status), headers):
+                    raise self._failure("watch", path, int(answer.status), refused, headers)
             yield from _lines(answer, longest)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"The stream {path} from {self.host} was cut off: {_cause(error)}.") from None
@@ -450,90 +423,6 @@ def _lines(answer: Any, longest: int = 0) -> Iterator[bytes]:
             rest = b""
     if rest:
         yield rest
-
-
-def _configure_token(configuration: Any, host: str, auth: Mapping[str, Any]) -> None:
-    configuration.host = host
-    token = auth.get("api_key") or os.environ.get("K8S_AUTH_API_KEY")
-    if token:
-        configuration.api_key["authorization"] = token
-        configuration.api_key_prefix["authorization"] = "Bearer"
-    ca = auth.get("ca_cert") or os.environ.get("K8S_AUTH_SSL_CA_CERT")
-    if ca:
-        configuration.ssl_ca_cert = ca
-    configuration.verify_ssl = _verify(auth)
-
-
-def _verify(auth: Mapping[str, Any]) -> bool:
-    if auth.get("validate_certs") is not None:
-        return bool(auth["validate_certs"])
-    return os.environ.get("K8S_AUTH_VERIFY_SSL", "true").lower() not in ("false", "no", "0")
-
-
-def _configure_kubeconfig(configuration: Any, auth: Mapping[str, Any], folder: str) -> None:
-    """``folder``: where the kubernetes package may write the kubeconfig's certificates and keys, for us to read.
-
-    By default it keeps them until Python exits, and Ansible's workers do not exit that way: every task would leave a
-    private key behind. It also remembers the files that it wrote after the folder is gone.
-    """
-    given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
-    context = auth.get("context") or os.environ.get("K8S_AUTH_CONTEXT") or None
-    paths = (
-        [Path(part).expanduser() for part in str(given).split(os.pathsep)]
-        if given
-        else [Path("~/.kube/config").expanduser()]
-    )
-    present = [path for path in paths if path.is_file()]
-    if not present and given:
-        raise InputError(
-            f"Cannot read the kubeconfig {given}: no such file. Set rdma_kubeconfig, K8S_AUTH_KUBECONFIG or KUBECONFIG."
-        )
-    try:
-        if present:
-            kubernetes_config.kube_config._temp_files = {}
-            kubernetes_config.load_kube_config(
-                os.pathsep.join(map(str, present)),
-                context=context,
-                client_configuration=configuration,
-                temp_file_path=folder,
-            )
-        else:
-            kubernetes_config.load_incluster_config(client_configuration=configuration)
-    except ConfigException as error:
-        where = os.pathsep.join(map(str, present)) or "~/.kube/config (absent) and the pod's service account"
-        raise InputError(
-            f"Cannot use the kubeconfig {where}"
-            + (f", context {context}" if context else "")
-            + f": {_first_line(error)}. Check the file, the context's name and the login it needs."
-        ) from None
-    except Exception as error:  # PyYAML's and the exec plugins' own errors, whatever their type
-        raise InputError(f"Cannot use the kubeconfig {given}: {_first_line(error)}.") from None
-    if auth.get("validate_certs") is False:
-        configuration.verify_ssl = False
-
-
-def _read_certificates(options: dict[str, Any]) -> None:
-    """Reads the certificates into memory, once for all connections of the pool. Which keys ``options`` has depends on
-    the kubernetes package: ``ca_cert_data`` came with 37."""
-    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
-    # As kubectl: without keyUsage, which Python refuses from 3.13 on, or signed by another, which it refuses before.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.verify_flags |= ssl.VerifyFlags(_PARTIAL_CHAIN)
-    ca_file, ca_data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
-    cert_file, key_file = options.pop("cert_file", None), options.pop("key_file", None)
-    try:
-        if ca_file or ca_data:
-            context.load_verify_locations(ca_file, cadata=ca_data)
-        else:
-            context.load_default_certs()
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(
-            f"Cannot use the certificates that the kubeconfig or the options name: {_first_line(error)}. "
-            "Check the certificate authority, the client certificate and its key."
-        ) from None
-    options["ssl_context"] = context
 
 
 def _anew_on_gone(read_pages: Callable[[], Iterable[tuple[Items, str]]]) -> tuple[Items, str]:
@@ -602,8 +491,9 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     if status == 429 and _BUDGET in data:
         kind, causes = Busy, (document.get("details") or {}).get("causes") or []
         message = " ".join(str(one.get("message")) for one in causes) or message
-    hint = " The credentials are expired or wrong: log in again." if status == 401 else _hint(path, message)
-    return kind(f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason)
+    return kind(
+        f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{_hint(path, message)}", status, reason
+    )
 
 
 def _hint(path: str, message: str) -> str:
@@ -658,7 +548,7 @@ def _unrecoverable(error: Exception) -> bool:
 
 def _cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None) or error
-    text = _first_line(reason)
+    text = first_line(reason)
     for noise in (
         r"<[^>]*object at 0x[0-9a-f]+>:?\s*",
         r"HTTPS?Connection\([^)]*\):?\s*",
@@ -666,7 +556,3 @@ def _cause(error: BaseException) -> str:
     ):
         text = re.sub(noise, "", text)
     return text or type(error).__name__
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -118,9 +118,9 @@ def _below(found: str, least: str) -> bool:
 
 
 def requirements(text: str) -> dict[str, str]:
-    """Name -> minimum version, from the lines ``name>=1.2`` of a requirements.txt."""
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return {name.strip(): least.strip() for name, sign, least in (line.partition(">=") for line in lines) if sign}
+    """Name -> minimum version, from the lines ``name>=1.2`` of a requirements.txt. Other bounds of a line choose a
+    version for an installer: what is installed and works is not refused for them."""
+    return dict(re.findall(r"^([\w.-]+) *>= *([\w.]+)", text, re.MULTILINE))
 
 
 # ---- installing ----------------------------------------------------------------------------------------------------

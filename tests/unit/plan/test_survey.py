@@ -150,17 +150,15 @@ def test_a_permission_is_asked_for_again_when_the_connection_is_lost(monkeypatch
                 raise kube_client.urllib3.exceptions.ProtocolError("Connection aborted.")
             return Answer()
 
-    class Api:
-        class rest_client:
-            pool_manager = Pool()
+    class Login:
+        pool, host = Pool(), "https://127.0.0.1:1"
 
-        class configuration:
-            @staticmethod
-            def auth_settings() -> dict[str, Any]:
-                return {}
+        @staticmethod
+        def header() -> str:
+            return ""
 
     monkeypatch.setattr(kube_client.time, "sleep", lambda _seconds: None)
-    client = Client(Api, "https://127.0.0.1:1")
+    client = Client(Login)  # type: ignore[arg-type]
     assert client.allowed("create", "", "namespaces") is True
     assert Pool.calls == 2
     Pool.calls = 0

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 from support.paths import ROOT
 
+DOCS = ROOT / "docs"
+
 
 def load(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
@@ -31,6 +33,21 @@ def test_oci_is_bounded_as_its_modules_say() -> None:
     documented = (ROOT / "plugins/doc_fragments/oci.py").read_text(encoding="utf-8")
     bound = re.findall(r"^- oci >= ([\d.]+) ", documented, re.MULTILINE)
     assert [f"oci>={bound[0]}"] == [line for line in lines("meta/ee-requirements.txt") if line.startswith("oci>")]
+
+
+def test_the_kubernetes_package_is_bounded_alike_everywhere() -> None:
+    """oci-cli pins a PyYAML with which a resolver takes 36.0.0, which drops every bearer token, where it may."""
+    names = [
+        "requirements.txt",
+        "meta/ee-requirements.txt",
+        "README.md",
+        *(f"docs/{p.name}" for p in DOCS.glob("*.md")),
+    ]
+    found = {name: set(re.findall(r"\bkubernetes([<>=!][^\s'`]*)", (ROOT / name).read_text("utf-8"))) for name in names}
+    assert {bound.removeprefix(">=31.0,") for bounds in found.values() for bound in bounds} == {"<37,!=36.0.0"}
+    assert {"requirements.txt", "meta/ee-requirements.txt", "README.md", "docs/quickstart.md", "docs/howto_oke.md"} <= {
+        name for name, bounds in found.items() if bounds
+    }
 
 
 def test_collections_are_bounded_alike_everywhere() -> None:

@@ -1,0 +1,301 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each way to log in sends its credential, and each that cannot is one sentence, never an anonymous request."""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import login
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+
+API = "client.authentication.k8s.io/v1beta1"  # what `oci ce cluster create-kubeconfig` writes
+
+
+class Server:
+    """Takes the tokens of ``good``; answers others as an API server with anonymous access does."""
+
+    def __init__(self) -> None:
+        self.good: set[str] = set()
+        self.seen: list[str] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                sent = self.headers.get("Authorization") or ""
+                outer.seen.append(sent)
+                status, message = 200, ""
+                if not sent:
+                    status, message = 403, 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"'
+                elif sent not in outer.good:
+                    status, message = 401, "Unauthorized"
+                body = json.dumps({"message": message, "items": []}).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("K8S_AUTH_HOST", "K8S_AUTH_API_KEY", "K8S_AUTH_KUBECONFIG", "K8S_AUTH_CONTEXT", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    login._PRINTED.clear()
+    one = Server()
+    threading.Thread(target=one.http.serve_forever, args=(0.01,), daemon=True).start()
+    yield one
+    one.http.shutdown()
+    one.http.server_close()
+
+
+@pytest.fixture
+def kubeconfig(server: Server, tmp_path: Path) -> Any:
+    """Writes a kubeconfig with this user; returns its path."""
+
+    def write(user: Any, name: str = "config", **more: Any) -> str:
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "oke",
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+            "contexts": [{"name": "oke", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": user}],
+            **more,
+        }
+        (tmp_path / name).write_text(yaml.safe_dump(document), encoding="utf-8")
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Any:
+    """Makes a login program of this shell code, which counts its runs in ``runs``; returns its entry of a user."""
+
+    def make(code: str, **more: Any) -> dict[str, Any]:
+        (tmp_path / "runs").write_text("", encoding="utf-8")
+        path = tmp_path / "login"
+        path.write_text(f"#!/bin/sh\necho run >>'{tmp_path}/runs'\n{code}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return {"exec": {"apiVersion": API, "command": str(path), "interactiveMode": "Never", **more}}
+
+    return make
+
+
+def printed(token: str = "good", lives: float = 240, **status: Any) -> str:
+    """Shell code that prints an ExecCredential."""
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=lives)
+    status = {"token": token, "expirationTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ"), **status}
+    return f"echo '{json.dumps({'apiVersion': API, 'kind': 'ExecCredential', 'status': status})}'"
+
+
+def runs(folder: Path) -> int:
+    return (folder / "runs").read_text(encoding="utf-8").count("run")
+
+
+def nodes(path: str) -> Any:
+    return Client.connect({"kubeconfig": path}).list("/api/v1/nodes")
+
+
+def test_each_login_sends_its_credential(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.good = {"Bearer good", "Basic dTpw"}
+    (tmp_path / "token").write_text("good\n", encoding="utf-8")
+    for user in (
+        {"token": "good"},
+        {"tokenFile": str(tmp_path / "token")},
+        {"username": "u", "password": "p"},
+        program(printed()),
+    ):
+        assert nodes(kubeconfig(user)) == []
+    monkeypatch.setenv("K8S_AUTH_HOST", server.url)
+    for key in ("good", "good\n"):
+        monkeypatch.setenv("K8S_AUTH_API_KEY", key)
+        assert Client.connect({}).list("/api/v1/nodes") == []
+    assert Client.connect({"host": server.url, "api_key": "good"}).list("/api/v1/nodes") == []
+
+
+def test_a_program_runs_once_for_all_requests_and_again_before_its_token_ends(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OKE's takes 1.3 s and its tokens live for 4 minutes."""
+    server.good, path = {"Bearer good"}, kubeconfig(program(printed()))
+    for _ in range(3):
+        nodes(path)
+    client = Client.connect({"kubeconfig": path})
+    assert runs(tmp_path) == 1
+    now = login.time.monotonic()
+    monkeypatch.setattr(login.time, "monotonic", lambda: now + 205)
+    client.list("/api/v1/nodes")
+    assert runs(tmp_path) == 1
+    monkeypatch.setattr(login.time, "monotonic", lambda: now + 215)
+    client.list("/api/v1/nodes")
+    assert runs(tmp_path) == 2
+
+
+def test_a_token_that_the_server_no_longer_takes_is_renewed_in_the_middle(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path
+) -> None:
+    code = f"[ $(wc -l <'{tmp_path}/runs') = 1 ] && {printed('first')} || {printed('second')}"
+    server.good = {"Bearer first"}
+    client = Client.connect({"kubeconfig": kubeconfig(program(code))})
+    client.list("/api/v1/nodes")
+    server.good = {"Bearer second"}
+    client.list("/api/v1/nodes")
+    assert list(client.log_lines("n", "p")) != []
+    server.good = {"Bearer third"}
+    with pytest.raises(Forbidden, match=r"refuses the token of the kubeconfig .*, context oke .*: log in again"):
+        client.list("/api/v1/nodes")
+    assert runs(tmp_path) == 3, "once more, not for ever"
+
+
+def test_relative_programs_environment_and_the_clusters_data_are_as_kubectl_hands_them_on(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path
+) -> None:
+    server.good = {"Bearer good"}
+    code = f'[ "$REGION" = fra ] && echo "$KUBERNETES_EXEC_INFO" >\'{tmp_path}/info\' && {printed()}'
+    user = program(code, provideClusterInfo=True, env=[{"name": "REGION", "value": "fra"}])
+    user["exec"]["command"] = "./login"
+    nodes(kubeconfig(user))
+    info = json.loads((tmp_path / "info").read_text(encoding="utf-8"))
+    assert info["spec"] == {"interactive": False, "cluster": {"server": server.url}}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("exit 0", "printed nothing"),
+        ("echo ServiceError: not authorized >&2", "printed nothing, and as error ServiceError: not authorized"),
+        ("echo '{\"token\": \"s3cret\"}'", "did not print an ExecCredential as JSON"),
+        ("echo WARNING: s3cret", "did not print an ExecCredential as JSON"),
+        ("echo line 1 >&2; echo No profile OKE. >&2; exit 1", "exit code 1: No profile OKE. Run it in a shell"),
+        ("kill -9 $$", "ended with exit code -9"),
+        ("printf 'Password: ' >&2; read -r word || exit 2", "no terminal here: where it asks"),
+        ("read -r word </dev/tty; exit 3", "no terminal here: where it asks"),
+        (printed().replace("v1beta1", "v1"), f"printed an ExecCredential of .*/v1, the kubeconfig asks for {API}"),
+        (printed(""), "printed neither a token nor a client certificate with its key"),
+        (printed("", clientCertificateData="x"), "printed neither a token nor a client certificate with its key"),
+    ],
+)  # fmt: skip
+def test_a_program_that_fails_is_one_sentence(
+    server: Server, kubeconfig: Any, program: Any, code: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=f"^Cannot log in to the cluster: the login program .*{words}") as caught:
+        nodes(kubeconfig(program(code)))
+    assert "\n" not in str(caught.value) and "s3cret" not in str(caught.value)
+    assert not server.seen
+
+
+def test_a_program_that_is_missing_hangs_or_wants_a_terminal(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = {"exec": {"apiVersion": API, "command": "oci-not-there", "installHint": "See\n  the page."}}
+    with pytest.raises(InputError, match=r"oci-not-there .* is not in PATH .*pip install oci-cli.* See the page\.$"):
+        nodes(kubeconfig(missing))
+    missing["exec"]["command"] = str(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"gone .* is not an executable file"):
+        nodes(kubeconfig(missing))
+    with pytest.raises(InputError, match=r"interactiveMode: Always"):
+        nodes(kubeconfig(program(printed(), interactiveMode="Always")))
+    monkeypatch.setattr(login, "LONGEST_LOGIN", 0.3)
+    with pytest.raises(InputError, match=r"did not end within 0 s.*where it asks for a password"):
+        nodes(kubeconfig(program("sleep 30 & wait")))
+    assert not server.seen
+
+
+def test_a_token_that_had_expired_is_sent_and_the_refusal_says_when(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path
+) -> None:
+    """This machine's clock may be wrong, so the server decides."""
+    path = kubeconfig(program(printed(lives=-600)))
+    server.good = {"Bearer good"}
+    assert nodes(path) == [] == nodes(path)
+    assert runs(tmp_path) == 1
+    server.good = set()
+    with pytest.raises(Forbidden, match=r"which expired at 20.*Z, 60\d s ago by this machine's clock.*log in again"):
+        nodes(path)
+
+
+def test_no_credential_is_said_and_not_an_anonymous_user(
+    server: Server, kubeconfig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for user in ({}, {"token": ""}):
+        with pytest.raises(Forbidden, match=r"no token was sent to http.*the kubeconfig .*, context oke has no token"):
+            nodes(kubeconfig(user))
+    with pytest.raises(Forbidden, match=r"no token was sent to http.* Set K8S_AUTH_API_KEY"):
+        Client.connect({"host": server.url}).list("/api/v1/nodes")
+
+
+def test_a_token_that_is_none_is_not_shown(server: Server, kubeconfig: Any, program: Any) -> None:
+    for user in ({"token": "s3c\nret"}, {"token": "s3c\u00e9ret"}, program(printed("s3c\\nret"))):
+        with pytest.raises(InputError, match=r"the token of .* has a line break or another character") as caught:
+            nodes(kubeconfig(user))
+        assert "s3c" not in str(caught.value)
+
+
+def test_a_proxy_that_drops_the_token_is_named(
+    server: Server, kubeconfig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client.connect({"kubeconfig": kubeconfig({"token": "good"})})
+    monkeypatch.setattr(client, "_headers", lambda *_: {"X-Authorization": "Bearer good"})
+    with pytest.raises(Forbidden, match="no token was sent"):
+        client.list("/api/v1/nodes")
+    answer = 'nodes is forbidden: User "system:anonymous" cannot list'
+    assert "A proxy or load balancer on the way drops it" in client._login.refusal(403, answer, "Bearer good")
+    assert client._login.refusal(403, 'User "bob" cannot list', "Bearer good") == ""
+
+
+def test_files_that_are_no_kubeconfigs(server: Server, kubeconfig: Any, tmp_path: Path) -> None:
+    twins = [{"name": "oke", "context": {"cluster": "c", "user": "u"}}] * 2
+    for path, words in (
+        (str(tmp_path), "it is a directory"),
+        (str(tmp_path / "gone"), "no such file"),
+        (kubeconfig({}, "twins", contexts=twins), "it has several contexts called oke"),
+        (kubeconfig({}, "users", users=[{"name": "u", "user": {}}] * 2), "it has several users called u"),
+        (kubeconfig({}, "user", users=[{"name": "u", "usr": {"token": "s3cret"}}]), "Expected key user in"),
+        (kubeconfig({}, "other", **{"current-context": "gone"}), "gone"),
+    ):
+        with pytest.raises(InputError, match=words) as caught:
+            nodes(path)
+        assert "s3cret" not in str(caught.value)
+    for text in ("", "just words", "- a\n- b", "a: [", "contexts: 5", "contexts: [{}]"):
+        (tmp_path / "bad").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="Cannot use the kubeconfig") as caught:
+            nodes(str(tmp_path / "bad"))
+        assert "\n" not in str(caught.value)
+
+
+def test_of_several_files_the_first_current_context_is_used_as_by_kubectl(
+    server: Server, kubeconfig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.good = {"Bearer good"}
+    first = kubeconfig({"token": "good"})
+    second = kubeconfig(
+        {"token": "bad"},
+        "second",
+        users=[{"name": "v", "user": {"token": "bad"}}],
+        contexts=[{"name": "second", "context": {"cluster": "c", "user": "v"}}],
+        **{"current-context": "second"},
+    )
+    monkeypatch.setenv("KUBECONFIG", f"{first}:{second}")
+    assert Client.connect({}).list("/api/v1/nodes") == []
+    monkeypatch.setenv("K8S_AUTH_CONTEXT", "second")
+    with pytest.raises(Forbidden, match="context second"):
+        Client.connect({}).list("/api/v1/nodes")

@@ -17,4 +17,10 @@ options:
     type: str
     choices: [changed, always, never]
     default: changed
+  priority_class:
+    description: >-
+      PriorityClass of the pods that prove it. The default one is made; another one must exist and have
+      C(preemptionPolicy=Never).
+    type: str
+    default: gpuops-rdma
 """

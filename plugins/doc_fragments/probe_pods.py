@@ -22,6 +22,11 @@ options:
     type: list
     elements: raw
     default: []
+  priority_class:
+    description: >-
+      PriorityClass of its pods. The default one is made; another one must exist and have C(preemptionPolicy=Never).
+    type: str
+    default: gpuops-rdma
   timeout:
     description: Seconds until all nodes have written their document. Later ones are named.
     type: int

@@ -65,6 +65,11 @@ options:
     description: Image of the pods; it must stay alive.
     type: str
     default: registry.k8s.io/pause:3.10
+  priority_class:
+    description: >-
+      PriorityClass of the pods. The default one is made; another one must exist and have C(preemptionPolicy=Never).
+    type: str
+    default: gpuops-rdma
   timeout:
     description: Seconds for each wait but the last, until the autoscaler runs, and until new nodes offer O(resources).
     type: int

@@ -211,6 +211,12 @@ options:
       C(repository/image:version).
     type: dict
     default: {}
+  priority_class:
+    description: >-
+      PriorityClass of all pods that test and check nodes. The default one is made by the run; another one must exist
+      and have C(preemptionPolicy=Never), so that no pod is evicted for a test.
+    type: str
+    default: gpuops-rdma
   image_registry:
     description: >-
       Registry (with a path, if any) to take images from; the host of each image is replaced by it, and O(images) are

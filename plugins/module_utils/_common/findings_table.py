@@ -1705,6 +1705,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "its manager writes its own value again; change it there",
         "preflight.policy-field",
     ),
+    "preflight.priority-class": (
+        "error",
+        "preflight",
+        "create it with preemptionPolicy Never, or name such a one in rdma_priority_class",
+        "preflight.priority-class",
+    ),
     "preflight.rdma-shared-plugin": (
         "error",
         "preflight",

@@ -304,6 +304,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_pod_labels": {"type": "dict"},
     "rdma_pod_limits": {"type": "bool"},
     "rdma_preflight_ignore": {"type": "list", "elements": "str"},
+    "rdma_priority_class": {"type": "str"},
     "rdma_probe_image": {"type": "str"},
     "rdma_profile": {"type": "str"},
     "rdma_prove_by": {"type": "str", "choices": ["ssh", "daemonset"]},

@@ -40,6 +40,8 @@ label."""
 MIG_STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
 """Annotation of the ClusterPolicy, JSON {before, set}: its mig.strategy before our change, and the one that we set."""
 
+PRIORITY_CLASS = "gpuops-rdma"
+"""PriorityClass of all pods that come and go with a run; it preempts nobody. rdma_priority_class names another one."""
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 """Keys of the taints that GPU nodes commonly have."""
 LAST_WORDS = "FallbackToLogsOnError"

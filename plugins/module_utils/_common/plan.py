@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Locality,
     Mode,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
 
 T = TypeVar("T")
 SCHEMA_VERSION = 2
@@ -432,6 +433,8 @@ class Plan:
     tolerations: tuple[Json, ...] = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
     """Of all pods of the run on GPU nodes."""
     pod_extras: PodExtras = field(default_factory=PodExtras)
+    priority_class: str = PRIORITY_CLASS
+    """Of the pods that come and go with the run."""
     report_keep: ReportKeep = field(default_factory=ReportKeep)
     restart_plugin: str = ""
     releases: dict[str, Release] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
+    PRIORITY_CLASS,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
@@ -77,6 +78,7 @@ def objects(
     interval: float = 0,
     tolerations: Sequence[Json] = (),
     pull_secrets: Sequence[str] = (),
+    priority_class: str = PRIORITY_CLASS,
 ) -> list[Json]:
     """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
@@ -90,7 +92,7 @@ def objects(
     if not image:
         raise InputError(f"{daemon.name}: no image is given; one with Python 3.8 or newer is needed")
     meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **OWNED}}
-    pod = _pod(daemon, image, run, interval, programs)
+    pod = {"priorityClassName": priority_class, **_pod(daemon, image, run, interval, programs)}
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return [
@@ -170,7 +172,6 @@ def _where(daemon: Daemon, shapes: Optional[Sequence[Shape]], nodes: Iterable[st
 def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[Json]) -> Json:
     terms, labels = {"nodeSelectorTerms": where}, {NAME_LABEL: meta["name"]}
     spec = {
-        "priorityClassName": "system-node-critical",
         "tolerations": on_gpu_nodes(tolerations),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         **pod,

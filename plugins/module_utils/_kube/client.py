@@ -94,6 +94,7 @@ KINDS: dict[tuple[str, str], tuple[str, bool]] = {
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): ("clusterrolebindings", False),
     ("rbac.authorization.k8s.io/v1", "Role"): ("roles", True),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"): ("rolebindings", True),
+    ("scheduling.k8s.io/v1", "PriorityClass"): ("priorityclasses", False),
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ("selfsubjectaccessreviews", False),
     ("sriovnetwork.openshift.io/v1", "SriovNetworkNodeState"): ("sriovnetworknodestates", True),
 }

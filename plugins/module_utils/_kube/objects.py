@@ -49,6 +49,7 @@ KINDS = (
     (_RBAC, "Role"),
     (_RBAC, "ClusterRole"),
     ("v1", "ServiceAccount"),
+    ("scheduling.k8s.io/v1", "PriorityClass"),
     ("v1", "Namespace"),
 )
 """All kinds that we make, or an operator's manifest has, in the order in which they are removed: first what uses, then

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED, PRIORITY_CLASS
 
 RBAC = "rbac.authorization.k8s.io"
 PRIVILEGED_SCC = "system:openshift:scc:privileged"
@@ -18,6 +19,19 @@ PRIVILEGED_SCC = "system:openshift:scc:privileged"
 def made(version: str, kind: str, meta: Json, **content: Any) -> Json:
     """An object of this version and kind. ``content``: what it has beside its metadata, such as spec or data."""
     return {"apiVersion": version, "kind": kind, "metadata": meta, **content}
+
+
+def priority_class() -> Json:
+    """Our PriorityClass: pods of it have the priority of pods without any, and evict none to get room."""
+    text = "Pods of gpuops.rdma that test and check nodes. They wait for room, and no pod is evicted for them."
+    meta = {"name": PRIORITY_CLASS, "labels": dict(OWNED)}
+    content = {"value": 0, "globalDefault": False, "preemptionPolicy": "Never", "description": text}
+    return made("scheduling.k8s.io/v1", "PriorityClass", meta, **content)
+
+
+def preempts(found: Json) -> bool:
+    """Whether pods of this PriorityClass may evict pods of a lower priority, as they do unless it says otherwise."""
+    return found.get("preemptionPolicy") != "Never"
 
 
 def account(name: str, namespace: str) -> Json:

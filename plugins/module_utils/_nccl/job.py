@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
+    PRIORITY_CLASS,
     ROLE_LABEL,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
@@ -94,6 +95,7 @@ class Test:
     """Seconds in which the image must be pulled."""
     info_from: int = 0
     """Index of the first node whose ranks print INFO lines, where not all may: see ``info_span``."""
+    priority_class: str = PRIORITY_CLASS
     keep: bool = False
     """No controller ends the workers, whose files have all of NCCL's lines."""
 
@@ -364,6 +366,7 @@ def _pod_base(test: Test) -> Json:
         "enableServiceLinks": False,
         "activeDeadlineSeconds": _backstop(test),
         "terminationGracePeriodSeconds": 5,
+        "priorityClassName": test.priority_class,
     }
     return {**spec, **test.fabric.admission()}
 
@@ -547,6 +550,7 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
     own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
     pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
     values = {**_same(entry, Test), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
+    values["priority_class"] = plan.priority_class
     return Test(**{**values, **more})
 
 

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     LAST_WORDS,
     NAME_LABEL,
     OWNED,
+    PRIORITY_CLASS,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -68,6 +69,7 @@ class Test:
     size: int = MIB
     queue_pairs: int = 2
     cuda: bool = True
+    priority_class: str = PRIORITY_CLASS
     dmabuf: frozenset[str] = frozenset()
     """Nodes whose GPU memory is registered through DMA-BUF; on the others nvidia_peermem registers it."""
 
@@ -274,6 +276,7 @@ def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
         "enableServiceLinks": False,
         "activeDeadlineSeconds": test.limit + 600,
         "terminationGracePeriodSeconds": 2,
+        "priorityClassName": test.priority_class,
         **own.admission(),
         **own.net(),
         "affinity": _on(node),

@@ -94,6 +94,7 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     yield "list", "", "namespaces", ""
     yield "list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""
     yield "list watch", "nvidia.com", "clusterpolicies", ""
+    yield "get", "scheduling.k8s.io", "priorityclasses", ""
     if plan.install == "helm":
         yield "list", "", "secrets", ""
     if plan.mode.by_plugin:

@@ -82,6 +82,8 @@ class View:
     """Nodes that the run needs; () = all of the plan."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
+    priority_fault: str = ""
+    """Why the PriorityClass of the run's pods cannot be used."""
     plugins: Sequence[_leftovers.Plugin] = ()
     """The SR-IOV device plugins, if there are several."""
     vcn_cidrs: Sequence[str] = ()
@@ -286,6 +288,17 @@ def cluster_policy(view: View) -> Iterator[Finding]:
             "cluster",
             f"{len(names)} ClusterPolicies: {', '.join(names)}",
             expected="one",
+        )
+
+
+def priority_class(view: View) -> Iterator[Finding]:
+    """The PriorityClass of the run's pods, if it does not exist or preempts."""
+    if view.priority_fault:
+        yield finding(
+            "preflight.priority-class",
+            f"PriorityClass {view.plan.priority_class}",
+            view.priority_fault,
+            expected="a PriorityClass with preemptionPolicy Never",
         )
 
 
@@ -733,6 +746,7 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "one-cluster-policy": cluster_policy,
     "policy": policies,
     "helm-values": helm_values,
+    "priority-class": priority_class,
     "tolerations": tolerated,
     "ip-pool": ip_pool,
     "network-owner": network_owner,

@@ -149,6 +149,7 @@ def decide(given: Given) -> Plan:
         nodes=nodes,
         namespaces=Namespaces(**profile["namespaces"], own=options.own_namespace, job=options.job_namespace),
         resources=Resources(vf=_resource(options)),
+        priority_class=options.priority_class,
         ip_pool=IpPool(options.ip_pool_name, options.ip_pool_subnet, options.ip_pool_block),
         network_attachment=f"{options.job_namespace}/{options.network_name}",
         set_netns=options.set_netns,

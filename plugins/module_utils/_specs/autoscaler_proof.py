@@ -23,6 +23,7 @@ SPEC: dict[str, Any] = {
     "volume": {"type": "bool", "default": False},
     "namespace": {"type": "str", "default": "default"},
     "image": {"type": "str", "default": "registry.k8s.io/pause:3.10"},
+    "priority_class": {"type": "str", "default": "gpuops-rdma"},
     "timeout": {"type": "int", "default": 3600},
     "removal_timeout": {"type": "int", "default": 0},
     "grace": {"type": "int", "default": 60},

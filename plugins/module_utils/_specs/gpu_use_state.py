@@ -11,4 +11,5 @@ from typing import Any
 SPEC: dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "prove": {"type": "str", "default": "changed", "choices": ["changed", "always", "never"]},
+    "priority_class": {"type": "str", "default": "gpuops-rdma"},
 }

@@ -61,6 +61,7 @@ SPEC: dict[str, Any] = {
     "oci": {"type": "dict", "default": {}},
     "olm": {"type": "dict", "default": {}},
     "images": {"type": "dict", "default": {}},
+    "priority_class": {"type": "str", "default": "gpuops-rdma"},
     "image_registry": {"type": "str", "default": ""},
     "image_pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
     "collectives": {"type": "list", "elements": "str", "default": ["all_reduce"]},
@@ -122,6 +123,7 @@ class Options:
     oci: dict[str, Any]
     olm: dict[str, Any]
     images: dict[str, Any]
+    priority_class: str
     image_registry: str
     image_pull_secrets: tuple[str, ...]
     collectives: tuple[str, ...]

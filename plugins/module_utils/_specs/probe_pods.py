@@ -12,6 +12,7 @@ SPEC: dict[str, Any] = {
     "images": {"type": "dict", "default": {}},
     "image_pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
     "tolerations": {"type": "list", "elements": "raw", "default": []},
+    "priority_class": {"type": "str", "default": "gpuops-rdma"},
     "timeout": {"type": "int", "default": 600},
     "grace": {"type": "int", "default": 60},
 }

@@ -55,6 +55,7 @@ def prove(
     *,
     timeout: float,
     grace: float,
+    priority_class: str,
     dress: Dress = dict,
 ) -> Json:
     """The evidence of mps.judge. Raises RdmaError if a process failed, Unrecoverable or DeadlinePassed if processes
@@ -75,7 +76,7 @@ def prove(
         found[:] = [verdict.evidence] if verdict.evidence else []
         return {"processes": Status(READY) if found else Status(WAITING, verdict.lacking)}
 
-    with Proof(client, namespace, say, dress) as running:
+    with Proof(client, namespace, say, dress, priority_class) as running:
         running.start(pods)
         wait.await_state(
             read,

@@ -444,7 +444,7 @@ class Sharing(Use[Wanted]):
         kinds = wanted.one_of_each_kind()
         computing = [one for one in kinds if one.expected.sharing == "mps"]
         sleeping = [one for one in kinds if one not in computing]
-        with Proof(self.client, self.namespace, self.say, self.dress) as running:
+        with self.pods_in(self.namespace) as running:
             for number, one in enumerate(sleeping):
                 proof[one.name] = {
                     resource: self._sleep(running, number, one.member, resource, count)
@@ -482,5 +482,6 @@ class Sharing(Use[Wanted]):
             timeout=self.args["timeout"],
             grace=self.args["grace"],
             dress=self.dress,
+            priority_class=self.args["priority_class"],
         )
         return {resource: pods, "at_once": evidence}

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member, hostname, lasting, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations as holders
@@ -221,7 +221,7 @@ class GpuTaints(Use[Wanted]):
         live = lasting(gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints)
         ours = {(one["key"], one["effect"]) for one in hard}
         others = tolerations(one for one in live if (one["key"], one["effect"]) not in ours)
-        with Proof(self.client, self.namespace, self.say, self.dress) as refused:
+        with self.pods_in(self.namespace) as refused:
             # It tolerates all other taints, so that only ours keep it pending.
             refused.start([pod("gpuops-untolerating", self.namespace, host, image, {}, others)])
             phase, why = refused.await_decided("gpuops-untolerating", seconds)
@@ -229,7 +229,7 @@ class GpuTaints(Use[Wanted]):
             raise RdmaError(
                 f"A pod without toleration for {words} is {phase or 'gone'} on {node.name}: nothing holds it."
             )
-        with Proof(self.client, self.namespace, self.say, self.dress) as running:
+        with self.pods_in(self.namespace) as running:
             running.start([pod("gpuops-tolerating", self.namespace, host, image, {}, tolerations(live))])
             running.await_running("taint proof", seconds, self.args["grace"])
         return {"pending": why, "running": node.name}

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.requests import Ask
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -194,6 +195,10 @@ class Use(Generic[Wanted]):
             remedy=remedy,
         )
 
+    def pods_in(self, namespace: str) -> Proof:
+        """Pods that prove something, removed at the end of the block."""
+        return Proof(self.client, namespace, self.say, self.dress, self.args["priority_class"])
+
     def ask(self, namespace: str, asks: Mapping[str, Ask], title: str) -> dict[str, list[Json]]:
         """Sends requests from pods in ``namespace`` and returns their answers by name; {} without requests."""
         if not asks:
@@ -208,6 +213,7 @@ class Use(Generic[Wanted]):
             timeout=self.args["timeout"],
             grace=self.args["grace"],
             pull_secrets=secrets,
+            priority_class=self.args["priority_class"],
             title=title,
             dress=self.dress,
         )

@@ -51,6 +51,7 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> tuple[Plan, 
         ),
         tolerations=tolerations.work_out(chosen, asked).all,
         pod_extras=extras.of(args),
+        priority_class=args["priority_class"],
     )
     return plan, chosen
 

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 
@@ -108,6 +109,7 @@ def _run(
         image=image or plan.probe.image,
         tolerations=plan.tolerations,
         pull_secrets=plan.probe.pull_secrets,
+        priority_class=plan.priority_class,
         run=run,
         programs=programs(daemon),
         interval=interval,
@@ -135,6 +137,13 @@ class HostRun:
         self._applied: list[Json] = []
         self._away: dict[str, str] = {}
 
+    @property
+    def _pod(self) -> Json:
+        """The spec of the DaemonSet's pods."""
+        daemonset = next(obj for obj in self.objects if obj["kind"] == "DaemonSet")
+        found: Json = daemonset["spec"]["template"]["spec"]
+        return found
+
     def predict(self) -> list[str]:
         """The changes that check mode reports, validated by the server if possible. InputError for an unmanaged
         object."""
@@ -153,6 +162,7 @@ class HostRun:
     def applied(self, keep: bool) -> Iterator[None]:
         """Applies the objects for the block and removes them after it, also after an error, unless ``keep``. The
         namespace stays: while it terminates, the next run could not start."""
+        priority.ensure(self.client, self._pod["priorityClassName"])
         self._clear_documents()
         try:
             for obj in self.objects:
@@ -253,10 +263,9 @@ class HostRun:
 
     def _kept_off(self, names: Container[str]) -> dict[str, str]:
         """Node -> the taints that keep the daemon's pod off it; {} where nodes may not be listed."""
-        pod = next(obj for obj in self.objects if obj["kind"] == "DaemonSet")["spec"]["template"]["spec"]
         with contextlib.suppress(Forbidden):
             facts = [fact for fact in self._facts() if fact.name in names]
-            held = {fact.name: tolerations.held(fact, pod["tolerations"]) for fact in facts}
+            held = {fact.name: tolerations.held(fact, self._pod["tolerations"]) for fact in facts}
             return {name: tolerations.keeps_off(found) for name, found in held.items() if found}
         return {}
 

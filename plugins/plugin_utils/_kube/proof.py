@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, parts, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 
 POLL = 0.5
 UNSCHEDULABLE = "Unschedulable"
@@ -39,8 +41,16 @@ class Proof:
     """A context manager: the pods are removed at its end, also after an error. ``dress`` adds to each what the user
     wants on all pods."""
 
-    def __init__(self, client: Client, namespace: str, say: Callable[[str], None], dress: Dress = dict) -> None:
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        say: Callable[[str], None],
+        dress: Dress = dict,
+        priority_class: str = PRIORITY_CLASS,
+    ) -> None:
         self.client, self.namespace, self.say, self.dress = client, namespace, say, dress
+        self.priority_class = priority_class
         self.pods: list[str] = []
 
     def __enter__(self) -> Proof:
@@ -52,7 +62,9 @@ class Proof:
 
     def start(self, pods: Sequence[Json]) -> None:
         """Removes the pod of an earlier, interrupted run first, because a pod cannot be changed."""
+        priority.ensure(self.client, self.priority_class)
         for one in pods:
+            one["spec"]["priorityClassName"] = self.priority_class
             name = one["metadata"]["name"]
             path = self.client.path("v1", "Pod", self.namespace, name)
             self.pods.append(name)

@@ -22,7 +22,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import LAST_WORDS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import LAST_WORDS, PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
@@ -111,12 +111,13 @@ def ask(
     timeout: float,
     grace: float,
     pull_secrets: Sequence[str] = (),
+    priority_class: str = PRIORITY_CLASS,
     title: str = "probe",
     dress: Dress = dict,
 ) -> dict[str, list[Json]]:
     """The answers. Raises Unrecoverable or DeadlinePassed when a pod does not finish; always removes the pods."""
     image = image or default_image()
-    with Proof(client, namespace, say, dress) as proof:
+    with Proof(client, namespace, say, dress, priority_class) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])
         wait.await_state(
             lambda: _states(client, namespace, asks),

@@ -33,15 +33,15 @@ class Writer:
         self.left: list[str] = []
 
     def apply(self, obj: Json, takeover: bool = False) -> Optional[Json]:
-        """The change, or None if there is none. An unmanaged namespace is used as it is; any other unmanaged object
-        raises InputError, unless ``takeover``."""
+        """The change, or None if there is none. An unmanaged namespace or PriorityClass is used as it is; any other
+        unmanaged object raises InputError, unless ``takeover``."""
         name = kube_objects.reference(obj)
         before = live(self.client, obj)
         if before is not None and kube_objects.contained(obj, before):
             return None
         if before is not None and not takeover and not kube_objects.is_ours(before):
-            if obj["kind"] == "Namespace":
-                # A namespace that exists already is used as it is; preflight has checked that it is suitable.
+            if obj["kind"] in ("Namespace", "PriorityClass"):
+                # One that exists already is used as it is; preflight has checked that it is suitable.
                 return None
             raise InputError(
                 f"Cannot apply {name}: it exists without the label {OWNED_SELECTOR}, so this collection does not "

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 
 GONE = 90.0
 """Seconds to wait for all to go: the next job needs the GPUs and the name."""
@@ -108,6 +109,7 @@ class JobObjects:
         namespace or the job's API is missing, ClusterError for other refusals."""
         if not dry_run:
             self.check_queue()
+            priority.ensure(self.client, self.test.priority_class)
         for obj in nccl_job.objects(self.test, self.launcher):
             try:
                 self.client.apply(obj, dry_run=dry_run)

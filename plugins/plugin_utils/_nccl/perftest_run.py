@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Pair, Test
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
 
 ENDED = ("Succeeded", "Failed")
@@ -58,6 +59,7 @@ class PerftestRun:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """The pods' script is there inside the block; behind it nothing of this run is left, also after an error."""
+        priority.ensure(self.client, self.test.priority_class)
         self.client.apply(objects.owned(perftest.files(self.test)))
         try:
             yield

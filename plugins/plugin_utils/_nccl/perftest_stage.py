@@ -114,5 +114,6 @@ class PerftestStage:
             size=self.table["size"],
             queue_pairs=self.table["queue_pairs"],
             cuda=args["cuda"],
+            priority_class=plan.priority_class,
             dmabuf=self.dmabuf,
         )

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools, scale_watch, scaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.use import Use
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
 
@@ -132,7 +132,7 @@ class ScaleProof(Use[Sequence[str]]):
         wanted = {name: one for name, one in sets.items() if name not in skipped}
         if not wanted:
             return {"skipped_sets": skipped}
-        with self._volumes(wanted) as claims, Proof(self.client, self.args["namespace"], self.say, self.dress) as proof:
+        with self._volumes(wanted) as claims, self.pods_in(self.args["namespace"]) as proof:
             pods = {name: self.pods(one, claims) for name, one in wanted.items()}
             proof.start([one for made in pods.values() for one in made])
             title = "warming pools" if self.warm else "from zero"

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Shape,
     node_terms,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
     Faults,
@@ -37,6 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as nccl_topology
@@ -412,7 +414,10 @@ def _objects(
     }
     if configured:
         job = sriov.privileged_namespace(plan.namespaces.job)
-        groups.update(nccl_test=[job], nccl_topology=_topology_objects(plan, given, configured, job, faults))
+        own_class = [parts.priority_class()] if plan.priority_class == PRIORITY_CLASS else []
+        groups.update(
+            nccl_test=[job, *own_class], nccl_topology=_topology_objects(plan, given, configured, job, faults)
+        )
     if configured and plan.mode.by_plugin:
         groups.update(network_operator=_network_operator(plan, given, configured, choice, faults))
     if configured and plan.mode.vfs:

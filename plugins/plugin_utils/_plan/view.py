@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
@@ -43,6 +44,7 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
         read_only=args["read_only"],
         pods=args["pods"],
         needed=args["nodes"],
+        priority_fault=_priority_fault(client, plan),
     )
     if again or args["pods"]:
         return found
@@ -55,6 +57,12 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
         definitions={} if faults else _definitions(client, plan),
         requested=_requested(client, found) if found.installs else {},
     )
+
+
+def _priority_fault(client: Client, plan: Plan) -> str:
+    with contextlib.suppress(Forbidden):  # reported as a missing permission
+        return priority.fault(priority.read(client, plan.priority_class), plan.priority_class)
+    return ""
 
 
 def _definitions(client: Client, plan: Plan) -> dict[str, list[crds.Definition]]:

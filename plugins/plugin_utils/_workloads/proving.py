@@ -253,10 +253,9 @@ def _counted(
 
 
 def _as_planned(own: Plan, plan: Optional[Plan]) -> Plan:
-    """With a plan in its namespace, with its image, and with what it tolerates."""
+    """With a plan in its namespace, with its image and PriorityClass, and with what it tolerates."""
     if plan is None:
         return own
     tolerations = (*plan.tolerations, *(one for one in own.tolerations if one not in plan.tolerations))
-    return dataclasses.replace(
-        own, namespaces=plan.namespaces, probe=plan.probe, tolerations=tolerations, pod_extras=plan.pod_extras
-    )
+    same = {name: getattr(plan, name) for name in ("namespaces", "probe", "priority_class", "pod_extras")}
+    return dataclasses.replace(own, tolerations=tolerations, **same)

@@ -188,7 +188,9 @@ def test_over_ssh_and_by_the_daemonset_the_same_file_is_written(
     assert (tmp_path / "ssh.yml").read_text() == (tmp_path / "daemonset.yml").read_text()
     assert {**one, "dest": ""} == {**other, "dest": ""}
     kinds = {path.partition("/")[0] for path in client.objects}
-    assert kinds <= {"Node", "Namespace", "ConfigMap"}, "the DaemonSet and its rights are removed again"
+    assert kinds <= {"Node", "Namespace", "PriorityClass", "ConfigMap"}, (
+        "the DaemonSet and its rights are removed again"
+    )
 
 
 def test_the_daemonset_of_unknown_shapes_selects_nodes_by_name() -> None:

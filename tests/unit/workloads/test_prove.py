@@ -461,7 +461,7 @@ def test_only_nodes_whose_pods_say_nothing_are_read_and_all_goes_again(monkeypat
     made = [path for path in api.writes if path.startswith("DaemonSet/")]
     assert len(made) == 2, "applied and deleted"
     left = {key.partition("/")[0] for key, one in api.objects.items() if one["metadata"].get("namespace") != "team-a"}
-    assert left == {"Namespace", "Node"}
+    assert left == {"Namespace", "PriorityClass", "Node"}
     nothing, quiet = probed(monkeypatch, logs=GOOD)
     assert nothing["verdict"] == "pass" and quiet.writes == []
 

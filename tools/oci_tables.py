@@ -46,12 +46,16 @@ def judged(row: dict[str, str]) -> oci_needs.Review:
     return policy.review([need], [*beside, source], groups(), context(), KNOWN)[0]
 
 
+USED = {"cluster": "cluster", "image": "image", "capacity_reservation": "reservation", "boot_volume_key": "key"}
+
+
 def document(table: Any) -> str:
     parts = [_HEAD]
     told = context(
         who="<group>",
         compartment="<compartment OCID>",
-        cluster_compartment="<OCID of the cluster's compartment>",
+        places={name: f"<OCID of the {what}'s compartment>" for name, what in USED.items()},
+        facts={"target.key.id": "<key OCID>"},
         options=frozenset({"create_policies", "host_group"}),
     )
     for name, entry in POLICIES["sets"].items():
@@ -96,8 +100,8 @@ to add. A test compares 10,000 generated tenancies with sets of permissions.
 _FORMS = (
     (
         "subject",
-        "`any-user`; `any-group`, which includes instances and other resources; `group` and `dynamic-group` by name, "
-        "`domain/name` or `id`, one or several",
+        "`any-user`; `any-group`, which includes instances and other resources, but no services; `service`; `group` "
+        "and `dynamic-group` by name, `domain/name` or `id`, one or several",
         "a group that is given here by name and there by OCID; the OCID of a dynamic group of an unread domain; a deny "
         "statement for a dynamic group that was not found",
     ),
@@ -117,14 +121,16 @@ _FORMS = (
         "place",
         "`in tenancy`; `in compartment` by name, by path `A:B` from the policy's own compartment, by `id`; "
         "compartments inside it inherit",
-        "a deny statement for a part of the place",
+        "a deny statement for a part of the place; all where the place is not known, as the compartment of a key",
     ),
     (
         "condition",
         "`=`, `!=`, `in`, `not in`, also in `all {}` and `any {}`, of `request.principal.type`, `request.region` (the "
-        "three-letter key), `request.permission`, and `target.cluster.id` for CLUSTER_JOIN",
-        "other variables and comparisons, patterns, `!variable`; `request.permission` where that file has no "
-        "permissions of the resource type; more than eight braces in each other",
+        "three-letter key), `request.permission`, `target.key.id` for the rights on a key, and `target.cluster.id` for "
+        "CLUSTER_JOIN",
+        "other variables and comparisons; a variable on the right, with quotes or without, as in "
+        "`request.principal.compartment.id = target.compartment.id`; patterns, `!variable`; `request.permission` where "
+        "that file has no permissions of the resource type; more than eight braces in each other",
     ),
     (
         "whole",

@@ -28,6 +28,7 @@ SECRETS = {"api_key", "password", "admin_password", "token", "secret_variables",
 # Names that look like a secret's, for which Ansible demands a decision: names of Secrets, and public keys.
 NO_SECRETS = {
     "boot_volume_key",
+    "boot_volume_key_compartment",
     "key",
     "secrets",
     "pull_secrets",

@@ -11,7 +11,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import Rd
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
-OCIDS = {"compartment": "compartment", "policy_compartment": "compartment", "cluster": "cluster"}
+OCIDS = {"policy_compartment": "compartment", **policy_run.OCIDS}
 
 
 class ActionModule(RdmaAction):

@@ -11,11 +11,11 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
 SHOWN = 50
-OCIDS = {"compartment": "compartment", "cluster": "cluster", "image": "image", "subnet": "subnet"}
+OCIDS = {"subnet": "subnet", **policy_run.OCIDS}
 
 
 class ActionModule(RdmaAction):
@@ -30,7 +30,7 @@ class ActionModule(RdmaAction):
         found = preflight_read.findings(reader)
         if args["policies"]:
             sets = args["policy_sets"] or [preflight_read.SETS[pool.kind]]
-            found += reader.policies(args["group"], args["user_groups"], args["policy_options"], sets)
+            found += policy_run.findings(session, args, sets)
         return self._result([self._severity(item, args["ignore"]) for item in found], session.requests)
 
     def _severity(self, item: Finding, ignore: list[str]) -> Finding:

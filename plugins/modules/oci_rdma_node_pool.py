@@ -21,6 +21,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.auth
 - gpuops.rdma.oci
+- gpuops.rdma.rdma_launch
 - gpuops.rdma.rdma_pools
 options:
   name:
@@ -126,15 +127,6 @@ options:
     description: Defined tags of what is made, as NAMESPACE to KEY to VALUE, such as those that the tenancy requires.
     type: dict
     default: {}
-  capacity_reservation:
-    description: OCID of a capacity reservation that the nodes are launched from; limit and free capacity are not
-      checked then.
-    type: str
-    default: ''
-  boot_volume_key:
-    description: OCID of a key of OCI Vault that boot volumes are encrypted with, instead of Oracle's own.
-    type: str
-    default: ''
   in_transit_encryption:
     description: Encrypt the data between instance and boot volume. It is not switched off again in a pool that has it.
     type: bool

@@ -19,6 +19,8 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
+- gpuops.rdma.rdma_launch
+- gpuops.rdma.rdma_policies
 options:
   compartment:
     description: OCID of the compartment of the nodes.
@@ -43,12 +45,11 @@ options:
       than O(compartment).
     type: str
     default: ''
-  policy_options:
-    description: Statements that are needed only with these.
-    type: list
-    elements: str
-    choices: [create_policies, host_group]
-    default: []
+  image:
+    description: OCID of the node image, where it is in another compartment than O(compartment). Node pools read it as
+      their own principal.
+    type: str
+    default: ''
   name:
     description: Name of the policy that is made or added to.
     type: str

@@ -15,6 +15,8 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
+- gpuops.rdma.rdma_launch
+- gpuops.rdma.rdma_policies
 - gpuops.rdma.rdma_pools
 options:
   compartment:
@@ -58,12 +60,6 @@ options:
     description: Sets of files/oci/policies.yml; by default the one of O(kind).
     type: list
     elements: str
-    default: []
-  policy_options:
-    description: Statements that are needed only with these.
-    type: list
-    elements: str
-    choices: [create_policies, host_group]
     default: []
   group:
     description: Group or dynamic group that missing statements are written for, as C(name) or C(domain/name). Without

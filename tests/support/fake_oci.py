@@ -50,6 +50,8 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Optional
 
+from support import fake_iam
+
 Json = dict[str, Any]
 SKEW = 300
 """Seconds by which the service accepts a Date to differ."""
@@ -201,6 +203,7 @@ LISTED = {
     "clusterNetworks": CORE,
     "instancePools": CORE,
     "instanceConfigurations": CORE,
+    "computeCapacityReservations": CORE,
     "clusters": OKE,
     "nodePools": OKE,
 }
@@ -275,6 +278,8 @@ class FakeOci:
         self.faults: list[Fault] = []
         self.required_tags: list[tuple[str, str]] = []
         """(namespace, key) of defined tags that the tenancy requires of every part of a pool."""
+        self.keys: dict[str, str] = {}
+        """Key of OCI Vault -> its compartment; that of the pool for one that is not here."""
         self.reservations: dict[str, int] = {}
         """Capacity reservation -> hosts left."""
         self.next_addresses: list[str] = []
@@ -1205,6 +1210,10 @@ def _fill(oci: FakeOci, pool: Json) -> None:
         terminate(oci, node["id"])
     del pool["nodes"][max(config["size"], 0) :]
     missing = config["size"] - len(pool["nodes"])
+    why = fake_iam.refused(oci, pool) if missing > 0 else None
+    if why:
+        pool["lifecycleState"] = "NEEDS_ATTENTION"
+        raise Refused(404, "NotAuthorizedOrNotFound", why)
     given = _taken(oci, domain, shape, missing, False, place.get("capacityReservationId"))
     for _index in range(given):
         pool["nodes"].append(_node(oci, pool, domain, place["subnetId"]))

@@ -22,8 +22,15 @@ SUBNET = "ocid1.subnet.oc1.eu-frankfurt-1.nodes"
 IMAGE = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-GPU-595-OPEN-CUDA-13.2-2026.07.13-0"
 
 
+NODE_POOLS = (
+    "Allow any-user to manage all-resources in tenancy where request.principal.type = 'nodepool'",
+    "Allow service oke, blockstorage to manage all-resources in tenancy",
+)
+
+
 def tenancy(page: int = 100) -> FakeOci:
-    """Compartments, one availability domain, a VCN with a subnet for nodes, shapes of files/topology, limits."""
+    """Compartments, one availability domain, a VCN with a subnet for nodes, shapes of files/topology, limits, and the
+    policies that node pools need: tests of policies take them away."""
     fake = FakeOci(page=page)
     fake.add("compartments", {"id": fake.tenancy, "name": "acme", "compartmentId": None, "lifecycleState": "ACTIVE"})
     gpu = {"id": "ocid1.compartment.oc1..gpu", "name": "GPU", "compartmentId": fake.tenancy, "lifecycleState": "ACTIVE"}
@@ -49,6 +56,7 @@ def tenancy(page: int = 100) -> FakeOci:
             }
     fake.shapes["VM.Standard.E5.Flex"] = {"shape": "VM.Standard.E5.Flex", "gpus": 0, "rdmaPorts": 0, "quotaNames": []}
     fake.limits["h100-count"] = {"scopeType": "AD", "used": 0, "available": 64}
+    fake.add("policies", {"name": "node-pools", "statements": list(NODE_POOLS), "compartmentId": fake.tenancy})
     return fake
 
 

@@ -205,6 +205,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_oci_before_join": {"type": "str"},
     "rdma_oci_boot_volume_gb": {"type": "int"},
     "rdma_oci_boot_volume_key": {"type": "str"},
+    "rdma_oci_boot_volume_key_compartment": {"type": "str"},
     "rdma_oci_boot_volume_vpus": {"type": "int"},
     "rdma_oci_capacity_reservation": {"type": "str"},
     "rdma_oci_cluster": {"type": "str"},

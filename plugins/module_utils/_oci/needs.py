@@ -32,7 +32,7 @@ class Compartment:
 class Context:
     """Principal and place. ``groups``: those of the user, as ``name``, ``domain/name`` or OCID. ``who``: the (dynamic)
     group that a missing statement is written for. ``facts``: known variables of conditions. ``options``: see ``when``
-    in files/oci/policies.yml. ``cluster_compartment``: "" = the cluster is in ``compartment``, as its nodes."""
+    in files/oci/policies.yml. ``places``: what else the pool uses -> OCID of its compartment, "" = not known."""
 
     tenancy: str
     compartment: str
@@ -41,7 +41,7 @@ class Context:
     who: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
-    cluster_compartment: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,21 @@ def needs(document: Mapping[str, Any], name: str, context: Context) -> list[dict
     sets = document["sets"]
     if name not in sets:
         raise InputError(f"Unknown set of policies {name!r}. Known: {', '.join(sets)}.")
-    places = {"compartment": context.compartment, "cluster": context.cluster_compartment or context.compartment}
-    apart = {"cluster_apart"} if context.cluster_compartment not in ("", context.compartment) else set[str]()
+    own = context.compartment
+    places = {name: key or unknown(name) for name, key in context.places.items()}
+    places = {"cluster": own, "image": own, **places}
+    apart = {"cluster_apart"} if places["cluster"] != own else set[str]()
+    terms = {"who": quoted(context.who), "compartment": own, "key": context.facts.get("target.key.id", ""), **places}
     return [
-        {
-            "statement": need["statement"].format(who=quoted(context.who), **places),
-            "why": need["why"],
-            "asked": need.get("asked", ""),
-        }
+        {"statement": need["statement"].format(**terms), "why": need["why"], "asked": need.get("asked", "")}
         for need in sets[name]["needs"]
-        if not need.get("when") or need["when"] in context.options | apart
+        if not need.get("when") or need["when"] in {*context.options, *apart, *context.places}
     ]
+
+
+def unknown(name: str) -> str:
+    """What a statement has for a compartment that is not known."""
+    return f"COMPARTMENT_OF_{name.upper()}"
 
 
 def quoted(who: str) -> str:

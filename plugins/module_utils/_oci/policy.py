@@ -10,6 +10,7 @@ Sources: Oracle's pages on policy syntax, conditions, deny policies and dynamic 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -25,13 +26,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.policy_text import ALL, VERBS, Answer, Name, Statement
 
+_KINDS = {"group": "user", "dynamic-group": "instance", "service": ""}
+"""Subject of a need -> request.principal.type; that of a service is not documented."""
 # Why a statement's answer is not known, the first that applies.
 _UNREAD = "it is in no form that can be read"
-_WHO_ELSE = (
-    "its group is named by OCID instead of name or the other way round, is not found, or has a rule that is not read"
-)
+_WHO_ELSE = "its group is not found, is given by name here and by OCID there, or has a rule that is not read"
 _RIGHT = "its permissions or family are not in the table of permissions"
-_PART = "it holds in a part of this place"
+_PART = "it may hold in another place, or in a part of this one"
+_PLACE = "the compartment that it must hold in is not known"
 _CONDITION = "its condition depends on what is only known at request time"
 
 
@@ -55,8 +57,7 @@ class Catalogue:
             for resource, table in document["permissions"].items()
         }
         self.permissions = {atom.permission: atom for atoms in self.atoms_of.values() for atom in atoms}
-        members = {member for family in self.families.values() for member in family}
-        self.resources = frozenset((*members, *self.families, *self.atoms_of))
+        self.resources = frozenset().union(self.families, self.atoms_of, *self.families.values())
 
     def atoms(self, wanted: Statement) -> list[Atom]:
         """What a need consists of: permissions where they are known, else verb and resource type."""
@@ -81,16 +82,17 @@ class Catalogue:
         if not item.verb:
             families = (name for name, of in self.families.items() if atom.resource in of)
             words = [word for word in (atom.permission.lower(), atom.resource, ALL, *families) if word]
+            words += {*re.findall(r"[\w-]+-family", item.text.lower())} - {*self.families}
             return None if deny or any(word in item.text.lower() for word in words) else False
-        rank = VERBS.index(item.verb)
+        rank, resource = VERBS.index(item.verb), item.resource
         if not atom.resource:
-            whole = item.resource == ALL and rank == (0 if deny else len(VERBS) - 1)
-            return True if whole else False if item.resource in self.resources else None
-        same = item.resource in (atom.resource, ALL) or atom.resource in self.families.get(item.resource, ())
+            whole = resource == ALL and rank == (0 if deny else len(VERBS) - 1)
+            return True if whole else False if resource in self.resources else None
+        same = resource in (atom.resource, ALL) or atom.resource in self.families.get(resource, ())
         if same or (deny and atom.resource == ALL):
             # Oracle's inversion: a denied verb takes itself and those above it, so `deny manage` leaves use.
             return atom.rank >= rank if deny else rank >= atom.rank
-        return None if item.resource.endswith("-family") and item.resource not in self.families else False
+        return None if resource.endswith("-family") and resource not in self.families else False
 
 
 def ancestors(compartment: str, compartments: Mapping[str, Compartment]) -> list[str]:
@@ -110,28 +112,29 @@ class _Request:
 
     def __init__(self, wanted: Statement, groups: Sequence[DynamicGroup], context: Context) -> None:
         self.user, self.groups, self.context = wanted.subject == "group", groups, context
-        kind = {"group": "user", "dynamic-group": "instance"}.get(wanted.subject, "")
-        kind = kind or policy_text.bare(wanted.where.rpartition("=")[2])
+        self.service = wanted.names if wanted.subject == "service" else ()
         self.mine = [policy_text.as_name(item) for item in context.groups or (context.who,) if item]
         self.exempt = self.user and Name("administrators") in self.mine
         self.keys = {key.lower(): key for key in context.compartments}
         target = self.keys.get(wanted.path[0], wanted.path[0]) if wanted.path else context.tenancy
+        self.placed = target in context.compartments or target == context.tenancy
         self.chain = [*dict.fromkeys([*ancestors(target, context.compartments), context.tenancy])]
-        self.facts = {key.lower(): value for key, value in context.facts.items()}
-        if wanted.permissions != {"CLUSTER_JOIN"}:  # other requests have another target, or none
-            self.facts = {key: value for key, value in self.facts.items() if not key.startswith("target.")}
-        own = context.compartment
-        self.facts.update({"request.principal.type": kind, "resource.type": kind})
-        self.facts["instance.compartment.id"] = own if kind == "instance" else ""
-        self.facts["resource.compartment.id"] = "" if kind in ("instance", "user") else own
-        self.fixed = tuple(self.facts.items())
-        tree = context.compartments
-        self.children = {(item.parent, item.name.lower()): key for key, item in tree.items()}
+        joining = wanted.permissions == {"CLUSTER_JOIN"}  # other requests have another target, or none
+        facts = {key: value for key, value in context.facts.items() if joining or not key.startswith("target.")}
+        facts.update(re.findall(r"([\w.-]+)\s*=\s*'([^']*)'", wanted.where))
+        kind = _KINDS.get(wanted.subject, facts.get("request.principal.type", ""))
+        facts.update({"request.principal.type": kind, "resource.type": kind} if kind else {})
+        facts["instance.compartment.id"] = context.compartment if kind == "instance" else ""
+        facts["resource.compartment.id"] = "" if kind in ("instance", "user", "") else context.compartment
+        self.fixed = tuple(facts.items())
+        self.children = {(item.parent, item.name.lower()): key for key, item in context.compartments.items()}
 
     def who(self, item: Statement) -> Answer:
         """Whether the principal is one of the statement's subjects."""
-        if not item.subject:
-            return True
+        if item.subject in ("", "any-group"):  # the latter takes in no service principals
+            return not item.subject or not self.service
+        if self.service:
+            return item.subject == "service" and bool({*item.names} & {*self.service})
         if item.subject == "dynamic-group" and not self.user:
             return policy_text.some(self._member(name, item.kind) for name in item.names)
         if item.subject != "group" or not self.user:
@@ -145,7 +148,10 @@ class _Request:
         return policy_text.holds(group.rule, self.fixed) if group.rule.strip() else False
 
     def where(self, item: Statement) -> Answer:
-        """Whether it holds in the need's place; nested compartments inherit. A deny below it is None."""
+        """Whether it holds in the need's place; nested compartments inherit. A deny below it is None, as is everything
+        for a place that is not among the compartments listed: it may be in any of them, or in another tenancy."""
+        if not self.placed:
+            return None
         home = item.home or self.context.tenancy
         if not item.path:
             return True if home == self.context.tenancy else None if item.kind == "deny" else False
@@ -178,15 +184,14 @@ def review(
     known: Catalogue,
 ) -> list[Review]:
     """A Review of every need (``{statement, why}``, see ``needs``) against all statements. ``groups``: dynamic ones."""
-    sources = [Source(item) if isinstance(item, str) else item for item in statements]
-    items = [item for source in sources if (item := policy_text.parse(source.text, source.compartment))]
+    items = [item for source in statements if (item := policy_text.parse(source))]
     judges: dict[tuple[object, ...], _Judge] = {}
     found = []
     for need in required:
         wanted = policy_text.parse(need["statement"])
         if wanted is None or not (wanted.verb or wanted.permissions):
             raise DataError(f"A statement in files/oci/policies.yml is wrong: {need['statement']!r} cannot be read.")
-        key = wanted.subject, wanted.where, wanted.path, wanted.permissions
+        key = wanted.subject, wanted.names, wanted.where, wanted.path, wanted.permissions
         if key not in judges:
             judges[key] = _Judge(_Request(wanted, groups, context), items, known)
         found.append(Review(statement=need["statement"], why=need["why"], **judges[key].verdict(wanted)))
@@ -222,12 +227,11 @@ class _Judge:
         """The fields of a Review."""
         atoms = self.known.atoms(wanted)
         denials = [] if self.request.exempt else [found for atom in atoms for found in self._answers("deny", atom)]
-        for certain in (True, None):
-            item, why = next(((item, why) for answer, item, why in denials if answer is certain), (None, ""))
-            if item and certain:
-                why = f"{item.text!r} denies it, whatever is allowed"
-                return {"status": "fail", "by": item.text, "reason": why, "denied": True}
-            if item:
+        for answer, item, why in sorted(denials, key=lambda found: found[0] is None):
+            if answer:
+                reason = f"{item.text!r} denies it, whatever is allowed"
+                return {"status": "fail", "by": item.text, "reason": reason, "denied": True}
+            if answer is None:
                 return {"status": "unknown", "by": item.text, "reason": f"{item.text!r} may deny it: {why}"}
         given: list[Statement] = []
         doubt: dict[str, Any] = {}
@@ -240,7 +244,8 @@ class _Judge:
                 why = f"{item.text!r} may grant it: {why}; compare it, or add the statement"
                 doubt = doubt or {"status": "unknown", "by": item.text, "reason": why}
             else:
-                return {"status": "fail", "reason": self._nearest(atom)}
+                missing = {"status": "fail", "reason": self._nearest(atom)}
+                return missing if self.request.placed else {"status": "unknown", "reason": _PLACE}
         return doubt or {"status": "pass", "by": "; ".join(dict.fromkeys(item.text for item in given))}
 
     def _nearest(self, atom: Atom) -> str:
@@ -250,17 +255,14 @@ class _Judge:
                 continue
             if not self.request.where(item):
                 return f"{item.text!r} is for another compartment"
-            if not self.request.who(item):
-                return f"{item.text!r} is for {self._subject(item)}"
-            return f"the condition of {item.text!r} excludes it"
+            if self.request.who(item):
+                return f"the condition of {item.text!r} excludes it"
+            if item.subject != "dynamic-group" or self.request.user:
+                return f"{item.text!r} is for other principals"
+            there = any(policy_text.named(group, name) for group in self.request.groups for name in item.names)
+            why = "whose rule does not match" if there else "that does not exist (its name or domain may be wrong)"
+            return f"{item.text!r} is for a dynamic group {why}"
         return "no statement grants it"
-
-    def _subject(self, item: Statement) -> str:
-        if item.subject != "dynamic-group" or self.request.user:
-            return "other principals"
-        if any(policy_text.named(group, name) for group in self.request.groups for name in item.names):
-            return "a dynamic group whose rule does not match"
-        return "a dynamic group that does not exist (its name or domain may be wrong)"
 
 
 def matches(group: DynamicGroup, statement: str, context: Context) -> Answer:

@@ -19,7 +19,7 @@ VERBS = ("inspect", "read", "use", "manage")
 _NAME = r"""(?:'[^'/]+'|"[^"/]+"|[^\s,'"/{}():]+)"""
 _WHO = rf"(?:id\s+[\w.-]+|{_NAME}(?:\s*/\s*{_NAME})?)"
 _FORM = re.compile(
-    rf"""\s*(?P<kind>allow|deny)\s+(?:any-user|any-group|
+    rf"""\s*(?P<kind>allow|deny)\s+(?:any-user|(?P<any>any-group)|
     (?P<subject>group|dynamic-group|service)\s+(?P<names>{_WHO}(?:\s*,\s*(?:(?P=subject)\s+)?{_WHO})*))\s+to\s+
     (?:(?P<verb>inspect|read|use|manage)\s+(?P<resource>[\w-]+)|\{{(?P<permissions>[\s\w,]+)\}})\s+in\s+
     (?:tenancy|compartment\s+id\s+(?P<id>[\w.-]+)|compartment\s+(?P<path>{_NAME}(?:\s*:\s*{_NAME})*))
@@ -27,6 +27,8 @@ _FORM = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _VALUE = r"""(?:'[^']*'|"[^"]*"|[\w.:*-]+)"""
+_VARIABLE = re.compile(r"(?!ocid1\.)[\w-]+(?:\.[\w-]+)+")
+"""What is compared with may be another variable, which Oracle's pages write with and without quotes."""
 _TEST = re.compile(
     rf"(?<![\w.-])([\w.-]+)\s*(!?=|(?:not\s+)?in(?=\s*\())\s*(\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)|{_VALUE})"
 )
@@ -47,7 +49,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Statement:
-    """In lower case but for ``text`` and ``permissions``. ``kind``: allow or deny. ``subject``: "" = everybody. Not
+    """In lower case but for ``text`` and ``permissions``. ``kind``: allow or deny. ``subject``: "" = any-user. Not
     readable: neither ``verb`` nor ``permissions``. ``home``: OCID of its policy's compartment ("" = the root)."""
 
     kind: str
@@ -63,8 +65,9 @@ class Statement:
     where: str = ""
 
 
-def parse(text: str, home: str = "") -> Optional[Statement]:
+def parse(given: Union[str, Source]) -> Optional[Statement]:
     """The statement, without verb and permissions if it has no form that is read. None: about other tenancies."""
+    text, home = (given, "") if isinstance(given, str) else (given.text, given.compartment)
     if re.match(r"\s*(?:deny\s+)?(?:endorse|admit|define)\b", text, re.IGNORECASE):
         return None
     found = _FORM.fullmatch(text)
@@ -75,7 +78,7 @@ def parse(text: str, home: str = "") -> Optional[Statement]:
     names = tuple(as_name(re.sub(r"^id\s+", "", item)) for item in listed)
     path = (low["id"],) if low["id"] else tuple(bare(item) for item in re.findall(_NAME, low["path"]))
     right = low["verb"], low["resource"], frozenset(re.findall(r"\w+", low["permissions"].upper()))
-    return Statement(low["kind"], text, home, low["subject"], names, *right, path, low["where"])
+    return Statement(low["kind"], text, home, low["subject"] or low["any"], names, *right, path, low["where"])
 
 
 def bare(text: str) -> str:
@@ -98,12 +101,13 @@ def named(group: DynamicGroup, who: Union[str, Name]) -> bool:
 @functools.lru_cache(8192)
 def holds(text: str, facts: tuple[tuple[str, str], ...]) -> Answer:
     """Whether a condition or the rule of a dynamic group ("" = none) is true, ignoring case. None: it has another form
-    than ``all {}``, ``any {}``, ``=``, ``!=``, ``in``, or names something unknown. A fact "" fits nothing."""
+    than ``all {}``, ``any {}``, ``=``, ``!=``, ``in``, compares with a variable, or names something unknown. A fact ""
+    fits nothing."""
     known = dict(facts)
 
     def test(found: re.Match[str]) -> str:
         value, values = known.get(found[1]), [bare(item) for item in re.findall(_VALUE, found[3])]
-        if value is None or any("*" in item for item in values):
+        if value is None or any("*" in item or _VARIABLE.fullmatch(item) for item in values):
             return " U "
         return " T " if value and (value.lower() in values) is (found[2] in ("=", "in")) else " F "
 
@@ -132,9 +136,8 @@ def some(answers: Iterable[Answer]) -> Answer:
 
 def domains(statements: Sequence[Union[str, Source]], whos: Iterable[str]) -> frozenset[str]:
     """Identity domains other than Default that the statements or ``whos`` refer to, in lower case."""
-    sources = [Source(item) if isinstance(item, str) else item for item in statements]
-    items = [item for source in sources if (item := parse(source.text))]
-    names = [name for item in items if item.subject == "dynamic-group" for name in item.names]
+    items = map(parse, statements)
+    names = [name for item in items if item and item.subject == "dynamic-group" for name in item.names]
     return frozenset(name.domain for name in (*names, *map(as_name, filter(None, whos))) if not name.ocid) - {
         DEFAULT_DOMAIN
     }

@@ -10,11 +10,13 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_launch import SPEC as RDMA_LAUNCH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_pools import SPEC as RDMA_POOLS
 
 SPEC: dict[str, Any] = {
     **AUTH,
     **OCI,
+    **RDMA_LAUNCH,
     **RDMA_POOLS,
     "name": {"type": "str", "required": True},
     "compartment": {"type": "str", "required": True},
@@ -44,8 +46,6 @@ SPEC: dict[str, Any] = {
     "taints": {"type": "list", "elements": "str", "default": []},
     "tags": {"type": "dict", "default": {}},
     "defined_tags": {"type": "dict", "default": {}},
-    "capacity_reservation": {"type": "str", "default": ""},
-    "boot_volume_key": {"type": "str", "default": "", "no_log": False},
     "in_transit_encryption": {"type": "bool", "default": False},
     "legacy_imds": {"type": "bool", "default": True},
     "eviction_minutes": {"type": "int", "default": -1},

@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_launch import SPEC as RDMA_LAUNCH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_policies import SPEC as RDMA_POLICIES
 
 SPEC: dict[str, Any] = {
     **OCI,
+    **RDMA_LAUNCH,
+    **RDMA_POLICIES,
     "compartment": {"type": "str", "required": True},
     "sets": {
         "type": "list",
@@ -22,7 +26,7 @@ SPEC: dict[str, Any] = {
     "dynamic_group": {"type": "str", "default": ""},
     "group": {"type": "str", "default": ""},
     "cluster": {"type": "str", "default": ""},
-    "policy_options": {"type": "list", "elements": "str", "default": [], "choices": ["create_policies", "host_group"]},
+    "image": {"type": "str", "default": ""},
     "name": {"type": "str", "default": "gpuops-rdma"},
     "policy_compartment": {"type": "str", "default": ""},
     "widen_dynamic_group": {"type": "bool", "default": False},

@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_launch import SPEC as RDMA_LAUNCH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_policies import SPEC as RDMA_POLICIES
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.rdma_pools import SPEC as RDMA_POOLS
 
 SPEC: dict[str, Any] = {
     **OCI,
+    **RDMA_LAUNCH,
+    **RDMA_POLICIES,
     **RDMA_POOLS,
     "compartment": {"type": "str", "required": True},
     "availability_domain": {"type": "str", "required": True},
@@ -24,7 +28,6 @@ SPEC: dict[str, Any] = {
     "pool": {"type": "str", "default": ""},
     "policies": {"type": "bool", "default": True},
     "policy_sets": {"type": "list", "elements": "str", "default": []},
-    "policy_options": {"type": "list", "elements": "str", "default": [], "choices": ["create_policies", "host_group"]},
     "group": {"type": "str", "default": ""},
     "user_groups": {"type": "list", "elements": "str", "default": []},
 }

@@ -8,7 +8,8 @@ The number of calls depends on the depth of the compartment and on the identity 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
@@ -42,6 +43,11 @@ def read(call: Callable[[], Any]) -> Any:
         return Unread(str(error))
 
 
+def policies() -> Json:
+    """files/oci/policies.yml: what must be allowed, by what runs."""
+    return files.load(files.FILES / "oci" / "policies.yml")
+
+
 @dataclass(frozen=True)
 class Granted:
     """What was read. ``unread``: why a part could not be read; then nothing is missing for certain."""
@@ -52,21 +58,49 @@ class Granted:
     unread: Optional[Unread] = None
 
 
-class Iam:
-    """Reads what concerns one compartment, and that of the cluster, if it is another one."""
+USED = {
+    "cluster": ("oke", "get_cluster"),
+    "image": ("compute", "get_image"),
+    "capacity_reservation": ("compute", "get_compute_capacity_reservation"),
+}
+"""Option with the OCID of what a pool uses -> client and method that tell its compartment."""
 
-    def __init__(self, session: oci.Session, compartment: str, cluster_compartment: str = "") -> None:
-        self.session, self.compartment, self.cluster_compartment = session, compartment, cluster_compartment
-        self.root = session.tenancy or compartment
+
+class Iam:
+    """Reads what concerns a pool: its compartment, and those of what it uses. ``asked``: options of oci_rdma_preflight
+    or oci_rdma_policy. ``places``: see Context; ``unplaced``: what has an unknown compartment -> why."""
+
+    def __init__(self, session: oci.Session, asked: Mapping[str, Any]) -> None:
+        self.session, self.asked, self.compartment = session, asked, asked["compartment"]
+        self.root = session.tenancy or self.compartment
         session.client("identity")  # created here so that threads do not race for it
+        self.unplaced: dict[str, str] = {}
+        self.places = {name: self._place(name, *how) for name, how in USED.items() if asked.get(name)}
+        if asked.get("boot_volume_key"):
+            self.places["boot_volume_key"] = asked["boot_volume_key_compartment"]
+            if not asked["boot_volume_key_compartment"]:
+                self.unplaced["boot_volume_key"] = "set boot_volume_key_compartment."
+        targets = {"target.cluster.id": asked.get("cluster"), "target.key.id": asked.get("boot_volume_key")}
+        keys = {name: key for key, name in session.oci.regions.REGIONS_SHORT_NAMES.items()}
+        self.facts = {name: value for name, value in targets.items() if value}
+        self.facts.update({"request.region": keys[session.region]} if session.region in keys else {})
+
+    def _place(self, name: str, client: str, method: str) -> str:
+        """OCID of the compartment; "" where it cannot be read. Images of the platform have none."""
+        what = f"read the {name.replace('_', ' ')} {self.asked[name]}"
+        found = read(lambda: self.session.call(what, client, method, self.asked[name]).data.compartment_id)
+        if isinstance(found, Unread):
+            self.unplaced[name] = found.why
+            return ""
+        return str(found or self.compartment)
 
     def granted(self, whos: Sequence[str]) -> Granted:
-        """All statements that may apply to the compartment. ``whos``: groups of interest, for their domains."""
+        """All statements that may apply to these compartments. ``whos``: groups of interest, for their domains."""
         tree = read(self._tree)
         if isinstance(tree, Unread):
             return Granted(unread=tree)
-        apart = policy.ancestors(self.cluster_compartment, tree)
-        chain = [*dict.fromkeys([*policy.ancestors(self.compartment, tree), *apart, self.root])]
+        around = [policy.ancestors(key, tree) for key in (self.compartment, *self.places.values())]
+        chain = [*dict.fromkeys([*itertools.chain(*around), self.root])]
         with ThreadPoolExecutor(WORKERS) as workers:
             found = list(workers.map(lambda key: read(lambda: self.statements(key)), chain))
         statements = [item for part in found if not isinstance(part, Unread) for item in part]
@@ -75,46 +109,27 @@ class Iam:
         return Granted(tree, statements, [] if isinstance(groups, Unread) else groups, unread)
 
     def reviews(
-        self,
-        granted: Granted,
-        name: str,
-        who: str,
-        user_groups: Sequence[str],
-        options: Sequence[str],
-        facts: Json,
-        *,
-        own: bool = False,
+        self, granted: Granted, name: str, who: str, user_groups: Sequence[str] = (), *, own: bool = False
     ) -> list[Review]:
         """A Review of each need of the policy set ``name``. ``own``: it is about the user of this session; what OCI has
         answered him is allowed, whatever the statements say."""
-        table = files.load(files.FILES / "oci" / "policies.yml")
-        context = self.context(granted, who, user_groups, options, facts)
+        table = policies()
+        context = self.context(granted, who, user_groups)
         required = needs.needs(table, name, context)
         found = policy.review(required, granted.statements, granted.groups, context, policy.Catalogue(table))
         heard = self.session.answered if own and self.session.tenancy else frozenset()
-        return [
-            replace(one, status="pass", by=f"OCI answered {need['asked']}", reason="", denied=False)
-            if need["asked"] in heard
-            else one
-            for one, need in zip(found, required)
-        ]
+        return [self._of(one, need["asked"] if need["asked"] in heard else "") for one, need in zip(found, required)]
 
-    def context(
-        self, granted: Granted, who: str, user_groups: Sequence[str], options: Sequence[str], facts: Json
-    ) -> Context:
-        """The context in which statements are judged; the region's three-letter key is added to ``facts``."""
-        keys = {name: key for key, name in self.session.oci.regions.REGIONS_SHORT_NAMES.items()}
-        known = {"request.region": keys[self.session.region]} if self.session.region in keys else {}
-        return Context(
-            self.root,
-            self.compartment,
-            granted.tree,
-            tuple(user_groups),
-            who,
-            {**known, **facts},
-            frozenset(options),
-            self.cluster_compartment,
-        )
+    def _of(self, one: Review, heard: str) -> Review:
+        if heard:
+            return replace(one, status="pass", by=f"OCI answered {heard}", reason="", denied=False)
+        lost = [why for name, why in self.unplaced.items() if needs.unknown(name) in one.statement]
+        return replace(one, reason=f"{one.reason}: {lost[0]}") if lost else one
+
+    def context(self, granted: Granted, who: str, user_groups: Sequence[str] = ()) -> Context:
+        """The context in which statements are judged."""
+        options, groups = frozenset(self.asked["policy_options"]), tuple(user_groups)
+        return Context(self.root, self.compartment, granted.tree, groups, who, self.facts, options, self.places)
 
     def _tree(self) -> dict[str, Compartment]:
         what = "list the tenancy's compartments"

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
@@ -153,7 +153,7 @@ class Joining:
             console=read("console", lambda: self._console(item.id)),
             metadata=instance,
             rules=read("security rules", reader.joining) if reader else None,
-            policies=read("policies", lambda: self._policies(reader)) if reader and self_managed else None,
+            policies=read("policies", self._policies) if self_managed else None,
             endpoints=read("cluster", self._endpoints) if self_managed else None,
             ca=read("CA of the cluster", lambda: cluster_ca(self.watcher.client)) if self_managed else None,
             unread=unread,
@@ -177,8 +177,10 @@ class Joining:
         )
         return preflight_read.Reader(self.session, pool, compartment, vnic.nsg_ids or ())
 
-    def _policies(self, reader: preflight_read.Reader) -> list[Any]:
-        return reader.policies(self.options["group"], [], [], [preflight_read.SETS[self.kind]])
+    def _policies(self) -> list[Finding]:
+        names = ("compartment", "cluster", "group")
+        asked = {"user_groups": (), "policy_options": (), **{name: self.options[name] for name in names}}
+        return policy_run.findings(self.session, asked, [preflight_read.SETS[self.kind]])
 
     def _endpoints(self) -> list[str]:
         key = self.options["cluster"]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the missing policy statements and the dynamic group that they name. PRIVATE to the collection.
+"""Judges the policies for the preflight; writes missing statements and their dynamic group. PRIVATE to the collection.
 
 Only statements that nothing in the tenancy grants are written, all into one policy; nothing is ever removed. An
 existing dynamic group is changed only if that is requested.
@@ -9,7 +9,7 @@ existing dynamic group is changed only if that is requested.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
@@ -20,18 +20,27 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     DeadlinePassed,
     InputError,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy as oci_policy
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import DynamicGroup, Review, quoted, widened
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Unread
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
-TAG = "gpuops.rdma/policy"
+TAG = "gpuops_rdma_policy"
+"""A key of a tag has no period."""
 POLL = 3.0
+OCIDS = {
+    "compartment": "compartment",
+    "cluster": "cluster",
+    "image": "image",
+    "capacity_reservation": "capacityreservation",
+    "boot_volume_key": "key",
+    "boot_volume_key_compartment": "compartment",
+}
+"""Options of the preflight and of oci_rdma_policy -> kind of OCID."""
 DESCRIPTION = "RDMA nodes of OKE, written by gpuops.rdma"
 SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
@@ -63,13 +72,19 @@ class Writer:
     ) -> None:
         self.session, self.options, self.progress = session, options, progress
         self.waits = Waits(progress, **clocks)
-        self.iam = iam.Iam(session, options["compartment"], self._apart(options["cluster"]))
-        self.table = files.load(files.FILES / "oci" / "policies.yml")
-        self.facts = {"target.cluster.id": options["cluster"]} if options["cluster"] else {}
+        self.iam = iam.Iam(session, options)
+        self.sets = {name: iam.policies()["sets"][name] for name in options["sets"]}
+        self.who = {"instance": options["dynamic_group"], "group": options["group"]}
 
     def run(self, check_mode: bool) -> Json:
         """Writes what is missing; {changed, added, policy, dynamic_group, unknown}. InputError, DeadlinePassed."""
-        self._check()
+        for option, kind, words in (
+            ("dynamic_group", "instance", "name of the dynamic group of the nodes"),
+            ("group", "group", "group of the users"),
+        ):
+            asking = [name for name, entry in self.sets.items() if entry["who"] == kind]
+            if asking and not self.options[option]:
+                raise InputError(f"{option}: the {words} is missing; {', '.join(asking)} needs it.")
         granted = self.iam.granted([self.options["dynamic_group"]])
         if granted.unread:
             raise InputError(
@@ -82,12 +97,11 @@ class Writer:
             made = DynamicGroup(group.name, group.after, group.domain)
             granted = replace(granted, groups=[*others, made])
         reviews = self._reviews(granted)
-        denied = [item for item in reviews if item.denied]
+        denied = [f"{item.statement}: {item.reason}" for item in reviews if item.denied]
         if denied:
             raise InputError(
-                "Some statements would have no effect, so none is written: "
-                + "; ".join(f"{item.statement}: {item.reason}" for item in denied)
-                + ". Have the deny statements changed, then run again."
+                f"Some statements would have no effect, so none is written: {'; '.join(denied)}. Have the deny "
+                "statements changed, then run again."
             )
         missing = [item.statement for item in reviews if item.status == "fail"]
         unknown = [
@@ -96,7 +110,6 @@ class Writer:
             if item.status == "unknown"
         ]
         policy = self._target(granted, missing) if missing else {}
-        result = {"added": missing, "policy": policy, "unknown": unknown, "dynamic_group": _shown(group)}
         changed = bool(missing) or bool(group and group.changed)
         if changed and not check_mode:
             home = self._home()
@@ -105,46 +118,22 @@ class Writer:
             if missing:
                 policy["id"] = self._write_policy(home, policy, missing)
             self._proven()
-        return {"changed": changed, **result}
-
-    # ---- what is needed
-
-    def _apart(self, cluster: str) -> str:
-        """OCID of the cluster's compartment; "" without a cluster, or if this user may not read it."""
-        if not cluster:
-            return ""
-        call = functools.partial(self.session.call, f"read the cluster {cluster}", "oke", "get_cluster", cluster)
-        found = iam.read(call)
-        return "" if isinstance(found, Unread) else str(found.data.compartment_id)
-
-    def _check(self) -> None:
-        kinds = {name: self.table["sets"][name]["who"] for name in self.options["sets"]}
-        for option, kind, words in (
-            ("dynamic_group", "instance", "name of the dynamic group of the nodes"),
-            ("group", "group", "group of the users"),
-        ):
-            asking = [name for name, who in kinds.items() if who == kind]
-            if asking and not self.options[option]:
-                raise InputError(f"{option}: the {words} is missing; {', '.join(asking)} needs it.")
-
-    def _who(self, name: str) -> str:
-        option = {"instance": "dynamic_group", "group": "group"}.get(self.table["sets"][name]["who"], "")
-        return str(self.options[option]) if option else ""
+        shown = {"name": group.who, "before": group.before, "rule": group.after} if group else {}
+        return {"changed": changed, "added": missing, "policy": policy, "unknown": unknown, "dynamic_group": shown}
 
     def _reviews(self, granted: iam.Granted) -> list[Review]:
         """Of all sets; a statement that several of them need appears once."""
         found: dict[str, Review] = {}
-        for name in self.options["sets"]:
-            groups = [self.options["group"]] if self.options["group"] else []
-            options = self.options["policy_options"]
-            for item in self.iam.reviews(granted, name, self._who(name), groups, options, self.facts):
+        groups = [self.options["group"]] if self.options["group"] else []
+        for name, entry in self.sets.items():
+            for item in self.iam.reviews(granted, name, self.who.get(entry["who"], ""), groups):
                 found.setdefault(item.statement, item)
         return list(found.values())
 
     # ---- the dynamic group
 
     def _group(self, granted: iam.Granted) -> Optional[Group]:
-        rules = [item["rule"] for name in self.options["sets"] if (item := self.table["sets"][name]).get("rule")]
+        rules = [entry["rule"] for entry in self.sets.values() if entry.get("rule")]
         if not rules:
             return None
         who = self.options["dynamic_group"]
@@ -158,15 +147,12 @@ class Writer:
             if domain != policy_text.DEFAULT_DOMAIN:
                 self._domain(domain)
             return Group(who, domain, name, "", own)
-        context = self.iam.context(granted, who, (), (), self.facts)
         wanted = f"Allow dynamic-group {quoted(who)} to {{CLUSTER_JOIN}} in tenancy"
-        fits = oci_policy.matches(there, wanted, context)
+        fits = oci_policy.matches(there, wanted, self.iam.context(granted, who))
         if fits is None:
             self.progress(f"warning: cannot determine whether the rule of {who} matches the nodes: {there.rule}")
-        if fits is not False:
-            return Group(who, there.domain, there.name, there.rule, there.rule, there.ocid)
-        after = widened(there.rule, own)
-        if not self.options["widen_dynamic_group"]:
+        after = there.rule if fits is not False else widened(there.rule, own)
+        if fits is False and not self.options["widen_dynamic_group"]:
             raise InputError(
                 f"The rule of the dynamic group {who} does not match the nodes: {there.rule}. Set "
                 f"widen_dynamic_group to change it to {after}, or use another group."
@@ -174,45 +160,36 @@ class Writer:
         return Group(who, there.domain, there.name, there.rule, after, there.ocid)
 
     def _write_group(self, home: oci.Session, group: Group) -> None:
+        """Groups of the Default domain are Identity's, those of another one its own, by SCIM."""
         self.progress(f"dynamic group {group.who}: {group.after}")
-        if group.domain == policy_text.DEFAULT_DOMAIN:
-            self._default_group(home, group)
-        else:
-            self._domain_group(home, group)
-        self._until(f"the dynamic group {group.who}", lambda: self._group_is(group))
-
-    def _default_group(self, home: oci.Session, group: Group) -> None:
-        models = self.session.oci.identity.models
-        if group.before:
+        verb, default = ("change" if group.before else "create"), group.domain == policy_text.DEFAULT_DOMAIN
+        what, models = f"{verb} the dynamic group {group.who}", self.session.oci.identity.models
+        scim = self.session.oci.identity_domains.models
+        domain = None if default else self._domain(group.domain)
+        client = "identity" if domain is None else f"domains@{domain.url}"
+        if group.before and default:
             details = models.UpdateDynamicGroupDetails(matching_rule=group.after)
-            what = f"change the dynamic group {group.who}"
-            home.call(what, "identity", "update_dynamic_group", group.key, details)
-            return
-        details = models.CreateDynamicGroupDetails(
-            compartment_id=self.iam.root,
-            name=group.name,
-            matching_rule=group.after,
-            description=DESCRIPTION,
-            freeform_tags=self._tags(),
-        )
-        self._made(home, f"create the dynamic group {group.who}", "identity", "create_dynamic_group", details)
-
-    def _domain_group(self, home: oci.Session, group: Group) -> None:
-        models = self.session.oci.identity_domains.models
-        domain = self._domain(group.domain)
-        client = f"domains@{domain.url}"
-        if group.before:
+            home.call(what, client, "update_dynamic_group", group.key, details)
+        elif group.before:
             there = next(item for item in self.iam.domain_groups(domain) if item.display_name == group.name)
-            change = models.Operations(op="REPLACE", path="matchingRule", value=group.after)
-            patch = models.PatchOp(schemas=[PATCH], operations=[change])
-            what = f"change the dynamic group {group.who}"
+            change = scim.Operations(op="REPLACE", path="matchingRule", value=group.after)
+            patch = scim.PatchOp(schemas=[PATCH], operations=[change])
             home.call(what, client, "patch_dynamic_resource_group", there.id, patch_op=patch)
-            return
-        made = models.DynamicResourceGroup(
-            schemas=[SCHEMA], display_name=group.name, matching_rule=group.after, description=DESCRIPTION
-        )
-        what = f"create the dynamic group {group.who}"
-        self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=made)
+        elif default:
+            details = models.CreateDynamicGroupDetails(
+                compartment_id=self.iam.root,
+                name=group.name,
+                matching_rule=group.after,
+                description=DESCRIPTION,
+                freeform_tags=self._tags(),
+            )
+            self._made(home, what, client, "create_dynamic_group", details)
+        else:
+            made = scim.DynamicResourceGroup(
+                schemas=[SCHEMA], display_name=group.name, matching_rule=group.after, description=DESCRIPTION
+            )
+            self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=made)
+        self._until(f"the dynamic group {group.who}", lambda: self._group_is(group))
 
     def _domain(self, name: str) -> Any:
         found = next(iter(self.iam.domains(frozenset({name}))), None)
@@ -228,14 +205,13 @@ class Writer:
     # ---- the policy
 
     def _target(self, granted: iam.Granted, missing: Sequence[str]) -> Json:
-        """The policy to write: statements on the tenancy are only effective in the root compartment, those on another
-        compartment only in one that encloses it."""
+        """The policy to write: statements on the tenancy are only effective in the root compartment, those on other
+        compartments only in one that encloses them all."""
         root = any(" in tenancy" in item for item in missing)
-        here, there = self.options["compartment"], self.iam.cluster_compartment
-        if there and any(there in item for item in missing):
-            around = oci_policy.ancestors(there, granted.tree)
-            here = next((key for key in oci_policy.ancestors(here, granted.tree) if key in around), self.iam.root)
-        home = self.options["policy_compartment"] or (self.iam.root if root else here)
+        used = [key for key in self.iam.places.values() if key and any(key in item for item in missing)]
+        around = [oci_policy.ancestors(key, granted.tree) for key in (self.options["compartment"], *used)]
+        common = (key for key in around[0] if all(key in chain for chain in around))
+        home = self.options["policy_compartment"] or (self.iam.root if root else next(common, self.iam.root))
         if root and home != self.iam.root:
             raise InputError(
                 "policy_compartment: statements on the tenancy are only effective in the root compartment "
@@ -247,26 +223,26 @@ class Writer:
         return next((item for item in self.iam.policies(target["compartment"]) if item.name == target["name"]), None)
 
     def _write_policy(self, home: oci.Session, target: Json, missing: Sequence[str]) -> str:
-        models = self.session.oci.identity.models
+        models, name = self.session.oci.identity.models, target["name"]
         there = self._policy(target)
         if there is None:
-            self.progress(f"policy {target['name']}: creating it with {len(missing)} statements")
+            self.progress(f"policy {name}: creating it with {len(missing)} statements")
             details = models.CreatePolicyDetails(
                 compartment_id=target["compartment"],
-                name=target["name"],
+                name=name,
                 description=DESCRIPTION,
                 statements=list(missing),
                 freeform_tags=self._tags(),
             )
-            what = f"create the policy {target['name']} in {target['compartment']}"
+            what = f"create the policy {name} in {target['compartment']}"
             self._made(home, what, "identity", "create_policy", details)
-            self._until(f"the policy {target['name']}", lambda: self._policy(target) is not None)
+            self._until(f"the policy {name}", lambda: self._policy(target) is not None)
             there = self._policy(target)
-        wanted = [*there.statements, *(item for item in missing if item not in there.statements)]
-        if wanted != there.statements:
-            self.progress(f"policy {target['name']}: adding {len(wanted) - len(there.statements)} statements")
-            details = models.UpdatePolicyDetails(statements=wanted)
-            home.call(f"change the policy {target['name']}", "identity", "update_policy", there.id, details)
+        added = [item for item in missing if item not in there.statements]
+        if added:
+            self.progress(f"policy {name}: adding {len(added)} statements")
+            details = models.UpdatePolicyDetails(statements=[*there.statements, *added])
+            home.call(f"change the policy {name}", "identity", "update_policy", there.id, details)
         return str(there.id)
 
     def _made(self, home: oci.Session, what: str, client: str, method: str, *args: Any, **more: Any) -> None:
@@ -313,5 +289,45 @@ class Writer:
         return {**{str(key): str(value) for key, value in self.options["tags"].items()}, TAG: self.options["name"]}
 
 
-def _shown(group: Optional[Group]) -> Json:
-    return {"name": group.who, "before": group.before, "rule": group.after} if group else {}
+# ---- for the preflight -----------------------------------------------------------------------------------------------
+
+
+SEVERITY = {"fail": "error", "unknown": "unknown"}
+ASKED = (("work", "list_work_requests"), ("compute", "list_compute_hosts"))
+"""Calls that change nothing and whose answer proves a right of the user; refused ones prove nothing."""
+
+
+def findings(session: oci.Session, asked: Mapping[str, Any], sets: Sequence[str]) -> list[Finding]:
+    """Findings on the statements that the sets need; one ``unknown`` if policies cannot be read. ``asked``: options of
+    oci_rdma_preflight."""
+    reader = iam.Iam(session, asked)
+    granted, who, users = reader.granted([asked["group"]]), asked["group"], asked["user_groups"]
+    if granted.unread and not granted.tree:
+        return [_found("unknown", "policies", granted.unread.why, "")]
+    if "pool_operator" in sets and users:
+        for client, method in ASKED:
+            place = reader.compartment if client == "work" else reader.root
+            with contextlib.suppress(ClusterError):
+                session.call(f"ask whether this user may {method.replace('_', ' ')}", client, method, place, limit=1)
+    found, kinds = [], {name: entry["who"] for name, entry in iam.policies()["sets"].items()}
+    for name in sets:
+        mine = kinds.get(name) == "group"
+        # The nodes' dynamic group says nothing about the user's own groups.
+        own = (users[0] if users else "") if mine else who
+        if not own and kinds.get(name) != "any-user":
+            option = "user_groups: the groups of the user" if mine else "group: the dynamic group of the nodes"
+            found.append(_found("unknown", f"policies of {name}", f"not compared: no input {option}", ""))
+            continue
+        for item in reader.reviews(granted, name, own, users, own=mine):
+            if item.status != "pass":
+                # The statement may be in a policy that could not be read.
+                unread = granted.unread and f"{item.reason}; some policies could not be read: {granted.unread.why}"
+                severity = "unknown" if unread else SEVERITY[item.status]
+                found.append(_found(severity, item.statement, unread or item.reason, item.why, item.denied))
+    return found
+
+
+def _found(severity: str, subject: str, found: str, why: str, denied: bool = False) -> Finding:
+    if denied:
+        return finding("oci.policy-denied", subject, found)
+    return finding("oci.policy", subject, found, remedy=f"needed because: {why}" if why else "", severity=severity)

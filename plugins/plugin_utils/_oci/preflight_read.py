@@ -8,15 +8,12 @@ The number of calls depends on the depth of compartments and on security groups,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Facts, Pool, Unread
@@ -27,7 +24,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 WORKERS = 8
 SERVICE = "compute"
 GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
-SEVERITY = {"fail": "error", "unknown": "unknown"}
 # Policy set by kind of pool.
 SETS = {"managed_compute_cluster": "managed_compute_cluster", "cluster_network": "self_managed_nodes"}
 
@@ -184,51 +180,6 @@ class Reader:
                 found.append(_rule(rule.direction, rule, end, kind))
         return found
 
-    # ---- policies
-
-    def _ask(self) -> None:
-        """Calls that change nothing and whose answer proves a right of the user; refused ones prove nothing."""
-        for client, method, place in (
-            ("work", "list_work_requests", self.compartment),
-            ("compute", "list_compute_hosts", self.root),
-        ):
-            with contextlib.suppress(ClusterError):
-                self.session.call(
-                    f"ask whether this user may {method.replace('_', ' ')}", client, method, place, limit=1
-                )
-
-    def policies(
-        self, who: str, user_groups: Sequence[str], options: Sequence[str], sets: Sequence[str]
-    ) -> list[Finding]:
-        """Findings on the statements that the sets need; one ``unknown`` if policies cannot be read."""
-        apart = self.cluster["compartment"] if isinstance(self.cluster, dict) else ""
-        iam = oci_iam.Iam(self.session, self.compartment, apart)
-        granted = iam.granted([who])
-        unread = granted.unread
-        if unread and not granted.tree:
-            return [_policy("unknown", "policies", unread.why, "")]
-        facts = {"target.cluster.id": self.pool.cluster} if self.pool.cluster else {}
-        if "pool_operator" in sets and user_groups:
-            self._ask()
-        found = []
-        kinds = {name: entry["who"] for name, entry in files.load(files.FILES / "oci" / "policies.yml")["sets"].items()}
-        for name in sets:
-            users = kinds.get(name) == "group"
-            # The nodes' dynamic group says nothing about the user's own groups.
-            own = who if not users else user_groups[0] if user_groups else ""
-            if not own and kinds.get(name) != "any-user":
-                option = "user_groups: the groups of the user" if users else "group: the dynamic group of the nodes"
-                found.append(_policy("unknown", f"policies of {name}", f"not compared: no input {option}", ""))
-                continue
-            for item in iam.reviews(granted, name, own, user_groups, options, facts, own=users):
-                if item.status == "pass":
-                    continue
-                # The statement may be in a policy that could not be read.
-                status = "unknown" if unread else item.status
-                why = f"{item.reason}; some policies could not be read: {unread.why}" if unread else item.reason
-                found.append(_policy(SEVERITY[status], item.statement, why, item.why, item.denied))
-        return found
-
 
 def capacity(session: oci.Session, root: str, shape: str, domain: str) -> Json:
     """{status, count} of hosts now. No fault domain: OCI refuses one for BM shapes. ``root``: the tenancy's OCID."""
@@ -254,13 +205,6 @@ def _rule(direction: str, rule: Any, end: Optional[str], kind: Optional[str] = "
         "low": ports.min if ports else None,
         "high": ports.max if ports else None,
     }
-
-
-def _policy(severity: str, subject: str, found: str, why: str, denied: bool = False) -> Finding:
-    remedy = f"needed because: {why}" if why else ""
-    if denied:
-        return finding("oci.policy-denied", subject, found)
-    return finding("oci.policy", subject, found, remedy=remedy, severity=severity)
 
 
 def findings(reader: Reader) -> list[Finding]:

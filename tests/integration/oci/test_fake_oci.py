@@ -203,7 +203,7 @@ def test_identity_and_limits(fake: FakeOci, url: str, config: dict[str, Any]) ->
     )
     identity.create_policy(details)
     assert refused(identity.create_policy, details).status == 409
-    assert identity.list_policies(fake.tenancy).data[0].statements == details.statements
+    assert identity.list_policies(fake.tenancy).data[-1].statements == details.statements
     limits = oci.limits.LimitsClient(config, service_endpoint=url)
     found = limits.get_resource_availability("compute", "h100-count", fake.tenancy, availability_domain=AD).data
     assert found.available == 64

@@ -68,6 +68,7 @@ class Site:
     def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, cluster: Cluster) -> None:
         self.fake, self.folder, self.inside, self.sandbox = fake, folder, cluster, cluster.sandbox
         self.cluster = oci_site.cluster(fake)
+        fake.tables["policies"].clear()
         self.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
         self.joiner = Joiner(fake, self.sandbox, self.cluster)
         self.cluster["certificateAuthority"] = base64.b64encode(self.joiner.ca.encode()).decode()

@@ -16,7 +16,7 @@ import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
 from support.fake_oci import FakeOci
@@ -29,6 +29,7 @@ class Site:
 
     def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
         self.fake = fake
+        fake.tables["policies"].clear()
         self.options = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
         self.cluster = oci_site.cluster(fake)
         self.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
@@ -160,9 +161,16 @@ def test_security_groups(site: Site) -> None:
     assert site.told(groups=[group]) == [("network", "unknown")]
 
 
+def found_policies(
+    site: Site, group: str, users: list[str], sets: list[str], session: Any = None, **changes: Any
+) -> Any:
+    asked = {"compartment": GPU, "group": group, "user_groups": users, "policy_options": [], "capacity_reservation": ""}
+    asked.update({"cluster": site.cluster["id"], "image": site.image["id"], "boot_volume_key": "", **changes})
+    return policy_run.findings(session or site.asker().session, asked, sets)
+
+
 def policies(site: Site, sets: list[str], **changes: Any) -> list[tuple[str, str]]:
-    found = site.asker(**changes).policies("oke-gpu", ["Platform"], [], sets)
-    return [(item.severity, item.subject) for item in found]
+    return [(item.severity, item.subject) for item in found_policies(site, "oke-gpu", ["Platform"], sets, **changes)]
 
 
 def policy(site: Site, compartment: str, *statements: str) -> None:
@@ -189,14 +197,14 @@ def test_missing_policies_are_ready_to_paste(site: Site) -> None:
 def test_a_deny_statement_is_named_and_not_to_be_added(site: Site) -> None:
     denied = "Deny any-group to inspect compute-clusters in tenancy"
     policy(site, site.fake.tenancy, "Allow any-user to manage all-resources in tenancy", denied)
-    found = site.asker().policies("", [], [], ["managed_compute_cluster"])
+    found = found_policies(site, "", [], ["managed_compute_cluster"])
     assert [(item.id, item.severity) for item in found] == [("oci.policy-denied", "error")]
     assert denied in found[0].found
 
 
 def test_a_missing_group_is_named(site: Site) -> None:
     """No statement can be compared without it; before, one for `<name>` was printed."""
-    found = site.asker().policies("", [], [], ["self_managed_nodes", "pool_operator", "managed_compute_cluster"])
+    found = found_policies(site, "", [], ["self_managed_nodes", "pool_operator", "managed_compute_cluster"])
     assert [(item.subject, item.severity) for item in found[:2]] == [
         ("policies of self_managed_nodes", "unknown"),
         ("policies of pool_operator", "unknown"),
@@ -206,14 +214,15 @@ def test_a_missing_group_is_named(site: Site) -> None:
 
 
 def test_policies_of_the_root_count(site: Site) -> None:
-    assert len(policies(site, ["managed_compute_cluster"])) == 1
-    policy(site, site.fake.tenancy, "Allow any-user to use compute-clusters in compartment GPU")
+    assert len(policies(site, ["managed_compute_cluster"])) == 2
+    wide = ("use compute-clusters", "read instance-images")
+    policy(site, site.fake.tenancy, *(f"Allow any-user to {right} in compartment GPU" for right in wide))
     assert policies(site, ["managed_compute_cluster"]) == []
 
 
 def test_policies_that_cannot_be_read_are_unknown(site: Site) -> None:
     site.fake.fail("GET .*/policies", 404, "NotAuthorizedOrNotFound", times=1)
-    assert [severity for severity, _what in policies(site, ["managed_compute_cluster"])] == ["unknown"]
+    assert [severity for severity, _what in policies(site, ["managed_compute_cluster"])] == ["unknown"] * 2
 
 
 def test_a_wrong_key_is_one_message(site: Site) -> None:
@@ -227,9 +236,9 @@ def test_calls_do_not_depend_on_nodes(site: Site, nodes: int) -> None:
     asker = site.asker(nodes=nodes)
     started = time.process_time()
     assert preflight_read.findings(asker) == []
-    asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
+    found_policies(site, "oke-gpu", [], ["managed_compute_cluster"], asker.session)
     print(f"{asker.session.requests} calls in {time.process_time() - started:.2f} s of CPU")
-    assert asker.session.requests == 15 == sum(site.fake.calls.values())
+    assert asker.session.requests == 17 == sum(site.fake.calls.values())
     assert time.process_time() - started < 10, "a loose bound, of CPU time"
 
 
@@ -248,11 +257,11 @@ def test_the_module(site: Site, tmp_path: Path) -> None:
 @pytest.mark.parametrize("denied", ["work-requests", "dedicated-vm-hosts"])
 def test_a_call_that_changes_nothing_is_asked_first(site: Site, denied: str) -> None:
     """Statements cannot be read for certain; OCI's own answer can. A refusal proves nothing: the statement counts."""
-    missing = [item.subject for item in site.asker().policies("", ["Platform"], [], ["pool_operator"])]
+    missing = [item.subject for item in found_policies(site, "", ["Platform"], ["pool_operator"])]
     assert not [text for text in missing if "work-requests" in text or "dedicated-vm-hosts" in text]
     assert [text for text in missing if "manage instance-family" in text], "what no such call shows"
     site.fake.deny("inspect", denied)
     asker = site.asker()
     asker.session.answered.clear()
-    missing = [item.subject for item in asker.policies("", ["Platform"], [], ["pool_operator"])]
+    missing = [item.subject for item in found_policies(site, "", ["Platform"], ["pool_operator"], asker.session)]
     assert [text for text in missing if f"Platform to inspect {denied}" in text]

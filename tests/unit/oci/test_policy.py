@@ -73,7 +73,7 @@ def test_options_choose_statements() -> None:
     more = oci_needs.needs(
         TABLES.POLICIES, "managed_compute_cluster", TABLES.context(options=frozenset({"host_group"}))
     )
-    assert len(plain) == 1 and len(more) == 2
+    assert len(plain) == 2 and len(more) == 3
     with pytest.raises(InputError, match="Known: cluster_creation, pool_operator, self_managed_nodes"):
         oci_needs.needs(TABLES.POLICIES, "nodes", TABLES.context())
 
@@ -81,7 +81,7 @@ def test_options_choose_statements() -> None:
 def test_a_cluster_in_another_compartment_than_its_nodes() -> None:
     """CLUSTER_JOIN was asked for in the compartment of the nodes; it is a right on the cluster."""
     sales = next(key for key, item in TABLES.context().compartments.items() if item.name == "Sales")
-    apart = TABLES.context(cluster_compartment=sales)
+    apart = TABLES.context(places={"cluster": sales})
     join = oci_needs.needs(TABLES.POLICIES, "self_managed_nodes", apart)
     assert [item["statement"].rpartition(" ")[2] for item in join] == [sales]
     for place, status in (("Sales", "pass"), ("Research:GPU", "fail"), (f"id {sales}", "pass")):
@@ -90,7 +90,7 @@ def test_a_cluster_in_another_compartment_than_its_nodes() -> None:
         assert found[0].status == status, "the group's rule is about the compartment of the nodes"
     users = [item["statement"] for item in oci_needs.needs(TABLES.POLICIES, "pool_operator", apart)]
     assert f"Allow group oke-gpu to use clusters in compartment id {sales}" in users
-    plain = oci_needs.needs(TABLES.POLICIES, "pool_operator", TABLES.context(cluster_compartment=apart.compartment))
+    plain = oci_needs.needs(TABLES.POLICIES, "pool_operator", TABLES.context(places={"cluster": apart.compartment}))
     assert len(users) == len(plain) + 1
 
 

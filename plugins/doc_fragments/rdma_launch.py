@@ -1,0 +1,19 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What nodes of RDMA pools on OCI are launched with: options of the modules that make them and judge their policies."""
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  capacity_reservation:
+    description: OCID of a capacity reservation that the nodes are launched from; limit and free capacity are not
+      checked then.
+    type: str
+    default: ''
+  boot_volume_key:
+    description: OCID of a key of OCI Vault that boot volumes are encrypted with, instead of Oracle's own.
+    type: str
+    default: ''
+"""

@@ -8,6 +8,7 @@ Helm runs without --wait: gpuops.rdma.wait does that and reports what is late.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -27,4 +28,7 @@ class ActionModule(RdmaAction):
 
     def _helm(self, module_args: Json) -> Json:
         name, known = "kubernetes.core.helm", self._task_vars
+        if self._connection.transport == "local":
+            # Ansible would discover some other Python of this machine, which need not have what the module imports.
+            known = {**known, "ansible_python_interpreter": sys.executable}
         return dict(self._execute_module(module_name=name, module_args=module_args, task_vars=known))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ class Adopting(Small):
         env = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections")}
         given = json.dumps({"kubeconfig": str(self.kubeconfig), **args})
         argv = [ANSIBLE, "localhost", "-m", f"gpuops.rdma.{module}", "-a", given, *options]
-        done = self.done(*argv, "-e", f"ansible_python_interpreter={sys.executable}", env=env)
+        done = self.done(*argv, env=env)
         assert "=> {" in done.stdout, done.stdout + done.stderr
         output, _, answer = done.stdout.partition("=> {")
         result, _ = json.JSONDecoder().raw_decode("{" + answer)

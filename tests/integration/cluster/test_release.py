@@ -26,6 +26,18 @@ from support.small_sandbox import small_sandbox
 pytestmark = pytest.mark.cluster
 
 
+def other_python(folder: Path) -> Path:
+    """A folder for PATH whose newest Python lacks what Helm's module imports, as a machine's own does."""
+    made = folder / "other_python"
+    made.mkdir(exist_ok=True)
+    (made / "python3.14").write_text("#!/bin/sh\necho 'No module named yaml' >&2\nexit 1\n")
+    (made / "python3.14").chmod(0o755)
+    for name in ("python3.13", "python3.12"):
+        (made / name).unlink(missing_ok=True)
+        (made / name).symlink_to("python3.14")
+    return made
+
+
 class Releases(Cluster):
     def revision(self, name: str, namespace: str) -> int:
         return int(self.json("helm", "list", "-n", namespace, "-a", "--filter", f"^{name}$")[0]["revision"])
@@ -35,9 +47,9 @@ class Releases(Cluster):
         collections = str(ROOT / ".cache" / "collections")
         env = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_COLLECTIONS_PATH": collections}
         given = {"kubeconfig": str(self.kubeconfig), **args}
-        argv = [ANSIBLE, "localhost", "-m", "gpuops.rdma.release", "-a", json.dumps(given), *options]
-        argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
-        done = self.done(*argv, env=env)
+        inventory = ["-i", "localhost,", "-c", "local"]  # as README has it; the implicit localhost has Ansible's Python
+        argv = [ANSIBLE, "localhost", *inventory, "-m", "gpuops.rdma.release", "-a", json.dumps(given), *options]
+        done = self.done(*argv, env={**env, "PATH": f"{other_python(self.folder)}:{self.environment()['PATH']}"})
         assert "=> {" in done.stdout, done.stdout + done.stderr
         output, _, answer = done.stdout.partition("=> {")
         result, _ = json.JSONDecoder().raw_decode("{" + answer)

@@ -14,11 +14,12 @@ from typing import Any
 
 from ansible import context
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Faults, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Faults, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
@@ -48,7 +49,7 @@ class ActionModule(RdmaAction):
             survey = dataclasses.replace(survey, left=left.look(self.client))
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
-        fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts")
+        fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts", dead={})
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
         plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))
         if options.keep_excluded and dest.exists():
@@ -62,11 +63,11 @@ class ActionModule(RdmaAction):
             for line in text:
                 self.progress(line)
             self._write_accounts(rights, accounts.beside(str(dest)))
-            if render := build.render_command(plan):
-                whole = build.with_inputs(render, command.of_run(context.CLIARGS))
+            if (render := next_step.render_command(plan)) and not plan.faults:
+                whole = next_step.with_inputs(render, command.of_run(context.CLIARGS, self._task_vars)[0])
                 self.progress(f"after a PASS, a job of your own on these nodes: {whole}")
-        if not run.selected(self._task_vars, "preflight"):
-            run.read_plan(str(dest))  # without preflight, report rejected inputs here
+        if plan.faults and not run.selected(self._task_vars, "preflight"):
+            self._refuse(plan)
         return {
             "plan": str(dest),
             "nodes": len(plan.nodes),
@@ -75,8 +76,19 @@ class ActionModule(RdmaAction):
             "text": text[:60],
         }
 
+    def _refuse(self, plan: Plan) -> None:
+        """Raises InputError with the rejected inputs, which preflight would report; where the plan was printed, with
+        their names only."""
+        if not self.asked_for_plan():
+            raise InputError(run.refusal(plan))
+        names = listed(list(dict.fromkeys(item.subject for item in plan.findings if item.id == INPUT)))
+        raise InputError(f"This plan cannot be carried out; nothing was changed. See its errors above: {names}.")
+
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""
+        if rights.plan.faults:
+            self.progress("permissions: not written, as the plan has errors")
+            return
         if rights.unknown:
             self.progress(f"permissions: not written: {preflight.line(rights.unknown[0])}")
             return

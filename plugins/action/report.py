@@ -50,26 +50,23 @@ class ActionModule(RdmaAction):
             nccl=nccl,
             versions={**self._versions(plan), **end.get("installed", {})},
             deselected=end["deselected"],
-            command=end["command"],
+            started=command.started(end, args),
             hosts=hosts,
             scans=scans,
             previous=folders.previous(folder, again=args["again"]),
+            cluster=command.cluster_of(self._task_vars),
+            predicted=end.get("predicted"),
         )
         self._write(folder, report)
         for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
-        result: dict[str, Any] = {
-            "verdict": report["verdict"],
-            "reason": report["reason"],
-            "report": str(folder / "report.json"),
-            "bad_nodes": build.bad_nodes(report)[:50],
-        }
+        result: dict[str, Any] = {"verdict": report["verdict"], "reason": report["reason"]}
+        result.update(report=str(folder / "report.json"), bad_nodes=build.bad_nodes(report)[:50])
         # Check mode creates nothing, so counts are too low there; a failed stage is still a failure.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
         if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
-            result.update(
-                failed=True, msg=f"{report['verdict'].upper()}: {report['reason']} See {folder / 'report.html'}."
-            )
+            short = build.cut(report["reason"], 120)
+            result.update(failed=True, msg=f"{report['verdict'].upper()}: {short} See {folder / 'report.html'}.")
         return result
 
     def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:
@@ -91,7 +88,8 @@ class ActionModule(RdmaAction):
             "findings": unasked,
             "installed": self._installed(plan),
             "deselected": args["without_test"] or not run.selected(self._task_vars, run.TEST_STAGE),
-            "command": command.of_run(context.CLIARGS),
+            **command.kept(context.CLIARGS, self._task_vars),
+            "predicted": folders.predicted(run_dir, len(plan.nodes)) if self.check_mode else None,
         }
         run.write(path, end)
         return end

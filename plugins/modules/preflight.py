@@ -75,8 +75,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: At most 50 findings; findings-preflight.json of the run folder has all.
-  returned: always
+  description: At most 50 findings; findings-preflight.json of the run folder has all. Errors are in C(msg).
+  returned: success
   type: list
   elements: dict
 errors:

@@ -28,7 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
 from gpuops_sandbox.batch import nccl_render as render
@@ -234,7 +234,10 @@ def report(
     findings: Any = (),
     results: Any = "healthy",
     deselected: bool = False,
-    command: str = build.COMMAND,
+    command: str = next_step.COMMAND,
+    ran: str = "",
+    cluster: str = "",
+    predicted: Optional[dict[str, Any]] = None,
     hosts: Optional[dict[str, Any]] = None,
     scans: Sequence[dict[str, Any]] = (),
     previous: Optional[dict[str, Any]] = None,
@@ -251,7 +254,9 @@ def report(
             nccl=[nccl(simulated(good), good)] if results == "healthy" else results,
             versions=VERSIONS,
             deselected=deselected,
-            command=command,
+            started=next_step.Started(command, ran),
+            cluster=cluster,
+            predicted=predicted,
             hosts=hosts,
             scans=scans,
             previous=previous,

@@ -134,6 +134,11 @@ def version_unknown(want: Release) -> bool:
     return not want.manifest and (not complete(want.version) or want.ref.startswith(("http://", "https://")))
 
 
+UNREACHABLE = "the chart repository "
+_NO_ANSWER = re.compile(r'cannot be reached: Get "[^"]*": (.{1,300})')
+"""Helm's words where nothing answers at a repository's address."""
+
+
 def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[str]]]) -> str:
     """Why a chart cannot be fetched, and what to do. ``text``: Helm's words; ``index``: chart -> versions of the
     repository, None if it cannot be read."""
@@ -147,6 +152,12 @@ def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[st
         what = f"the repository {place} has no {name}" if want.repo else f"{place} has no version"
         return f"{what} {want.version}. Nearest: {near}. Correct {asked}.version"
     words = public(" ".join(text.replace("Error: ", "").split())) or "no message"
+    unreachable = _NO_ANSWER.search(words) if want.repo else None
+    if unreachable:  # the same words for each chart of the repository: one cause
+        return (
+            f"{UNREACHABLE}{place} cannot be reached: {unreachable.group(1).rstrip('.')}. Let this machine "
+            "reach it, or download its charts where that works and set rdma_charts.OPERATOR of each to its .tgz"
+        )
     words = words.rstrip(".") if len(words) <= 300 else f"{words[:300]}..."
     return (
         f"{name} {want.version} cannot be fetched from {place}: {words}. Correct {asked}, or download the "

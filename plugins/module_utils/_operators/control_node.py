@@ -13,6 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted
 
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -57,7 +58,7 @@ def message(findings: Sequence[Finding]) -> str:
         for item in findings
         if item.severity == "error"
     ]
-    return f"{len(lines)} problem(s) on the machine that runs Ansible:\n" + "\n".join(lines)
+    return f"{counted(len(lines), 'error')} on the machine that runs Ansible:\n" + "\n".join(lines)
 
 
 def _python(machine: Machine, table: Json) -> Iterator[Finding]:

@@ -210,6 +210,10 @@ def _lost(live: Any, target: Any, own: Sequence[Any], prefix: str = "") -> Itera
             yield f"{prefix}{key}", value, wanted
 
 
+INSTALLING = "install it with site.yml (rdma_install=helm): ansible-playbook gpuops.rdma.site"
+"""The remedy where it is not."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """``action``: none, install, upgrade, adopt (an upgrade of a release under another name) or refuse.
@@ -258,8 +262,13 @@ def decide(
     if install == "existing" and spare:
         return _decision(want, "absent", f"no {want.chart} is installed; {spare}")
     if install == "existing":
-        return _refuse(want, f"rdma_install=existing, but no {want.chart} is installed; use rdma_install=helm")
+        return _refuse(want, not_installed(want))
     return _fresh(want, everything)
+
+
+def not_installed(want: Release) -> str:
+    """Why a run that installs nothing cannot use the operator."""
+    return f"{want.chart} is not installed"
 
 
 def planned(want: Release, decision: Decision) -> Release:

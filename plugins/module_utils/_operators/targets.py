@@ -41,7 +41,7 @@ class Target:
                 name if name in planned else f"{self.name}/{name}",
                 why,
                 expected=self.expected if name in planned else "ready",
-                remedy=self.remedy_for(name if name in planned else "NODE", namespaces),
+                remedy=_refused(why, namespaces) or self.remedy_for(name if name in planned else "NODE", namespaces),
                 id_0_1=f"{self.name}.late",
             )
             for name, why in late.items()
@@ -61,10 +61,24 @@ class Target:
         return finding("wait.elsewhere", "cluster", words, expected="ready", stage=stage, id_0_1=old)
 
 
+def _refused(why: str, namespaces: Namespaces) -> str:
+    """What shows why the API server refuses pods of the operators; "" where it does not."""
+    refused = "FailedCreate" in why
+    return "kubectl get events -A --field-selector reason=FailedCreate; lift that limit or policy" if refused else ""
+
+
 def dispensable(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
     """Late nodes that can be excluded: none if anything else is late, or if no node would remain."""
     bad = {name: why for name, why in late.items() if name in planned}
     return {} if set(late) - set(bad) - SUMS or len(bad) == len(planned) else bad
+
+
+def causes(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
+    """What holds a wait: parts that are late before nodes, and what fails before what is only not there yet."""
+    parts = {name: why for name, why in late.items() if name not in planned and name not in SUMS} or {
+        name: why for name, why in late.items() if name not in SUMS
+    }
+    return {name: why for name, why in parts.items() if not why.endswith(" yet")} or parts
 
 
 def no_vf_config() -> Finding:

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
@@ -785,7 +785,8 @@ def message(findings: Sequence[Finding], when: str = "before anything was change
         if item.severity == "error":
             groups.setdefault(replace(item, subject=""), []).append(item.subject)
     lines = [f"- {line(replace(item, subject=listed(names)))} [{item.id}]" for item, names in groups.items()]
-    return f"{len(lines)} problem(s) {when}:\n" + "\n".join(lines)
+    number = counted(sum(map(len, groups.values())), "error")
+    return f"{number} {when}:\n" + "\n".join(lines)
 
 
 def line(item: Finding) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 from xml.etree import ElementTree
 
@@ -24,40 +24,38 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     masked,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Node, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, redacted
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.module_utils._report.messages import shortened
 
 SCHEMA_VERSION = 2
 VERDICTS = ("fail", "incomplete", "degraded", "pass")
 """Worst first."""
-NODE_VERDICTS = ("fail", "incomplete", "shared", "excluded", "pass")
+NOT_JUDGED = "not judged"
+"""Verdict of a node about which the run has no evidence: nothing was installed, or it only predicted."""
+NODE_VERDICTS = ("fail", "incomplete", NOT_JUDGED, "shared", "excluded", "pass")
 """Worst first. A ``shared`` or ``excluded`` node has its GPUs and VFs, but was left out of the test."""
 NOT_PROVEN = "Not proven"
+NOTHING_JUDGED = "Nothing was judged"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
 _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
 _CLAIM = {"error": "fail", "unknown": "incomplete", "unjudged": "incomplete"}
 """Severity of a finding, or verdict of a test -> verdict of the run."""
-COMMAND = "ansible-playbook gpuops.rdma.site"
-SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
-RENDER = "ansible-playbook gpuops.rdma.workload_render"
-PERFTEST = "ansible-playbook gpuops.rdma.perftest"
-_SIBLING = re.compile(r"ansible-playbook gpuops\.rdma\.(?!site\b)\w+")
-"""Another playbook of the collection. It has this name wherever the run's own playbook is, which may be the user's."""
-_CONVICTED = ("scan.node", "scan.rail")
-_IN_ERROR = re.compile(r": ((?:kubectl|helm|oci) [^;)]*)")
-"""A command in the error of a stage; a playbook's would be this run's own."""
-_DEFINITION = re.compile(r"\(CRD\) is of another release .*kubectl describe crd ([\w.-]+\w)")
-"""The definition in a refusal of the API server (_kube/client.py)."""
-_COMMAND = re.compile(r"(?:.*(?:: | \())?((?:ansible-playbook|kubectl|helm|oci) [^;)]*)")
-"""A command in a remedy, possibly in brackets or after its condition."""
+_SUPPLIERS = {
+    "gpu_operator": ("gpu_operator", ("gpu.missing", "gpu-operator.late")),
+    "network_operator": ("network_operator", ("nic.shared-missing", "network-operator.late")),
+    "sriov": ("network_operator", ("vf.missing", "netns.mode", "network-operator.ip-pool")),
+    "batch": ("batch", ()),
+}
+"""Stage -> the release that it needs, and what nodes lack until it has ended well."""
+_NOT_THERE = ("install", "enable", "refuse")
+"""Actions for a release that is not in the cluster yet."""
 _CAUSES = 3
 """Causes that the verdict's sentence gives, each with its nodes."""
 _FEW = 3
 """Alike nodes that keep a line each."""
-_MANY = 8
-"""Maximum number of nodes named on a command line."""
 _SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
 """Variables of a test that a report includes; others may hold secrets."""
 _SHOWN_SETTING = re.compile(r"(no )?(NCCL|UCX|HCOLL|CUDA|NVIDIA|RX_|IB_)\w*|(iterations|warmup|check|mpirun) ")
@@ -100,43 +98,61 @@ def build(
     nccl: Sequence[Json],
     versions: Json,
     deselected: bool = False,
-    command: str = COMMAND,
+    started: next_step.Started = next_step.ALONE,
     hosts: Optional[Mapping[str, Json]] = None,
     scans: Sequence[Json] = (),
     previous: Optional[Json] = None,
+    cluster: str = "",
+    predicted: Optional[Json] = None,
 ) -> Json:
     """The report.
 
     ``nodes``: ``{name, ready, ready_reason, allocatable{}}`` as the cluster has them at the end; None if it did not
-    answer. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run. ``command``:
-    what runs site.yml with this run's inventory and inputs. ``hosts``: node -> summary of its host checks
-    (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the report of an earlier run. Messages are
-    cut at messages.LIMIT characters.
+    answer. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run. ``hosts``:
+    node -> summary of its host checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the
+    report of an earlier run. ``cluster``: the inventory host, "" if it is the only one. ``predicted``: what a run in
+    check mode would do, see ``prediction``; None for a real run. Messages are cut at messages.LIMIT characters.
     """
     stages, nodes, findings, nccl, hosts, scans = map(shortened, (stages, nodes, findings, nccl, hosts, scans))
     nccl = [_aged(item, plan) for item in nccl]
     fresh = [item for item in nccl if not item.get("stale")]
     judged = [item for test in fresh for item in test["verdict"].get("findings", [])]
-    findings = _unique(
-        [*shortened(to_dict(plan.findings)), *findings, *judged, *to_dict(_count_findings(plan, stages, nodes))]
-    )
-    table = _node_table(plan, nodes, findings, fresh)
+    names = {node.name for node in plan.nodes}
+    looked = predicted is None and any(_looked(stage) for stage in stages)
+    supply = _Supply.of(plan, stages)
+    counts, unjudged = _count_findings(plan, supply, nodes) if looked else ([], names)
+    findings = [supply.attributed(item, names) for item in [*shortened(to_dict(plan.findings)), *findings]]
+    findings = _unique([*findings, *judged, *to_dict(counts)])
+    table = _node_table(plan, nodes, findings, fresh, unjudged, looked)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
-    names = {node["name"] for node in table}
     known = {_key(item) for item in judged}
-    cluster = [item for item in findings if item["subject"] not in names and _key(item) not in known]
-    verdict, reason = _verdict(plan, stages, table, cluster, nccl, deselected)
+    others = [item for item in findings if item["subject"] not in names and _key(item) not in known]
+    verdict, reason = _verdict(plan, stages, table, others, nccl, deselected, predicted)
+    seen = next_step.Seen(
+        plan,
+        verdict,
+        stages,
+        table,
+        others,
+        fresh,
+        deselected,
+        looked,
+        _before_nodes(stages, table, others),
+        (predicted or {}).get("file", ""),
+    )
     return {
         "schema_version": SCHEMA_VERSION,
+        "cluster": cluster,
         "verdict": verdict,
         "reason": reason,
-        "next": with_inputs(_next(plan, verdict, stages, table, cluster, fresh, deselected), command),
+        "next": next_step.next_step(seen, started),
         "simulated": plan.simulated,
+        "predicted": predicted,
         "worst": _worst(table),
         "summary": _summary(table),
         "stages": [_stage(item) for item in stages],
         "nodes": table,
-        "findings": [_shown(item, ("subject",)) for item in cluster],
+        "findings": [_shown(item, ("subject",)) for item in others],
         "nccl": [{**_nccl(item), "previous": _earlier(item, previous)} for item in nccl],
         "scan": [_scan(item) for item in scans],
         "plan": _provenance(plan),
@@ -146,8 +162,9 @@ def build(
 
 
 def exit_failed(report: Json, deselected: bool) -> bool:
-    """Whether the play fails: not on pass, nor if only the NCCL test is missing because the user skipped it."""
-    only_untested = report["verdict"] == "incomplete" and report["reason"].startswith(NOT_PROVEN)
+    """Whether the play fails: not on pass, nor if only the NCCL test, or all but the plan and preflight, is missing
+    because the user skipped it."""
+    only_untested = report["verdict"] == "incomplete" and report["reason"].startswith((NOT_PROVEN, NOTHING_JUDGED))
     return report["verdict"] != "pass" and not (deselected and only_untested)
 
 
@@ -161,32 +178,55 @@ def _verdict(
     cluster: Sequence[Json],
     nccl: Sequence[Json],
     deselected: bool,
+    predicted: Optional[Json],
 ) -> tuple[str, str]:
     """The worst claim; among equals the first of stages, causes of the nodes' faults, nodes, cluster, tests, missing
     results."""
     fresh = [item for item in nccl if not item.get("stale")]
     first = _before_nodes(stages, table, cluster)
     claims = [
-        *_stage_claims(stages),
+        *_stage_claims(stages, cluster),
+        *([("incomplete", f"Check mode: {prediction(predicted)}.")] if predicted else []),
         *_cluster_claims(first),
         *_node_claims(table),
         *_cluster_claims([item for item in cluster if item not in first]),
         *_nccl_claims(fresh),
-        *_missing_claims(plan, table, nccl, deselected),
+        *_missing_claims(plan, stages, table, nccl, deselected),
     ]
     worst = min(claims, key=lambda claim: _ORDER[claim[0]], default=("incomplete", "Nothing was checked."))
     verdict, reason = worst if worst[0] != "pass" else ("pass", _praise(table, fresh, deselected))
     return verdict, _sentence(reason)
 
 
-def _stage_claims(stages: Sequence[Json]) -> Iterator[tuple[str, str]]:
-    """A stage that failed before the nodes were read is no evidence against them."""
+def _stage_claims(stages: Sequence[Json], cluster: Sequence[Json]) -> Iterator[tuple[str, str]]:
+    """A stage that failed before the nodes were read is no evidence against them. What plan and preflight refuse is
+    told with all its causes."""
     for stage in stages:
         if stage["status"] == "failed":
             verdict = "incomplete" if stage["name"] in ("control_node", "plan") else "fail"
-            yield (verdict, f"Stage {stage['name']} failed: {_first(stage.get('error', ''))}")
+            errors = [item for item in cluster if _is_error(item) and next_step.of_stage(item, stage["name"])]
+            refused = errors if stage["name"] in next_step.BEFORE else []
+            yield (verdict, f"Stage {stage['name']} failed: {_causes(refused) or _first(stage.get('error', ''))}")
         elif stage["status"] != "ok":
             yield ("incomplete", f"Stage {stage['name']} {_UNDONE.get(stage['status'], stage['status'])}.")
+
+
+def _causes(errors: Sequence[Json]) -> str:
+    """What was found, each cause once; subjects with the same one share it."""
+    causes: dict[str, list[str]] = {}
+    for item in errors:
+        causes.setdefault(cut(_flat(item["found"]).rstrip("."), 300), []).append(str(item["subject"]))
+    parts = [f"{listed(subjects)}: {found}" for found, subjects in causes.items()]
+    number = f"{counted(len(errors), errors[0]['severity'])}: " if len(errors) > 1 else ""
+    return f"{number}{listed(parts, _CAUSES, '; ')}" if parts else ""
+
+
+def prediction(predicted: Json) -> str:
+    """What a run in check mode would do, in words."""
+    does = [("create", "object"), ("change", "object"), ("restart", "pod"), ("remove", "object")]
+    parts = [f"{verb} {counted(predicted[verb], noun)}" for verb, noun in does if predicted[verb] or verb != "remove"]
+    where = f" on {counted(predicted['nodes'], 'node')}"
+    return f"would {', '.join(parts)}{where}; nothing was judged"
 
 
 def _node_claims(table: Sequence[Json]) -> Iterator[tuple[str, str]]:
@@ -217,17 +257,12 @@ def _is_error(item: Json) -> bool:
 
 
 def _cluster_claims(cluster: Sequence[Json]) -> list[tuple[str, str]]:
+    of_severity = {name: [item for item in cluster if item["severity"] == name] for name in _CLAIM}
+    texts = {name: _causes(items) for name, items in of_severity.items() if items}
+    # A node's name keeps its spelling.
     return [
-        (_CLAIM[item["severity"]], f"{_subject(item)}: {item['found']}")
-        for item in sorted(cluster, key=_severity)
-        if item["severity"] in _CLAIM
+        (_CLAIM[name], _capital(text) if text.partition(":")[0].isalpha() else text) for name, text in texts.items()
     ]
-
-
-def _subject(item: Json) -> str:
-    """The subject for the start of a sentence; node names keep their spelling."""
-    subject = str(item["subject"])
-    return _capital(subject) if subject.isalpha() else subject
 
 
 def _nccl_claims(nccl: Sequence[Json]) -> Iterator[tuple[str, str]]:
@@ -240,9 +275,17 @@ def _nccl_claims(nccl: Sequence[Json]) -> Iterator[tuple[str, str]]:
                 yield (_CLAIM[one["severity"]], f"{place}: {one['found']}")
 
 
-def _missing_claims(plan: Plan, table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> list[tuple[str, str]]:
+def _missing_claims(
+    plan: Plan, stages: Sequence[Json], table: Sequence[Json], nccl: Sequence[Json], deselected: bool
+) -> list[tuple[str, str]]:
     if not table:
         return [("incomplete", "No GPU node was found.")]
+    unjudged = [node["name"] for node in table if node["verdict"] == NOT_JUDGED]
+    if unjudged:
+        if any(_looked(stage) for stage in stages):
+            return [("incomplete", f"Not judged: {listed(unjudged)}: what offers their GPUs or VFs is not there.")]
+        ran = [stage["name"] for stage in stages if stage["status"] == "ok"]
+        return [("incomplete", f"{NOTHING_JUDGED}: only {' and '.join(ran) or 'no stage'} ran.")]
     tested = {item["shape"] for item in nccl if not item.get("stale")}
     untested = [shape for shape in sorted({node["shape"] for node in table} | set(plan.shapes)) if shape not in tested]
     if not untested:
@@ -280,11 +323,55 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
 # ---- findings ------------------------------------------------------------------------------------------------------
 
 
-def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence[Json]]) -> list[Finding]:
-    """Expected against allocatable resources per node at the end of the run."""
-    undone = {stage["name"]: _UNDONE[stage["status"]] for stage in stages if stage["status"] in _UNDONE}
+def _looked(stage: Json) -> bool:
+    """Whether the stage has looked at what the nodes offer."""
+    return stage["name"] not in next_step.BEFORE and stage["status"] != "skipped"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Supply:
+    """Stages that have not made what nodes are to offer, so that a node without it is not at fault. ``absent``: their
+    release is not in the cluster; ``undone``: they failed, or did not run."""
+
+    absent: frozenset[str]
+    undone: Mapping[str, str]
+    verified: bool
+    """Whether the run only looks: it tells that a release is not there, and not all that follows from it."""
+
+    @classmethod
+    def of(cls, plan: Plan, stages: Sequence[Json]) -> _Supply:
+        status = {stage["name"]: stage["status"] for stage in stages}
+        absent, undone = set(), {}
+        for stage, (owner, _ids) in _SUPPLIERS.items():
+            release = plan.releases.get(owner)
+            there = release is None or bool(release.present) or release.action not in _NOT_THERE
+            if not there and (status.get(stage) != "ok" or plan.install == "existing"):
+                absent.add(stage)
+            elif status.get(stage, "ok") != "ok":
+                undone[stage] = status[stage]
+        return cls(frozenset(absent), undone, plan.install == "existing")
+
+    def attributed(self, item: Json, nodes: Collection[str]) -> Json:
+        """The finding; as an info if it follows from what is not there."""
+        if item["subject"] in nodes:
+            stages = {stage for stage, (_owner, ids) in _SUPPLIERS.items() if item["id"] in ids}
+            follows = stages & (self.absent | (set(self.undone) - {item["stage"]}))
+        else:
+            follows = {item["stage"]} & self.absent if self.verified else set()
+        return {**item, "severity": "info"} if follows and item["severity"] in _CLAIM else item
+
+    def blames(self, stage: str, have: int) -> bool:
+        """Whether a node that offers ``have`` of what the stage makes, and not all, is at fault."""
+        partly = have > 0 and self.undone.get(stage) == "failed"
+        return stage not in self.absent and (partly or stage not in self.undone)
+
+
+def _count_findings(plan: Plan, supply: _Supply, nodes: Optional[Sequence[Json]]) -> tuple[list[Finding], set[str]]:
+    """Expected against allocatable resources per node at the end of the run: findings, and the nodes that cannot be
+    judged because what they lack was not supplied."""
     present = {node["name"]: node for node in nodes or ()}
-    found = []
+    found: list[Finding] = []
+    unjudged: set[str] = set()
     for node in plan.nodes:
         name, now = node.name, present.get(node.name)
         if nodes is None:
@@ -297,11 +384,14 @@ def _count_findings(plan: Plan, stages: Sequence[Json], nodes: Optional[Sequence
         if not now["ready"]:
             text = f"not Ready: {now.get('ready_reason') or 'no reason given'}"
             found.append(finding("node.not-ready", name, text, expected="Ready", id_0_1="node.ready"))
-        found += _resource_findings(plan, node, now, undone)
-    return found
+        for item in _resource_findings(plan, node, now, supply):
+            unjudged |= set() if item else {name}
+            found += [item] if item else []
+    return found, unjudged
 
 
-def _resource_findings(plan: Plan, node: Node, now: Json, undone: dict[str, str]) -> Iterator[Finding]:
+def _resource_findings(plan: Plan, node: Node, now: Json, supply: _Supply) -> Iterator[Optional[Finding]]:
+    """A finding per resource of which the node does not offer the right number; None where that is not its fault."""
     wanted = [("gpus", node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
     if plan.mode.by_plugin:
         stage = "sriov" if plan.mode.vfs else "network_operator"
@@ -311,21 +401,17 @@ def _resource_findings(plan: Plan, node: Node, now: Json, undone: dict[str, str]
         have = now["allocatable"].get(resource, 0)
         if number is None or have == number:
             continue
-        late = stage in undone
+        if not supply.blames(stage, have):
+            yield None
+            continue
         yield finding(
             missing if have < number else surplus,
             node.name,
-            f"{have} of {number} {resource} allocatable" + (f"; stage {stage} {undone[stage]}" if late else ""),
+            f"{have} of {number} {resource} allocatable",
             expected=f"{number} ({node.shape})",
-            remedy="" if late else _again(stage, [node.name]),
-            severity="unknown" if late else "",
+            remedy=next_step.again(stage, [node.name]),
             id_0_1=f"node.{key}",
         )
-
-
-def _again(stage: str, names: Sequence[str]) -> str:
-    narrow = f" -e rdma_nodes={','.join(names)}" if len(names) <= _MANY else ""
-    return f"{COMMAND} --tags {stage}{narrow}"
 
 
 def _unique(findings: Sequence[Json]) -> list[Json]:
@@ -352,18 +438,25 @@ def _shown(item: Json, more: Sequence[str] = ()) -> Json:
 
 
 def _node_table(
-    plan: Plan, nodes: Optional[Sequence[Json]], findings: Sequence[Json], nccl: Sequence[Json]
+    plan: Plan,
+    nodes: Optional[Sequence[Json]],
+    findings: Sequence[Json],
+    nccl: Sequence[Json],
+    unjudged: Collection[str],
+    looked: bool,
 ) -> list[Json]:
-    """One entry per node of the plan, worst first."""
+    """One entry per node of the plan, worst first. ``unjudged``: nodes without evidence against them; all, unless the
+    run has ``looked`` at them."""
     present = {node["name"]: node for node in nodes or ()}
     tested = {name for item in nccl if item["run"].get("rows") for name in item.get("nodes", [])}
     mine: dict[str, list[Json]] = {}
     for item in findings:
         mine.setdefault(item["subject"], []).append(item)
-    table = [
-        _node_row(plan, node, present.get(node.name), mine.get(node.name, []), node.name in tested)
-        for node in plan.nodes
-    ]
+    table = []
+    for node in plan.nodes:
+        own = mine.get(node.name, [])
+        verdict = _node_verdict(node, own, node.name in unjudged) if looked else NOT_JUDGED
+        table.append(_node_row(plan, node, present.get(node.name), own, verdict, node.name in tested))
     return sorted(table, key=lambda row: (_NODE_ORDER[row["verdict"]], -_errors(row)))
 
 
@@ -383,7 +476,9 @@ def _merged(findings: Sequence[Json]) -> list[Json]:
     return list(kept.values())
 
 
-def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Json], tested: bool) -> Json:
+def _node_row(
+    plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Json], verdict: str, tested: bool
+) -> Json:
     def offered(resource: str) -> Optional[int]:
         return int(now["allocatable"].get(resource, 0)) if now else None
 
@@ -391,7 +486,7 @@ def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Js
     return {
         "name": node.name,
         "shape": node.shape,
-        "verdict": _node_verdict(node, findings),
+        "verdict": verdict,
         "ready": bool(now["ready"]) if now else None,
         "tested": tested,
         "gpus": {"expected": node.gpus, "allocatable": offered(node.gpu_resource)},
@@ -402,12 +497,14 @@ def _node_row(plan: Plan, node: Node, now: Optional[Json], findings: Sequence[Js
     }
 
 
-def _node_verdict(node: Node, findings: Sequence[Json]) -> str:
+def _node_verdict(node: Node, findings: Sequence[Json], unjudged: bool) -> str:
     severities = {item["severity"] for item in findings}
     if "error" in severities:
         return "fail"
     if "unknown" in severities:
         return "incomplete"
+    if unjudged:
+        return NOT_JUDGED
     if node.shared:
         return "shared"
     return "excluded" if node.excluded else "pass"
@@ -506,118 +603,13 @@ def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
     return None
 
 
-def _next(
-    plan: Plan,
-    verdict: str,
-    stages: Sequence[Json],
-    table: Sequence[Json],
-    cluster: Sequence[Json],
-    nccl: Sequence[Json],
-    deselected: bool,
-) -> str:
-    """The next step as one command, "" if there is none: that of the first cause, as the verdict's sentence; on the
-    nodes that passed, a job of the user's own. Steps that are no command are in the findings.
-
-    The error of a failed stage holds what to fix first. The same command fails again until a wrong input is corrected.
-    """
-    if verdict == "pass":
-        return render_command(plan)
-    failed = next((stage for stage in stages if stage["status"] == "failed"), None)
-    wrong = [item["subject"] for item in cluster if item["id"] == INPUT]
-    if wrong and (failed is None or failed["name"] in ("plan", "preflight")):
-        return f"correct {listed(list(dict.fromkeys(wrong)))}, then: {COMMAND}"
-    if failed:
-        return _older_definition(plan, stages, failed) or _failed_command(failed, cluster)
-    first = next(filter(None, map(_command, _before_nodes(stages, table, cluster))), "")
-    for severity in ("error", "unknown"):
-        command = (
-            first
-            or _node_command(table, severity)
-            or next((found for item in cluster if item["severity"] == severity and (found := _command(item))), "")
-        )
-        if command:
-            return command
-    bad = [item for item in nccl if item["verdict"]["verdict"] != "pass"]
-    if bad and "nccl_scan" in bad[0]["verdict"]["reason"]:
-        return SCAN
-    if bad and bad[0].get("log"):
-        return f"less {bad[0]['log']}"
-    return f"{COMMAND} --tags nccl_test" if deselected else COMMAND
-
-
-def with_inputs(text: str, command: str) -> str:
-    """The command with this run's inventory and inputs."""
-    other = _SIBLING.search(text)
-    if other:
-        _program, _playbook, *inputs = command.split(" ", 2)
-        return text.replace(other[0], " ".join([other[0], *inputs]), 1)
-    return text.replace(COMMAND, command, 1)
-
-
-def render_command(plan: Plan) -> str:
-    """What renders a job for the nodes of the plan, without this run's inputs; of several shapes for the first. ""
-    without a test, and without RDMA."""
-    shapes = list(dict.fromkeys(test.shape for test in plan.tests))
-    if not shapes or plan.sockets:
-        return ""
-    return RENDER if len(shapes) == 1 else f"{RENDER} -e rdma_shape={shapes[0]}"
-
-
-def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:
-    """Where an object was refused by an older definition, the stage whose release brings it; "" if that stage was part
-    of this run."""
-    found = _DEFINITION.search(_flat(failed.get("error", "")))
-    owner = next((stage for stage, names in plan.crds.items() if found and found.group(1) in names), "")
-    owner = "network_operator" if owner == "policy" else owner
-    ran = {stage["name"] for stage in stages if stage["status"] == "ok"}
-    return f"{COMMAND} --tags {owner},{failed['name']}" if owner and owner not in ran else ""
-
-
-def _failed_command(stage: Json, cluster: Sequence[Json]) -> str:
-    """The command that the failed stage's first finding, or its error, gives; else the same run again."""
-    found = next((item for item in cluster if item["stage"] == stage["name"] and _is_error(item)), None)
-    error = _flat(stage.get("error", ""))
-    given = _COMMAND.match(found.get("remedy") or "") if found else _IN_ERROR.search(error)
-    return given.group(1).strip().rstrip(".") if given else COMMAND
-
-
-def _command(item: Json) -> str:
-    """The command in a finding's remedy, else its stage again; "" without a remedy. After a scan the repair comes
-    first: a convicted node is looked at, then scanned again."""
-    if item["id"] == "scan.fabric":
-        return f"look at the switches and links of {item['subject'].partition('/')[2]}, then: {SCAN}"
-    found = _COMMAND.match(item.get("remedy") or "")
-    if found:
-        return found.group(1).strip().rstrip(".")
-    if item.get("remedy") and item["stage"] in ("nccl_scan", "perftest"):
-        return SCAN if item["stage"] == "nccl_scan" else PERFTEST
-    again = item.get("remedy") and item["stage"] not in ("", "plan", "report")
-    return f"{COMMAND} --tags {item['stage']}" if again else ""
-
-
-def _node_command(table: Sequence[Json], severity: str) -> str:
-    """The first node's command; nodes that need the same stage share one."""
-    found = [(node["name"], item) for node in table for item in node["findings"] if item["severity"] == severity]
-    found = [(name, item) for name, item in found if _command(item)]
-    if not found:
-        return ""
-    # Commands that repair come before those that only check again.
-    found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
-    (name, item), stage = found[0], found[0][1]["stage"]
-    if item["id"] in _CONVICTED:
-        return _again("host_checks", list(dict.fromkeys(other for other, one in found if one["id"] in _CONVICTED)))
-    command, again = _command(item), _again(stage, [name])
-    if command not in (again, f"{COMMAND} --tags {stage}"):
-        return command
-    return _again(stage, list(dict.fromkeys(other for other, one in found if one["stage"] == stage)))
-
-
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
 def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     """The terminal's summary as lines: faulty nodes, curve, the cluster's findings, verdict, next step."""
     lines = _node_lines(report, rows, width)
+    name = f"{report['cluster']}: " if report["cluster"] else ""
     for item in report["nccl"]:
         lines += ["", *_curve_lines(item), _nccl_line(item) + _mark(report, item["nodes"])]
         lines += [f"set for this test: {listed(item['settings'], 4)}"] if item["settings"] else []
@@ -626,7 +618,10 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     for item in report["scan"]:
         lines += ["", *_scan_lines(item, rows)]
     lines += _finding_lines(report, rows)
-    lines += ["", f"{report['verdict'].upper()}  {report['reason']}" + ("" if report["nccl"] else _mark(report))]
+    if report["predicted"] and prediction(report["predicted"]) not in report["reason"]:
+        lines += ["", f"Check mode: {prediction(report['predicted'])}"]
+    verdict = f"{report['verdict'].upper()}  {name}{report['reason']}"
+    lines += ["", verdict + ("" if report["nccl"] else _mark(report))]
     if report["next"]:
         lines.append(f"Next: {report['next']}")
     return lines
@@ -655,10 +650,12 @@ def _node_lines(report: Json, rows: int, width: int) -> list[str]:
     faulty = _alike(nodes[:serious])[:rows]
     number = sum(len(names) for _node, names in faulty)
     shown = nodes[: number + (max(1, 4 - serious) if serious < rows else 0)]
-    header = ("NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
+    cluster = [report["cluster"]] if report["cluster"] else []
+    header = (*(["CLUSTER"] if cluster else []), "NODE", "SHAPE", "GPU", "VF", "LOCALITY", "VERDICT")
     alike = _alike(shown)
     body = [
         (
+            *cluster,
             listed(names, 1),
             node["shape"],
             _ratio(node["gpus"]),
@@ -672,7 +669,7 @@ def _node_lines(report: Json, rows: int, width: int) -> list[str]:
     lines = ["  ".join(cell.ljust(size) for cell, size in zip(header, widths)).rstrip()]
     for row, (node, _names) in zip(body, alike):
         line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths))
-        lines.append(_cut(f"{line}  {_cause(node)}".rstrip(), width))
+        lines.append(cut(f"{line}  {_cause(node)}".rstrip(), width))
     return lines + _rest(report["summary"], shown)
 
 
@@ -707,7 +704,8 @@ def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
 
 def _finding_lines(report: Json, rows: int) -> list[str]:
     """Errors and unknowns of the cluster; warnings are only counted, since they were printed before."""
-    serious = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    errors = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    serious = [item for item in errors if not _in_reason(item, report["reason"])]
     lines = [
         f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
         + (f"; expected {item['expected']}" if item["expected"] else "")
@@ -721,6 +719,12 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
     if warned:
         lines.append(f"({counted(len(warned), 'warning')} in the report)")
     return ["", *lines] if lines else []
+
+
+def _in_reason(item: Json, reason: str) -> bool:
+    """Whether the verdict's sentence tells all of the finding."""
+    more = item["expected"] or item["remedy"]
+    return not more and _flat(item["found"]).rstrip(".") in reason and str(item["subject"]) in reason
 
 
 def _curve_lines(item: Json, height: int = 6) -> list[str]:
@@ -772,13 +776,13 @@ def _scan_lines(item: Json, rows: int) -> list[str]:
     counts = item["counts"]
     rounds = counts.get("pair_rounds", 0)
     runs = f"{counts.get('pair_runs', 0)} pairs in {counted(rounds, 'round')}"
-    lines = [_cut(f"scan  {counted(len(item['nodes']), 'node')}, {item['shape']}, {runs}: {item['verdict']}", 400)]
+    lines = [cut(f"scan  {counted(len(item['nodes']), 'node')}, {item['shape']}, {runs}: {item['verdict']}", 400)]
     if not item["convicted"]:
-        lines.append(_cut(f"  {_flat(item['reason'])}", 400))
+        lines.append(cut(f"  {_flat(item['reason'])}", 400))
     for found in item["convicted"][:rows]:
-        lines.append(_cut(f"  {found['cause']:<6}  {culprit(found)}: {_flat(found['found'])}", 400))
+        lines.append(cut(f"  {found['cause']:<6}  {culprit(found)}: {_flat(found['found'])}", 400))
     for name, why in list(item["unresolved"].items())[:rows]:
-        lines.append(_cut(f"  unknown {name}: {_flat(why)}", 400))
+        lines.append(cut(f"  unknown {name}: {_flat(why)}", 400))
     more = max(len(item[key]) - rows for key in ("convicted", "unresolved"))
     return [*lines, *([f"  ({more} more in the report)"] if more > 0 else [])]
 
@@ -826,8 +830,8 @@ def _first(error: str) -> str:
     """The first line of a message and its first item."""
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
     if lines[0].endswith(":") and len(lines) > 1:
-        return _cut(f"{lines[0]} {lines[1].lstrip('- ')}" + (" ..." if len(lines) > 2 else ""), 400)
-    return _cut(lines[0], 400)
+        return cut(f"{lines[0]} {lines[1].lstrip('- ')}" + (" ..." if len(lines) > 2 else ""), 400)
+    return cut(lines[0], 400)
 
 
 def _flat(text: str) -> str:
@@ -839,7 +843,8 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _cut(line: str, width: int) -> str:
+def cut(line: str, width: int) -> str:
+    """The line with at most ``width`` characters."""
     return line if len(line) <= width else line[: width - 3].rstrip() + "..."
 
 
@@ -852,7 +857,8 @@ def _capital(line: str) -> str:
 
 def junit(report: Json) -> str:
     """Suites: verdict, stages, nodes, cluster, NCCL, scan. ``fail`` and ``degraded`` are failures, ``incomplete`` an
-    error, nodes that were left out are skipped. The suite ``verdict`` alone says whether the run passed."""
+    error, nodes that were left out or not judged are skipped. The suite ``verdict`` alone says whether the run
+    passed."""
     suites = ElementTree.Element("testsuites", name="gpuops.rdma")
     states = {"ok": "pass", "skipped": "skipped", "running": "incomplete"}
     serious = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
@@ -887,6 +893,7 @@ _JUNIT = {
     "skipped": ("skipped", "skipped"),
     "shared": ("skipped", "skipped"),
     "excluded": ("skipped", "skipped"),
+    NOT_JUDGED: ("skipped", "skipped"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._report.build import busbw
+from ansible_collections.gpuops.rdma.plugins.module_utils._report.build import NOT_JUDGED, busbw
 
 SCHEMA_VERSION = 1
 READS = (1, 2)
@@ -38,7 +38,7 @@ def compare(old: Json, new: Json, tolerance: float = TOLERANCE) -> Json:
     if not 0 <= tolerance < 100:
         raise InputError(f"The tolerance must be 0 to 100 percent, not {tolerance:g}.")
     tests = _tests(old, new, tolerance)
-    nodes = _changed(_by(old["nodes"], _name), _by(new["nodes"], _name))
+    nodes = _changed(*(_by(judged, _name) for judged in _judged(old, new)))
     verdict = _verdict(old, new, tests, nodes)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -52,6 +52,12 @@ def compare(old: Json, new: Json, tolerance: float = TOLERANCE) -> Json:
         "convicted": _convicted(old, new),
         "versions": _versions(old, new),
     }
+
+
+def _judged(*reports: Json) -> list[list[Json]]:
+    """The reports' nodes without those that one of them has not judged: such a node is neither better nor worse."""
+    unknown = {node["name"] for report in reports for node in report["nodes"] if node["verdict"] == NOT_JUDGED}
+    return [[node for node in report["nodes"] if node["name"] not in unknown] for report in reports]
 
 
 def _check(report: Json, which: str) -> None:

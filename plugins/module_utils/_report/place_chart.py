@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._report.scan_chart imp
 
 MOST = 64
 """Places of the map, and cells of one place."""
-MARKS = {"fail": "×", "incomplete": "?", "excluded": "-", "shared": "/"}
+MARKS = {"fail": "×", "incomplete": "?", "not judged": "·", "excluded": "-", "shared": "/"}
 """Sign of a cell beside its colour; a good node has none."""
 _SEVERE = {"error": "lowest", "unknown": "none"}
 _WORDS = re.compile(r"[\w.-]+")

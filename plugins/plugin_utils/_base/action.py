@@ -14,12 +14,13 @@ import re
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Optional
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec, predicted
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
     NotYet,
@@ -103,8 +104,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     @property
     def diff_mode(self) -> bool:
-        """Whether the result should contain a diff."""
-        return bool(self._task.diff)
+        """Whether the result should contain a diff. In check mode the report counts its changes by it."""
+        return bool(self._task.diff) or self.check_mode
 
     def asked_for_plan(self) -> bool:
         """Whether the plan is to be printed, with the permissions that it needs: by its tag, or by -v."""
@@ -146,7 +147,18 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         if self._client is not None:
             result["requests"] = self._client.requests
         self._write_journal(result)
+        if not self._task.diff:
+            result.pop("diff", None)
         return result
+
+    def _prediction(self, result: dict[str, Any]) -> dict[str, Any]:
+        """What the task would create, change, remove and restart. Its diff is kept in full beside the plan; the result
+        keeps what a terminal can show."""
+        place, found = Path(self._plan_file).parent / predicted.FILE, predicted.effects(result)
+        if text := predicted.whole(result):
+            base_run.append(place, text)
+            result["diff"] = predicted.short(result, str(place))
+        return found
 
     def _predicted(self, error: NotYet) -> dict[str, Any]:
         """The result in check mode for an object that an earlier step would create: a change. Otherwise, and with
@@ -161,7 +173,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         plan = self._plan_file
         if plan and (result["changed"] or result.get("requests")):
             entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
-            entry.update({"predicted": True} if self.check_mode else {})
+            entry.update({"predicted": self._prediction(result)} if self.check_mode else {})
             base_run.journal(
                 str(plan),
                 {**entry, "requests": result.get("requests", 0), **({"failed": True} if result.get("failed") else {})},

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import predicted
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
@@ -42,6 +43,7 @@ OURS = (
     "survey.json",
     "end.json",
     "journal.jsonl",
+    predicted.FILE,
     "stage-*.json",
     "findings-*.json",
     "scan-*.json",
@@ -108,8 +110,13 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
             "ansible-playbook gpuops.rdma.site --tags plan"
         ) from None
     if plan.faults and not faulty:
-        raise InputError("\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults]))
+        raise InputError(refusal(plan))
     return plan
+
+
+def refusal(plan: Plan) -> str:
+    """Why a plan with rejected inputs is not carried out."""
+    return "\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults])
 
 
 def exclude(path: str, reasons: Mapping[str, str]) -> Plan:
@@ -125,13 +132,18 @@ def without(plan: Plan, reasons: Mapping[str, str]) -> Plan:
     return dataclasses.replace(plan, nodes=tuple(nodes))
 
 
+def append(path: Path, text: str) -> None:
+    """Adds text to a file of the run folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as out:
+        out.write(text)
+
+
 def journal(path: str, entry: Json) -> None:
     """Adds a line to the journal for a task that changed something or sent requests; the stage's summary is the sum of
     these."""
     place = Path(path).parent / "journal.jsonl"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(entry) + "\n")
+    append(place, json.dumps(entry) + "\n")
     if entry["changed"] and not entry.get("predicted") and entry["task"] not in HARMLESS:
         outdate(place.parent, f"{entry['task']} has changed the cluster since")
 

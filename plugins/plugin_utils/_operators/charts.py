@@ -61,11 +61,14 @@ def words(want: Release) -> list[str]:
     return [ref, *(part for key, value in remote.items() for part in (f"--{key}", value))]
 
 
-def fetch(want: Release, folder: Path) -> Optional[Chart]:
+def fetch(want: Release, folder: Path, dead: Optional[dict[str, str]] = None) -> Optional[Chart]:
     """The chart of a repository, which is then in ``folder``; None without a Helm that could fetch it, which preflight
-    reports. Raises InputError if it cannot be fetched or read."""
+    reports. ``dead``: repositories that cannot be reached, which are tried once. Raises InputError if the chart cannot
+    be fetched or read."""
     if helm.findings():
         return None
+    if dead and want.repo in dead:
+        raise InputError(dead[want.repo])
     place = folder / want.operator
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -78,7 +81,10 @@ def fetch(want: Release, folder: Path) -> Optional[Chart]:
     found = sorted(place.glob("*.tgz"))
     if text or not found:
         index = _tags(want) if want.ref.startswith("oci://") else _index(want.repo) if want.repo else None
-        raise InputError(charts.unfetched(want, text, index))
+        why = charts.unfetched(want, text, index)
+        if dead is not None and why.startswith(charts.UNREACHABLE):
+            dead[want.repo] = why
+        raise InputError(why)
     return replace(read(found[0]), fetched=True)
 
 

@@ -107,6 +107,7 @@ class View:
         except WaitFailed as error:
             bad = targets.dispensable(error.late, self.planned) if self.args["tolerate"] else {}
             if not bad:
+                self._keep_causes(error.late)
                 raise
             return {**self._leave_out(bad, show), "seconds": round(time.monotonic() - start, 1)}
         self._keep_notes()
@@ -190,6 +191,13 @@ class View:
             noted = [*unproven, *self.parts.elsewhere, *self.parts.unneeded]
             if noted:
                 run.write(self.findings_file, {"findings": noted})
+
+    def _keep_causes(self, late: Mapping[str, str]) -> None:
+        """Writes findings about what a failed wait waits for, for the report: about nodes only where nothing else is
+        late, since they lack what the others were to bring."""
+        causes = targets.causes(late, self.planned)
+        if self.args["plan"] and causes:
+            run.write(self.findings_file, {"findings": self.target.late(causes, self.planned, self.plan.namespaces)})
 
     def _leave_out(self, bad: Mapping[str, str], show: Callable[[str], None]) -> dict[str, Any]:
         """Excludes these nodes from the plan; the report fails them with the reason."""

@@ -373,7 +373,8 @@ def _release_findings(release: Release, options: Options, profile: Json) -> Iter
     for text in release.warnings:
         yield finding("plan.values", subject, text)
     if release.action == "refuse":
-        yield finding("plan.release", subject, release.why)
+        absent = release.why == releases.not_installed(release)
+        yield finding("plan.release", subject, release.why, remedy=releases.INSTALLING if absent else "")
     forms = profile[release.operator]["rules"].get("pull_secrets", {})
     if len(names) > 1 and "name" in forms.values() and release.installs:
         text = f"the chart {release.chart} takes one pull secret: {names[0]}, without {', '.join(names[1:])}"

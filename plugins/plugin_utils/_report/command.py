@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import speaks_of_secret
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 
 NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
 """Inputs that contain only kinds or names, no secrets."""
@@ -24,20 +24,47 @@ _SSH = "ssh"
 """The connection without an option."""
 
 
-def of_run(options: Mapping[str, Any]) -> str:
-    """The command line that runs site.yml with this run's inventory and inputs, from the folder in which it was
-    started; the run's own playbook, which may be the user's, unless it sets up nothing."""
+def of_run(options: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, str]:
+    """(the command line that runs site.yml with this run's inventory and inputs, what was run), from the folder in
+    which it was started. The first has the run's own playbook, which may be the user's, unless it sets up nothing.
+    ``known``: the task's variables: of several clusters, the command names that of the task."""
     playbook = str(next(iter(options.get("args") or ()), ""))
     if not playbook.endswith((".yml", ".yaml")) and not playbook.startswith("gpuops.rdma."):
-        return build.COMMAND
+        return next_step.COMMAND, ""
     words = [part for source in options.get("inventory") or () for part in ("-i", _near(source))]
-    connection, limit = options.get("connection") or _SSH, options.get("subset")
+    connection, limit = options.get("connection") or _SSH, cluster_of(known) or options.get("subset")
     words += ["-c", connection] if connection not in (_SSH, "smart") else []
-    words += ["-l", limit] if limit else []
+    words += ["--limit", limit] if limit else []
     given = filter(None, map(_without_secrets, options.get("extra_vars") or ()))
     words += [part for text in given for part in ("-e", _near(text))]
-    program, site = build.COMMAND.split()
-    return shlex.join([program, site if LOOKING.search(playbook) else playbook, *words])
+    program, site = next_step.COMMAND.split()
+    chosen = [part for option in ("tags", "skip_tags") for part in _tags(option, options)]
+    chosen += [f"--{mode}" for mode in ("check", "diff") if options.get(mode)]
+    own = site if LOOKING.search(playbook) else playbook
+    return shlex.join([program, own, *words]), shlex.join([program, playbook, *words, *chosen])
+
+
+def kept(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
+    """Both command lines as end.json keeps them."""
+    site, ran = of_run(options, known)
+    return {"command": site, "ran": ran}
+
+
+def started(end: Mapping[str, Any], args: Mapping[str, Any]) -> next_step.Started:
+    """How the run was started. ``end``: end.json; ``args``: the task's, with the cluster's kubeconfig and context."""
+    kubeconfig, context = (_near(str(args.get(name) or "")) for name in ("kubeconfig", "context"))
+    return next_step.Started(end["command"], end.get("ran", ""), kubeconfig, context)
+
+
+def cluster_of(known: Mapping[str, Any]) -> str:
+    """The name of the task's cluster where the inventory has several, else ""."""
+    several = len((known.get("groups") or {}).get("all") or ()) > 1
+    return str(known.get("inventory_hostname", "")) if several else ""
+
+
+def _tags(option: str, options: Mapping[str, Any]) -> list[str]:
+    given = ",".join(tag for tag in options.get(option) or () if tag != "all")
+    return [f"--{option.replace('_', '-')}", given] if given else []
 
 
 def _without_secrets(text: str) -> str:

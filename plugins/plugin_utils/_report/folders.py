@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import predicted as predictions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
@@ -28,6 +29,13 @@ def scans(run_dir: Path, shapes: Mapping[str, Shape]) -> tuple[list[Json], list[
             ports = {n: {"netdev": port.netdev, "hca": port.hca} for n, port in enumerate(shape.pfs)} if shape else {}
             scans.append({**scan, "rails": [{**row, **ports.get(row["rail"], {})} for row in scan.get("rails") or ()]})
     return scans, findings
+
+
+def predicted(run_dir: Path, nodes: int) -> Json:
+    """What the tasks of a run in check mode would do, summed up, and the file with all of it."""
+    entries = [entry.get("predicted") or {} for entry in run.journal_since(run_dir, 0)]
+    file = run_dir / predictions.FILE
+    return {**predictions.total(entries), "nodes": nodes, "file": str(file) if file.exists() else ""}
 
 
 def previous(folder: Path, *, again: bool) -> Optional[Json]:

@@ -84,5 +84,5 @@ def test_the_plan_fetches_a_chart_or_says_why_not(tmp_path: Path, monkeypatch: p
             refused("cannot be fetched from http.*is not a valid chart repository.*set rdma_charts", repo=served.url)
         served.answers = {"/gpu-operator-v26.3.3.tgz": (200, (tmp_path / "cut.tgz").read_bytes())}
         refused("gpu-operator", repo=served.url)
-    refused("cannot be fetched from http://127.0.0.1:.*refused", repo=served.url)
+    refused("the chart repository http://127.0.0.1:.* cannot be reached: .*refused", repo=served.url)
     assert not list((tmp_path / "run").rglob("*.tgz"))

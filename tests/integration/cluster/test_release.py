@@ -150,7 +150,7 @@ def test_installation_without_helm_is_refused_or_taken_as_it_is(cluster: Release
     taken = cluster.release(**given, install="existing")
     assert (taken["changed"], taken["action"]) == (False, "none")
     missing = cluster.release(**task("nowhere", given["ref"]), install="existing")
-    assert missing["failed"] and "no nowhere is installed" in missing["msg"]
+    assert missing["failed"] and "nowhere is not installed" in missing["msg"]
 
 
 def pending(cluster: Releases, name: str, revision: int, status: str, minutes: int) -> None:

@@ -181,7 +181,7 @@ def test_a_missing_helm_is_one_message_before_anything_is_changed(cluster: Any) 
     assert played.verdict == "fail"
     assert played.stage("control_node")["status"] == "ok", "the one list of problems is preflight's"
     error = played.stage("preflight")["error"]
-    assert "1 problem(s) before" in error and "- Helm: not found in PATH" in error
+    assert "1 error before" in error and "- Helm: not found in PATH" in error
     assert "[control-node.helm]" in error
     later = played.report["stages"][[item["name"] for item in played.report["stages"]].index("preflight") + 1 :]
     assert later and {stage["status"] for stage in later} == {"skipped"}

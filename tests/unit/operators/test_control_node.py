@@ -53,7 +53,7 @@ def test_all_problems_at_once() -> None:
     bare = Machine(python="3.8.10", server_error="Cannot read kubeconfig x: no such file.")
     findings = control_node.check(bare, TABLE, PACKAGES, COLLECTIONS)
     text = control_node.message(findings)
-    assert text.splitlines()[0] == "9 problem(s) on the machine that runs Ansible:"
+    assert text.splitlines()[0] == "9 errors on the machine that runs Ansible:"
     for words in (
         "Python: 3.8.10",
         "Python package kubernetes: not installed",

@@ -448,7 +448,7 @@ def test_a_wrong_value_a_small_pool_and_a_missing_permission_are_one_list() -> N
     view = look(asked=asked, denied=["create namespaces"])
     assert set(faults(view.plan)) == {"rdma_ip_pool_subnet", "rdma_gpu_operator_values"}
     text = preflight.message(preflight.check(view))
-    assert text.startswith("4 problem(s) before anything was changed:")
+    assert text.startswith("4 errors before anything was changed:")
     for words in ("did you mean driver.enabled", "nope is not a key", "room for 0 nodes", "not allowed create names"):
         assert words in text
 
@@ -457,7 +457,7 @@ def test_the_message_has_one_line_per_problem_and_groups_nodes() -> None:
     facts = [gpu_node(f"10.140.0.{index}", os_image="Oracle Linux 7") for index in range(1, 6)]
     text = preflight.message(preflight.check(look(facts, denied=["create namespaces"])))
     lines = text.splitlines()
-    assert lines[0] == "3 problem(s) before anything was changed:"
+    assert lines[0] == "7 errors before anything was changed:"
     assert "- cluster: not allowed create namespaces. Grant it" in lines[1]
     assert any(
         line.startswith("- 10.140.0.1, 10.140.0.2, 10.140.0.3 and 2 more: osImage Oracle Linux 7") for line in lines

@@ -242,7 +242,7 @@ def test_bars_of_the_suspects(found: Json) -> None:
 )
 def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told):
     options = {"args": ["site.yml"], "inventory": ["hosts,"], "extra_vars": [given]}
-    assert command.of_run(options) == shlex.join(
+    assert command.of_run(options, {})[0] == shlex.join(
         ["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)]
     )
 
@@ -250,14 +250,34 @@ def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told)
 def test_the_next_command_keeps_connection_and_limit():
     """Without the first a pasted command would go over SSH to localhost."""
     options = {"args": ["gpuops.rdma.site"], "inventory": ["localhost,"], "connection": "local", "subset": "lab"}
-    assert command.of_run(options) == "ansible-playbook gpuops.rdma.site -i localhost, -c local -l lab"
-    assert command.of_run({**options, "connection": "ssh", "subset": None}).endswith(" -i localhost,")
+    assert command.of_run(options, {})[0] == "ansible-playbook gpuops.rdma.site -i localhost, -c local --limit lab"
+    assert command.of_run({**options, "connection": "ssh", "subset": None}, {})[0].endswith(" -i localhost,")
+
+
+def test_of_several_clusters_the_next_command_names_that_of_the_report():
+    options = {"args": ["gpuops.rdma.site"], "inventory": ["hosts"], "connection": "local", "subset": "eu,us"}
+    known = {"groups": {"all": ["eu", "us"]}, "inventory_hostname": "eu"}
+    assert command.of_run(options, known)[0] == "ansible-playbook gpuops.rdma.site -i hosts -c local --limit eu"
+    one = {"groups": {"all": ["eu"]}, "inventory_hostname": "eu"}
+    assert (command.cluster_of(known), command.cluster_of(one)) == ("eu", "")
+
+
+def test_what_was_run_has_its_tags_and_modes():
+    options = {"args": ["playbooks/verify.yml"], "inventory": ["hosts"], "connection": "local"}
+    modes = {"tags": ("plan", "sriov"), "skip_tags": ["batch"], "check": True, "diff": True}
+    site, ran = command.of_run({**options, **modes}, {})
+    assert site == "ansible-playbook gpuops.rdma.site -i hosts -c local"
+    inputs = "-i hosts -c local --tags plan,sriov --skip-tags batch --check --diff"
+    assert ran == f"ansible-playbook playbooks/verify.yml {inputs}"
+    assert (
+        command.of_run({**options, "tags": ["all"]}, {})[1] == "ansible-playbook playbooks/verify.yml -i hosts -c local"
+    )
 
 
 @pytest.mark.parametrize("name", ["playbooks/verify.yml", "host_checks.yml", "gpuops.rdma.perftest", "nccl_scan.yml"])
 def test_what_a_playbook_finds_that_sets_up_nothing_is_fixed_by_site(name):
-    assert command.of_run({"args": [name]}) == "ansible-playbook gpuops.rdma.site"
-    assert command.of_run({"args": ["mine.yml"]}) == "ansible-playbook mine.yml"
+    assert command.of_run({"args": [name]}, {})[0] == "ansible-playbook gpuops.rdma.site"
+    assert command.of_run({"args": ["mine.yml"]}, {})[0] == "ansible-playbook mine.yml"
 
 
 def test_the_next_command_keeps_the_inputs_beside_a_secret():
@@ -265,4 +285,4 @@ def test_the_next_command_keeps_the_inputs_beside_a_secret():
     given = {"rdma_oci_image_url": "https://x/p/s3cr3t/o/a", "rdma_shape": "BM.GPU.H100.8", "my_password": "x"}
     options = {"args": ["site.yml"], "extra_vars": [json.dumps(given), "rdma_oci_image_url=https://x/p/s3cr3t/o/a"]}
     wanted = ["ansible-playbook", "site.yml", "-e", '{"rdma_shape": "BM.GPU.H100.8"}']
-    assert command.of_run(options) == shlex.join(wanted)
+    assert command.of_run(options, {})[0] == shlex.join(wanted)

@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, manifest
@@ -83,7 +83,7 @@ def test_a_plan_without_rdma_is_none_of_jobs_on_the_fabric(tmp_path: Path) -> No
         made(plan=sockets)
     with pytest.raises(InputError, match="Cannot run workload_lint"):
         cluster.around(None, [], {}, Plan(mode=Mode.HOST, expect_transport="socket"))
-    assert build.render_command(Plan(expect_transport="socket", tests=(NcclTest("nccl-a", "a"),))) == ""
+    assert next_step.render_command(Plan(expect_transport="socket", tests=(NcclTest("nccl-a", "a"),))) == ""
 
 
 def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:

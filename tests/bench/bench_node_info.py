@@ -72,20 +72,13 @@ def _run(argv: Sequence[str], env: dict[str, str]) -> Figure:
 
 
 def curl(kubeconfig: Path, folder: Path) -> list[str]:
-    """One GET of the whole list from the watch cache, by curl with the kubeconfig's certificates."""
+    """One GET of the whole list from the watch cache, by curl with the kubeconfig's login."""
     config = yaml.safe_load(kubeconfig.read_text())
     user, cluster = config["users"][0]["user"], config["clusters"][0]["cluster"]
-    argv = ["curl", "-sS", "--fail", "-o", "/dev/null"]
-    for option, source, key in (
-        ("--cert", user, "client-certificate"),
-        ("--key", user, "client-key"),
-        ("--cacert", cluster, "certificate-authority"),
-    ):
-        path = folder / key
-        data = source.get(f"{key}-data")
-        path.write_bytes(base64.b64decode(data) if data else Path(source[key]).read_bytes())
-        path.chmod(0o600)
-        argv += [option, str(path)]
+    printed = subprocess.run([user["exec"]["command"], *user["exec"]["args"]], capture_output=True, check=True).stdout
+    (folder / "ca").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+    (folder / "header").write_text(f"Authorization: Bearer {json.loads(printed)['status']['token']}")
+    argv = ["curl", "-sS", "--fail", "-o", "/dev/null", "--cacert", str(folder / "ca"), "-H", f"@{folder / 'header'}"]
     return [*argv, f"{cluster['server']}/api/v1/nodes?resourceVersion=0"]
 
 

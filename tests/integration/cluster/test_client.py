@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -13,21 +15,24 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 
 pytestmark = pytest.mark.cluster
+REVIEW = b'{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}'
 
 
 @pytest.fixture
-def embedded(sandbox: Any, tmp_path: Path) -> dict[str, Any]:
-    """The sandbox's kubeconfig with the certificates in it, as most clusters hand it out."""
-    config: dict[str, Any] = yaml.safe_load(Path(sandbox.kubeconfig).read_text())
-    for entry in [config["clusters"][0]["cluster"], config["users"][0]["user"]]:
-        for key in ("certificate-authority", "client-certificate", "client-key"):
-            if key in entry:
-                entry[f"{key}-data"] = base64.b64encode(Path(entry.pop(key)).read_bytes()).decode()
+def embedded(sandbox: Any) -> dict[str, Any]:
+    """The kubeconfig with client certificates in it, as most clusters hand it out."""
+    config: dict[str, Any] = yaml.safe_load(sandbox.admin.read_text())
     return config
+
+
+def by_program(sandbox: Any, folder: Path, **env: str) -> dict[str, str]:
+    config = yaml.safe_load(sandbox.kubeconfig.read_text())
+    config["users"][0]["user"]["exec"]["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    return written(config, folder)
 
 
 def written(config: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -41,6 +46,44 @@ def test_no_key_stays_on_disk(embedded: dict[str, Any], tmp_path: Path, monkeypa
     client = Client.connect(written(embedded, tmp_path))
     assert list((tmp_path / "temporary").iterdir()) == []
     assert client.get("/version")["gitVersion"]
+
+
+def test_the_login_of_the_kubeconfig_is_a_program_as_okes(sandbox: Any, tmp_path: Path) -> None:
+    began = time.monotonic()
+    client = Client.connect(by_program(sandbox, tmp_path, SANDBOX_LOGIN_TAKES="1.3"))
+    for _ in range(3):
+        review = client._request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, REVIEW)
+    assert json.loads(review)["status"]["userInfo"]["username"] == "system:serviceaccount:kube-system:sandbox-user"
+    assert 1.3 < time.monotonic() - began < 2.6, "the program ran once"
+
+
+def test_an_expired_token_is_refused_and_one_that_expires_is_renewed(sandbox: Any, tmp_path: Path) -> None:
+    """The API server takes a token until a minute after its end."""
+    with pytest.raises(Forbidden, match=r"refuses the token of .*, which expired at .*, 12\d s ago .*: log in again"):
+        Client.connect(by_program(sandbox, tmp_path, SANDBOX_LOGIN_LIFE="-120")).get("/api/v1/nodes")
+    client = Client.connect(by_program(sandbox, tmp_path, SANDBOX_LOGIN_LIFE="-57"))
+    header = client._login.header()
+    version = client.get("/api/v1/nodes")["metadata"]["resourceVersion"]
+    time.sleep(14)  # of which the server keeps what it has found for 10
+    assert client._login.header() == header
+    list(client.watch("/api/v1/nodes", resource_version=version, timeout=1))
+    assert client._login.header() != header, "the server refused the first"
+
+
+def test_each_other_login_and_none(sandbox: Any, embedded: dict[str, Any], tmp_path: Path) -> None:
+    program = yaml.safe_load(sandbox.kubeconfig.read_text())["users"][0]["user"]["exec"]
+    printed = subprocess.run([program["command"], *program["args"]], capture_output=True, check=True).stdout
+    token = json.loads(printed)["status"]["token"]
+    (tmp_path / "ca").write_bytes(base64.b64decode(embedded["clusters"][0]["cluster"]["certificate-authority-data"]))
+    host = {"host": embedded["clusters"][0]["cluster"]["server"], "ca_cert": str(tmp_path / "ca")}
+    assert Client.connect({**host, "api_key": token}).get("/api/v1/nodes")["items"]
+    assert Client.connect(written(embedded, tmp_path)).get("/api/v1/nodes")["items"]
+    embedded["users"][0]["user"] = {"token": token}
+    assert Client.connect(written(embedded, tmp_path)).get("/api/v1/nodes")["items"]
+    embedded["users"][0]["user"] = {}
+    for auth in (host, written(embedded, tmp_path)):
+        with pytest.raises(Forbidden, match="no token was sent to https"):
+            Client.connect(auth).get("/api/v1/nodes")
 
 
 def test_a_broken_certificate_is_one_message(embedded: dict[str, Any], tmp_path: Path) -> None:

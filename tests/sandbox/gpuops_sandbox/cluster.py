@@ -28,7 +28,7 @@ import psutil
 import urllib3
 import yaml
 
-from . import build, openshift, stages
+from . import build, login, openshift, stages
 from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
 from .kubelets import hosts, images, programs
 from .kubelets.realnodes import ADDRESS, DOMAIN, GRACE, SERVICE_ADDRESS, RealError, RealNodes, refusals
@@ -212,6 +212,8 @@ class Sandbox:
         self.state = home() / name
         self.failed = self.state.with_name(f"{name}.failed")
         self.kubeconfig = self.state / "kubeconfig"
+        self.admin = self.state / "admin.kubeconfig"
+        """For the sandbox itself: by client certificate, the user's is by a login program."""
         self.faults_file = self.state / FAULTS_FILE
         self.real = RealNodes(self.state)
         self._cluster = self.state / "kwok" / "clusters" / name
@@ -228,7 +230,7 @@ class Sandbox:
         return Spec(**json.loads((self.state / "sandbox.json").read_text()))
 
     def api(self) -> Api:
-        return Api(self.kubeconfig)
+        return Api(self.admin)
 
     def faults(self) -> list[Fault]:
         return read_faults(self.faults_file)
@@ -380,22 +382,32 @@ class Sandbox:
             raise SandboxError(f"kwokctl {arguments[0]} failed:\n{(done.stderr or done.stdout).strip()[-1500:]}")
 
     def _write_kubeconfig(self, second: str) -> None:
-        """A kubeconfig that needs no other file."""
+        """The sandbox's own kubeconfig, which needs no other file, and the user's."""
         config = yaml.safe_load((self._cluster / "kubeconfig.yaml").read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         name = f"sandbox-{self.name}"
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": name,
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-            "clusters": [{"name": name, "cluster": {"server": cluster["server"], **_data(cluster, _CA)}}],
-            "users": [{"name": name, "user": _data(user, *_CLIENT)}],
-        }
-        for path in [self.kubeconfig, *([Path(second)] if second else [])]:
+
+        def write(path: Path, credential: Json) -> None:
+            document = {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": name,
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "clusters": [{"name": name, "cluster": {"server": cluster["server"], **_data(cluster, _CA)}}],
+                "users": [{"name": name, "user": credential}],
+            }
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
             path.write_text(yaml.safe_dump(document))
+
+        write(self.admin, _data(user, *_CLIENT))
+        api = self.api()
+        for path, obj in login.objects().items():
+            api.create(path, obj)
+        account = api.call("GET", f"/api/v1/namespaces/{login.SPACE}/serviceaccounts/{login.USER}")
+        by_program = login.write(self.state / "login", account["metadata"]["uid"], self._cluster / "pki" / "admin.key")
+        for path in [self.kubeconfig, *([Path(second)] if second else [])]:
+            write(path, by_program)
 
     def start_controllers(self, spec: Spec) -> None:
         """Start the process of simulated controllers; it is ready when READY_FILE exists."""
@@ -447,8 +459,8 @@ class Sandbox:
         api, broken = self.api(), {fault.node for fault in self.faults() if fault.kind == "node-not-ready"}
         fleet = spec.fleet()
         total = fleet.gpu_nodes + fleet.cpu_nodes
-        # The node controller takes them in order, so the last ones speak for all.
-        watched = [name for name in [*fleet.gpu_names()[-1:], *fleet.cpu_names()] if name not in broken]
+        # The node controller takes them in order, by 8 workers, so the last ones speak for all.
+        watched = [name for name in [*fleet.gpu_names()[-8:], *fleet.cpu_names()] if name not in broken]
 
         def nodes_ready() -> bool:
             for component in self.dead():

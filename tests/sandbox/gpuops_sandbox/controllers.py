@@ -156,11 +156,11 @@ def main() -> int:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # It warns of every kind whose CRD is not installed yet, again at every change of any CRD.
     logging.getLogger("kopf._core.reactor.observation").setLevel(logging.ERROR)
-    os.environ["KUBECONFIG"] = str(arguments.state / "kubeconfig")
+    os.environ["KUBECONFIG"] = str(arguments.state / "admin.kubeconfig")
     os.environ["GPUOPS_SANDBOX_HOME"] = str(arguments.state.parent)
     use_collection()
     looks = (arguments.profile, arguments.platform, arguments.ocp)
-    ctx = Context(arguments.state / "kubeconfig", arguments.state, machines(load_shapes()), *looks)
+    ctx = Context(arguments.state / "admin.kubeconfig", arguments.state, machines(load_shapes()), *looks)
     serve(ctx, set(filter(None, arguments.without.split(","))))
     return 0
 

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuops-rdma
 VENV_AND_BASE := $(shell tools/venv)
-VENV := $(firstword $(VENV_AND_BASE))
+VENV := $(or $(firstword $(VENV_AND_BASE)),$(error there is no Python for the environment))
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 COLLECTIONS := .cache/collections
@@ -25,7 +25,7 @@ export PYTHONPYCACHEPREFIX := $(VENV)/bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer user gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -61,14 +61,7 @@ demo-setup: $(LINK)
 
 # What only the tests need, of the distribution: a browser for the report's page, an sshd for the host checks.
 packages:
-	@missing=; \
-	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing="chromium"; \
-	PATH="$$PATH:/usr/sbin" command -v sshd >/dev/null || missing="$$missing openssh-server"; \
-	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "setup: $$missing, by apt-get"; \
-	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends $$missing; } >/dev/null 2>&1 && missing=; \
-	fi; \
-	[ -z "$$missing" ] || echo "setup: without $$missing; the tests that need it will be skipped by name"
+	@tools/packages 'the tests that need them will be skipped by name' 'chromium|chromium-browser:chromium' sshd:openssh-server
 
 sandbox-up: demo-setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 PROFILE=current
 	@$(SANDBOX) up --name $(NAME) --gpu-nodes $(GPU_NODES) --cpu-nodes 2 --shape $(SHAPE) --profile $(PROFILE)
@@ -86,7 +79,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
-LANES := e2e cluster molecule nodes unit gates oci molecule-openshift awx consumer lint types
+LANES := e2e cluster molecule nodes unit gates oci molecule-openshift awx consumer user lint types
 JOBS ?= 3
 # Each worker collects 9,000 tests and reads the same data: beside other lanes one does it for less.
 UNIT_WORKERS ?= 2
@@ -156,32 +149,28 @@ consumer: setup ## Roles from the built artefact, in a project that is not this 
 gates: setup ## What a collection must pass: artefact, documentation, changelog, sanity on one ansible-core
 	@$(PYTHON) tools/gates --quick
 
+user: setup ## The pages' install lines in an empty environment, each login, verify, plan and site
+	@$(PYTHON) tools/user
+
 ee-check: setup ## site.yml from the artefact, through ansible-runner, in an empty environment of the EE's requirements
-	@$(PYTHON) tools/ee_check
+	@$(PYTHON) tools/user --row image
 
 # By file: the rows of OpenShift break the bed that the first of them has made.
-test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; site, EE from nothing
+test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill; every ansible-core; each way to install and to log in
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q -n 2 --dist loadfile --durations=20
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/oci -q -n 2 --dist loadfile
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site
-	@$(PYTHON) tools/ee_check --fresh
+	@$(PYTHON) tools/user --all --fresh
 
 # Real nodes: programs and images 3 min once. It needs root and Linux; elsewhere it is skipped by name.
-test-nodes: setup node-packages ## Real kubelets and containers in namespaces of this machine (root, Linux)
+test-nodes: node-packages setup ## Real kubelets and containers in namespaces of this machine (root, Linux)
 	@$(SANDBOX) build --kubelets || echo "test-nodes: without programs or images of real nodes its tests are skipped by name"
 	@$(PYTHON) -m pytest tests/integration/nodes -q -n 2 --dist loadfile --durations=10 --durations-min=20
 
 node-packages:
-	@missing=; \
-	for one in nft:nftables ip:iproute2 openssl:openssl gcc:gcc; do \
-	  PATH="$$PATH:/usr/sbin:/sbin" command -v $${one%%:*} >/dev/null || missing="$$missing $${one##*:}"; \
-	done; \
-	[ -e /usr/include/seccomp.h ] || missing="$$missing libseccomp-dev"; \
-	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "setup:$$missing, by apt-get"; \
-	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends $$missing; } >/dev/null 2>&1 || true; \
-	fi
+	@tools/packages 'real nodes will not be built, and their tests will be skipped by name' \
+	  nft:nftables ip:iproute2 openssl:openssl gcc:gcc /usr/include/seccomp.h:libseccomp-dev
 
 test-scale: setup ## 1,000 nodes
 	@$(PYTHON) -m pytest tests/integration/scale -q -s

@@ -142,8 +142,10 @@ def disturbed(cluster: Nccl, folder: Path, what: Callable[[], object]) -> dict[s
 def kill_sshd(cluster: Real) -> None:
     uid = cluster.json("kubectl", "get", "pod", WORKER, "-n", NAMESPACE)["metadata"]["uid"]
     for process in psutil.process_iter(["name"]):
-        if process.info["name"] == "sshd" and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
-            process.send_signal(signal.SIGKILL)
+        # Those of other tests end at any time, and this worker's end with its first one.
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if process.info["name"] == "sshd" and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
+                process.send_signal(signal.SIGKILL)
 
 
 Case = Callable[[Nccl, Path], contextlib.AbstractContextManager[dict[str, Any]]]

@@ -14,7 +14,9 @@ description:
   cluster are hosts, for checks over SSH, with their place in the RDMA network and their health.
 - It provides no kubeconfig. For several clusters, use a kubeconfig with a context for each and select it by C(compose),
   as in the example. A job refuses a kubeconfig that points to another cluster than its host.
-- The number of calls depends on pools, subnets and pages, not on the number of nodes. Lists are read in pages of 1,000.
+- The number of calls depends on regions, pools, subnets and pages, not on nodes. Lists are read in pages of 1,000.
+- A region that cannot be read is a warning, and the hosts of the others stay; with O(strict) it is an error, as it is
+  when no region can be read.
 - The file's name must end with C(oke.yml) or C(oke.yaml). docs/oci.md shows the resulting hosts.
 extends_documentation_fragment:
 - gpuops.rdma.oci
@@ -38,7 +40,7 @@ options:
     env:
     - name: OCI_COMPARTMENT
   regions:
-    description: With O(hosts=clusters), the regions to read, instead of the one of the profile or O(region).
+    description: The regions to read, instead of the one of the profile or O(region).
     type: list
     elements: str
     default: []
@@ -47,8 +49,11 @@ options:
     type: bool
     default: false
   cluster:
-    description: With O(hosts=nodes), OCID or name of the cluster. Optional with O(cluster_networks).
-    type: str
+    description: With O(hosts=nodes), OCIDs or names of the clusters, in any of the O(regions); a name stands for the
+      cluster of each region that has it. Optional with O(cluster_networks).
+    type: list
+    elements: str
+    default: []
   cluster_networks:
     description: OCIDs of cluster networks whose instances are nodes too. OCI does not report their cluster.
     type: list
@@ -62,6 +67,14 @@ options:
     description: Leave out nodes whose shape has no GPUs or is unknown to this collection.
     type: bool
     default: true
+  freeform_tags:
+    description: Freeform tags, as key to value, that hosts must have. A node has those of its pool too.
+    type: dict
+    default: {}
+  defined_tags:
+    description: Defined tags, as namespace to key to value, that hosts must have.
+    type: dict
+    default: {}
   filters:
     description: Jinja conditions on a host's variables, as V(oci_health == 'HEALTHY'). Hosts for which one is not true
       are left out.
@@ -110,8 +123,9 @@ compose:
 # cluster: train
 # bastion: [opc@203.0.113.5]
 # keyed_groups:
-#   - key: oci_availability_domain
-#     prefix: ad
+#   - key: oci_fault_domain
+#     prefix: fd
+# freeform_tags: {team: ml}
 # cache: true
 # cache_plugin: jsonfile
 # cache_connection: .cache/inventory
@@ -128,13 +142,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
-POOL = ("id", "name", "node_shape", "nodes")
-NODE = ("id", "name", "private_ip", "availability_domain", "fault_domain", "lifecycle_state")
+TAGS = ("freeform_tags", "defined_tags")
+NODE = ("id", "name", "private_ip", "availability_domain", "fault_domain", "lifecycle_state", *TAGS)
 MEMBER = ("id", "display_name", "shape", "availability_domain", "fault_domain", "state")
 ATTACHMENT = ("instance_id", "vnic_id", "subnet_id", "lifecycle_state", "nic_index")
 ADDRESS = ("vnic_id", "ip_address", "is_primary")
 PLACE = ("instance_id", "health", *oke_inventory.TOPOLOGY)
-CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id")
+CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id", *TAGS)
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: ignore[misc]
@@ -205,13 +219,33 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         oci.of_kind(self.get_option("compartment"), "compartment", "compartment")
         for network in self.get_option("cluster_networks"):
             oci.of_kind(network, "clusternetwork", "cluster_networks")
-        session = oci.Session({key: self.get_option(key) for key in oci.OPTIONS})
+        session, regions = oci.Session({key: self.get_option(key) for key in oci.OPTIONS}), self.get_option("regions")
+        if self.get_option("hosts") == "nodes":
+            if not self.get_option("cluster") and not self.get_option("cluster_networks"):
+                raise InputError("hosts=nodes needs cluster or cluster_networks.")
+            # names of clusters that are in no region read so far; what those have that were read
+            self.missing, self.known = {*self.get_option("cluster")}, set[str]()
+        hosts: list[Json] = []
+        failed: list[str] = []
+        for region in regions or [""]:
+            try:
+                hosts += self._of_region(session.elsewhere(region) if region else session)
+            except RdmaError as error:
+                if len(failed) + 1 >= len(regions) or self.get_option("strict"):
+                    raise
+                failed.append(region)
+                self.display.warning(f"gpuops.rdma.oke: region {region} is left out: {error}")
+        if self.get_option("hosts") == "nodes" and self.missing and not failed:
+            known, names = ", ".join(sorted(self.known)) or "none", ", ".join(map(repr, sorted(self.missing)))
+            raise InputError(f"No cluster is named {names}. Existing clusters: {known}.")
+        wanted = self.get_option("freeform_tags"), self.get_option("defined_tags")
+        return oke_inventory.distinct(host for host in hosts if oke_inventory.tagged(host, *wanted))
+
+    def _of_region(self, session: oci.Session) -> list[Json]:
         if self.get_option("hosts") == "clusters":
             return self._clusters(session)
-        if self.get_option("regions"):
-            raise InputError("regions is for hosts=clusters: a cluster and its nodes are in one region, set region.")
         hosts = self._nodes(session)
-        self.display.vvv(f"gpuops.rdma.oke: {len(hosts)} hosts by {session.requests} calls")
+        self.display.vvv(f"gpuops.rdma.oke: {len(hosts)} hosts of {session.region} by {session.requests} calls")
         return hosts
 
     def _clusters(self, session: oci.Session) -> list[Json]:
@@ -220,22 +254,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         if self.get_option("subcompartments"):
             names.update(_inside(session, top))
         found = []
-        for there in [session.elsewhere(region) for region in self.get_option("regions")] or [session]:
-            for compartment, name in names.items():
-                listed = there.all(f"list clusters of {name} in {there.region}", "oke", "list_clusters", compartment)
-                for item in listed:
-                    ends = _plain(item.endpoints, oke_inventory.ENDPOINTS)
-                    found.append({**_plain(item, CLUSTER), "endpoints": ends, "region": there.region})
+        for compartment, name in names.items():
+            listed = session.all(f"list clusters of {name} in {session.region}", "oke", "list_clusters", compartment)
+            for item in listed:
+                ends = _plain(item.endpoints, oke_inventory.ENDPOINTS)
+                found.append({**_plain(item, CLUSTER), "endpoints": ends, "region": session.region})
         return oke_inventory.clusters(found, names)
 
     def _nodes(self, session: oci.Session) -> list[Json]:
-        if not self.get_option("cluster") and not self.get_option("cluster_networks"):
-            raise InputError("hosts=nodes needs cluster or cluster_networks.")
-        managed = self._managed(session) if self.get_option("cluster") else []
-        members, sizes = self._members(session)
-        attachments, addresses = self._addresses(session) if members else ([], [])
-        places = self._places(session) if self.get_option("topology") else []
-        listed = oke_inventory.Listed(managed, members, attachments, addresses, places, sizes)
+        pools = [pool for cluster in self._cluster(session) for pool in self._managed(session, cluster)]
+        networks = [
+            self._network(session, key) for key in self.get_option("cluster_networks") if self._here(session, key)
+        ]
+        attachments, addresses = self._addresses(session) if networks else ([], [])
+        places = self._places(session) if self.get_option("topology") and (pools or networks) else []
+        listed = oke_inventory.Listed(session.region, [*pools, *networks], attachments, addresses, places)
         hosts, faults = oke_inventory.nodes(listed, _shapes())
         self._report(faults)
         if self.get_option("gpu_only"):
@@ -252,43 +285,49 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         for fault in faults[:5]:
             self.display.warning(f"gpuops.rdma.oke: {fault}")
 
-    def _managed(self, session: oci.Session) -> list[Json]:
+    def _managed(self, session: oci.Session, cluster: str) -> list[Json]:
         """Pools of the cluster with nodes; only get_node_pool returns nodes, so one call per pool."""
-        compartment, cluster = self.get_option("compartment"), self._cluster(session)
-        what = f"list node pools of {cluster}"
-        pools = session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE)
+        compartment, what = self.get_option("compartment"), f"list node pools of {cluster}"
         found = []
-        for pool in pools:
+        for pool in session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE):
             whole = session.call(f"read node pool {pool.name}", "oke", "get_node_pool", pool.id).data
-            found.append({**_plain(whole, POOL), "nodes": [_plain(node, NODE) for node in whole.nodes or []]})
+            nodes = [_plain(node, NODE) for node in whole.nodes or []]
+            found.append({**_plain(whole, ("id", "name", "node_shape", *TAGS)), "nodes": nodes})
         return found
 
-    def _cluster(self, session: oci.Session) -> str:
-        """OCID of the cluster; names are not unique."""
+    def _cluster(self, session: oci.Session) -> list[str]:
+        """OCIDs of the clusters that are in this region; InputError for a name that two of them have."""
         given, compartment = self.get_option("cluster"), self.get_option("compartment")
-        if given.startswith("ocid1."):
-            return oci.of_kind(given, "cluster", "cluster")
-        listed = session.all(f"list clusters of {compartment}", "oke", "list_clusters", compartment)
+        keys = [oci.of_kind(item, "cluster", "cluster") for item in given if item.startswith("ocid1.")]
+        found = [item for item in keys if self._here(session, item)]
+        self.missing.difference_update(found)
+        names = [item for item in given if not item.startswith("ocid1.")]
+        listed = session.all(f"list clusters of {compartment}", "oke", "list_clusters", compartment) if names else []
         there = [item for item in listed if item.lifecycle_state not in oke_inventory.GONE]
-        found = [item.id for item in there if item.name == given]
-        if len(found) != 1:
-            known = ", ".join(sorted({item.name for item in there})) or "none"
-            many = f"{len(found)} clusters are named {given!r}; set cluster to the OCID"
-            raise InputError(f"{many if found else f'No cluster is named {given!r}'}. Existing clusters: {known}.")
-        return str(found[0])
+        self.known.update(item.name for item in there)
+        for name in names:
+            mine = [item.id for item in there if item.name == name]
+            if len(mine) > 1:
+                raise InputError(f"{len(mine)} clusters are named {name!r}; set cluster to the OCID.")
+            found += mine
+            self.missing.difference_update([name] if mine else [])
+        return found
 
-    def _members(self, session: oci.Session) -> tuple[dict[str, list[Json]], dict[str, int]]:
-        members, sizes = {}, {}
-        for key in self.get_option("cluster_networks"):
-            network = session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
-            name = network.display_name or key[-oke_inventory.SUFFIX :]
-            what = f"list instances of cluster network {name}"
-            listed = session.all(
-                what, "management", "list_cluster_network_instances", network.compartment_id, key, limit=oci.PAGE
-            )
-            members[name] = [_plain(item, MEMBER) for item in listed]
-            sizes[name] = sum(pool.size or 0 for pool in network.instance_pools or [])
-        return members, sizes
+    def _here(self, session: oci.Session, ocid: str) -> bool:
+        """Whether it is to be read in this region: of several regions in its own one."""
+        region = ocid.split(".")[3]
+        return not self.get_option("regions") or session.region == session.oci.regions.REGIONS_SHORT_NAMES.get(
+            region, region
+        )
+
+    def _network(self, session: oci.Session, key: str) -> Json:
+        network = session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
+        name, method = network.display_name or key[-oke_inventory.SUFFIX :], "list_cluster_network_instances"
+        what = f"list instances of cluster network {name}"
+        listed = session.all(what, "management", method, network.compartment_id, key, limit=oci.PAGE)
+        size = sum(pool.size or 0 for pool in network.instance_pools or [])
+        members = [_plain(item, MEMBER) for item in listed]
+        return {**_plain(network, TAGS), "name": name, "size": size, "members": members}
 
     def _addresses(self, session: oci.Session) -> tuple[list[Json], list[Json]]:
         """VNICs of the compartment and private addresses by subnet: no call per instance."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,110 +25,125 @@ TOPOLOGY = ("hpc_island_id", "network_block_id", "local_block_id", "gpu_memory_f
 
 @dataclass(frozen=True)
 class Listed:
-    """OCI's lists. ``managed``: pools of the cluster with their nodes. ``members``: pool -> instances of cluster
-    networks and instance pools. ``attachments`` and ``addresses``: of the compartment and of its subnets."""
+    """OCI's lists of one region. ``pools``: node pools with ``nodes``, and cluster networks with ``members`` and
+    ``size``. ``attachments`` and ``addresses``: of the compartment and of its subnets, for the members."""
 
-    managed: Sequence[Json] = ()
-    members: Mapping[str, Sequence[Json]] = field(default_factory=dict)
+    region: str = ""
+    pools: Sequence[Json] = ()
     attachments: Sequence[Json] = ()
     addresses: Sequence[Json] = ()
     hosts: Sequence[Json] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def nodes(listed: Listed, shapes: Mapping[str, Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
-    """(hosts as {name, groups, vars}, messages about what could not be resolved), sorted by name. A node that two
-    pools list appears once. ``shapes``: name -> {gpus, vfs}."""
+    """(hosts as {name, groups, vars}, messages about what could not be resolved). A node that two pools list appears
+    once. ``shapes``: name -> {gpus, vfs}."""
     places = {host.get("instance_id"): host for host in listed.hosts}
-    found: dict[str, Json] = {}
-    faults: list[str] = []
-    for item in [*_managed(listed), *_members(listed)]:
-        if not item["private_ip"]:
-            faults.append(f"{item['name']} ({item['id']}) of {item['pool']} has no private IP address")
-        elif item["id"] not in found:
-            found[item["id"]] = _host(item, places.get(item["id"], {}), shapes)
-    faults += _counts(listed)
-    hosts = sorted(found.values(), key=lambda host: host["name"])
-    return _once(hosts), faults
-
-
-def _managed(listed: Listed) -> Iterable[Json]:
-    for pool in listed.managed:
-        for node in pool.get("nodes") or []:
-            if str(node.get("lifecycle_state")) not in GONE:
-                yield {
-                    "id": node["id"],
-                    "name": node.get("name") or node["id"],
-                    "pool": pool["name"],
-                    "kind": "node_pool",
-                    "shape": pool.get("node_shape") or "",
-                    "private_ip": node.get("private_ip") or "",
-                    "availability_domain": node.get("availability_domain") or "",
-                    "fault_domain": node.get("fault_domain") or "",
-                    "state": node.get("lifecycle_state") or "",
-                }
-
-
-def _members(listed: Listed) -> Iterable[Json]:
-    address = {item["vnic_id"]: item["ip_address"] for item in listed.addresses if item.get("is_primary")}
+    primary = {item["vnic_id"]: item["ip_address"] for item in listed.addresses if item.get("is_primary")}
     own: dict[str, str] = {}
     for item in sorted(listed.attachments, key=lambda found: found.get("nic_index") or 0):
-        if item.get("lifecycle_state") == "ATTACHED" and item.get("vnic_id") in address:
-            own.setdefault(item["instance_id"], address[item["vnic_id"]])
-    for pool, members in listed.members.items():
-        for item in members:
-            if str(item.get("state")).upper() not in GONE:
-                yield {
-                    "id": item["id"],
-                    "name": item.get("display_name") or item["id"],
-                    "pool": pool,
-                    "kind": "cluster_network",
-                    "shape": item.get("shape") or "",
-                    "private_ip": own.get(item["id"], ""),
-                    "availability_domain": item.get("availability_domain") or "",
-                    "fault_domain": item.get("fault_domain") or "",
-                    "state": item.get("state") or "",
-                }
+        if item.get("lifecycle_state") == "ATTACHED" and item.get("vnic_id") in primary:
+            own.setdefault(item["instance_id"], primary[item["vnic_id"]])
+    found: dict[str, Json] = {}
+    faults: list[str] = []
+    for pool in listed.pools:
+        members = pool.get("members")
+        for item in pool.get("nodes") or members or ():
+            key, address = item["id"], item.get("private_ip") or own.get(item["id"], "")
+            name = item.get("name") or item.get("display_name") or key
+            if str(item.get("lifecycle_state") or item.get("state")).upper() in GONE or key in found:
+                continue
+            if address:
+                found[key] = _host(name, item, pool, address, places.get(key, {}), shapes, listed.region)
+            else:
+                faults.append(f"{name} ({key}) of {pool['name']} has no private IP address")
+        if members is not None and len(members) != pool["size"]:
+            faults.append(f"{pool['name']} has {len(members)} instances, its size is {pool['size']}")
+    return list(found.values()), faults
 
 
-def _host(item: Json, place: Json, shapes: Mapping[str, Mapping[str, Any]]) -> Json:
-    shape = shapes.get(item["shape"], {})
+def _host(
+    name: str,
+    item: Json,
+    pool: Json,
+    address: str,
+    place: Json,
+    shapes: Mapping[str, Mapping[str, Any]],
+    region: str,
+) -> Json:
+    shape = item.get("shape") or pool.get("node_shape") or ""
+    known = shapes.get(shape, {})
     variables = {
-        "ansible_host": item["private_ip"],
-        "private_ip": item["private_ip"],
-        "k8s_node_name": item["private_ip"],
+        "ansible_host": address,
+        "private_ip": address,
+        "k8s_node_name": address,
         "oci_instance_id": item["id"],
-        "oci_display_name": item["name"],
-        "oci_shape": item["shape"],
-        "oci_pool": item["pool"],
-        "oci_pool_kind": item["kind"],
-        "oci_availability_domain": item["availability_domain"],
-        "oci_fault_domain": item["fault_domain"],
-        "oci_state": item["state"],
+        "oci_display_name": name,
+        "oci_shape": shape,
+        "oci_pool": pool["name"],
+        "oci_pool_kind": "node_pool" if pool.get("members") is None else "cluster_network",
+        "oci_region": region,
+        "oci_availability_domain": item.get("availability_domain") or "",
+        "oci_fault_domain": item.get("fault_domain") or "",
+        "oci_state": item.get("lifecycle_state") or item.get("state") or "",
         "oci_health": place.get("health") or "UNKNOWN",
-        "oci_gpus": shape.get("gpus"),
-        "oci_expected_vfs": shape.get("vfs"),
+        "oci_gpus": known.get("gpus"),
+        "oci_expected_vfs": known.get("vfs"),
+        **tags(pool, item),
     }
     for key in TOPOLOGY:
         value = place.get(key) or ""
-        variables[f"oci_{key}"] = value
-        variables[f"oci_{key.removesuffix('_id')}"] = value[-SUFFIX:]
-    groups = [f"pool_{item['pool']}", f"health_{variables['oci_health'].lower()}"]
-    groups += [f"shape_{item['shape']}"] if item["shape"] else []
-    groups += [f"block_{variables['oci_network_block']}"] if variables["oci_network_block"] else []
-    groups += ["gpu"] if shape.get("gpus") else []
-    return {"name": item["name"], "groups": groups, "vars": variables}
+        variables.update({f"oci_{key}": value, f"oci_{key.removesuffix('_id')}": value[-SUFFIX:]})
+    grouped = [(prefix, str(variables[key])) for key, prefix in GROUPS.items()]
+    groups = [f"{prefix}_{value.lower() if prefix in LOWER else value}" for prefix, value in grouped if value]
+    return {"name": name, "groups": [*groups, *(["gpu"] if known.get("gpus") else [])], "vars": variables}
 
 
-def _once(hosts: list[Json]) -> list[Json]:
-    """Display names are not unique: duplicates get the end of their OCID as a suffix."""
-    names = Counter(host["name"] for host in hosts)
+GROUPS = {
+    "oci_pool": "pool",
+    "oci_health": "health",
+    "oci_shape": "shape",
+    "oci_hpc_island": "island",
+    "oci_network_block": "block",
+    "oci_local_block": "local_block",
+    "oci_region": "region",
+    "oci_availability_domain": "ad",
+    "oci_state": "state",
+}
+"""Variable of a node -> prefix of the group of those that have the same value."""
+LOWER = ("health", "state")
+
+
+def tags(*items: Json) -> Json:
+    """Variables with the tags of the objects; later ones come first."""
+    freeform: Json = {}
+    defined: dict[str, Json] = {}
+    for item in items:
+        freeform.update(item.get("freeform_tags") or {})
+        for namespace, values in (item.get("defined_tags") or {}).items():
+            defined.setdefault(namespace, {}).update(values)
+    return {"oci_freeform_tags": freeform, "oci_defined_tags": defined}
+
+
+def tagged(host: Json, freeform: Mapping[str, Any], defined: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the host has all these tags, each with its value."""
+    mine, spaces = host["vars"]["oci_freeform_tags"], host["vars"]["oci_defined_tags"]
+    asked = [(mine, freeform), *((spaces.get(name, {}), values) for name, values in defined.items())]
+    return all(str(there.get(key)) == str(value) for there, values in asked for key, value in values.items())
+
+
+def distinct(hosts: Iterable[Json]) -> list[Json]:
+    """The hosts sorted by name. Display names are not unique: duplicates get the end of their OCID as a suffix."""
+    ordered = sorted(hosts, key=lambda host: str(host["name"]))
+    names = Counter(host["name"] for host in ordered)
     return [
-        {**host, "name": f"{host['name']}-{host['vars']['oci_instance_id'][-SUFFIX:]}"}
-        if names[host["name"]] > 1
-        else host
-        for host in hosts
+        {**host, "name": f"{host['name']}-{_ocid(host)[-SUFFIX:]}"} if names[host["name"]] > 1 else host
+        for host in ordered
     ]
+
+
+def _ocid(host: Json) -> str:
+    return str(host["vars"].get("oci_instance_id") or host["vars"]["oci_cluster_id"])
 
 
 def renamed(hosts: Sequence[tuple[Json, str]]) -> list[Json]:
@@ -140,16 +155,6 @@ def renamed(hosts: Sequence[tuple[Json, str]]) -> list[Json]:
             f"hostnames: {first} would all be named {often[0]!r}: add an expression that tells them apart."
         )
     return [{**host, "name": name} for host, name in hosts]
-
-
-def _counts(listed: Listed) -> list[str]:
-    have = {name: len(members) for name, members in listed.members.items()}
-    have.update({pool["name"]: len(pool.get("nodes") or []) for pool in listed.managed})
-    return [
-        f"{name} has {have.get(name, 0)} instances, its size is {size}"
-        for name, size in listed.sizes.items()
-        if size != have.get(name, 0)
-    ]
 
 
 ENDPOINTS = ("public_endpoint", "private_endpoint", "vcn_hostname_endpoint", "ipv6_endpoint", "kubernetes")
@@ -177,7 +182,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def clusters(items: Iterable[Json], compartments: Mapping[str, str]) -> list[Json]:
-    """Clusters as hosts of the main job: {name, groups, vars}, sorted; those being deleted are left out."""
+    """Clusters as hosts of the main job: {name, groups, vars}; those being deleted are left out."""
     found = []
     for item in items:
         if str(item.get("lifecycle_state")) in GONE:
@@ -195,7 +200,6 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str]) -> list[Jso
                 "vars": {
                     "ansible_connection": "local",
                     "oci_cluster_id": item["id"],
-                    "oci_instance_id": item["id"],
                     "oci_compartment_id": item["compartment_id"],
                     "oci_region": item["region"],
                     "oci_cluster_type": item.get("type") or "",
@@ -206,14 +210,11 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str]) -> list[Jso
                     "oci_private_endpoint": ends.get("private_endpoint") or "",
                     "oci_endpoints": [ends[name] for name in ENDPOINTS if ends.get(name)],
                     "oci_context": context(item["id"]),
+                    **tags(item),
                 },
             }
         )
-    return [_without(host, "oci_instance_id") for host in _once(sorted(found, key=lambda host: host["name"]))]
-
-
-def _without(host: Json, key: str) -> Json:
-    return {**host, "vars": {name: value for name, value in host["vars"].items() if name != key}}
+    return found
 
 
 def proxy(bastions: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import inventory_loader
+from ansible.utils.display import Display
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
 from support.fake_oci import FakeOci
@@ -114,32 +116,112 @@ def test_filters_leave_hosts_out_and_a_misspelt_key_is_refused(fake: FakeOci, re
         read(subcompartment=True)
 
 
-def test_clusters_of_several_regions(fake: FakeOci, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each region by its own endpoint; clusters of the same name stay apart."""
+@pytest.fixture
+def ashburn(fake: FakeOci, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOci]:
+    """A second region, by its own endpoint. ``config``: whose keys it knows."""
     other = oci_site.tenancy()
-    try:
-        other._keys.update(fake._keys)
-        url, made = other.start(), oci_session.Session.elsewhere
+    other.region = "us-ashburn-1"
+    other._keys.update(fake._keys)
+    url, made = other.start(), oci_session.Session.elsewhere
 
-        def elsewhere(session: oci_session.Session, region: str) -> oci_session.Session:
-            options = {**session._options, **({"service_endpoint": url} if region == "us-ashburn-1" else {})}
-            return made(oci_session.Session(options), region)
+    def elsewhere(session: oci_session.Session, region: str) -> oci_session.Session:
+        ends = {other.region: url, fake.region: session._options["service_endpoint"]}  # else that of the region
+        options = {**session._options, "service_endpoint": ends.get(region)}
+        return made(oci_session.Session(options), region)
 
-        monkeypatch.setattr(oci_session.Session, "elsewhere", elsewhere)
-        oci_site.cluster(fake, "train")
-        other.ocid("cluster")  # so that the next one ends with another number
-        there = oci_site.cluster(other, "train")
-        there["id"] = there["id"].replace("eu-frankfurt-1", "us-ashburn-1")
-        regions = ["eu-frankfurt-1", "us-ashburn-1"]
-        data = read(regions=regions, compose={"rdma_oci_region": "oci_region"})
-        assert sorted(host.get_vars()["rdma_oci_region"] for host in data.hosts.values()) == regions
-        assert len(members(data, "region_us_ashburn_1")) == 1
-        data = read(regions=regions, hostnames=["oci_region ~ '.' ~ inventory_name[:5]"])
-        assert sorted(data.hosts) == ["eu-frankfurt-1.train", "us-ashburn-1.train"]
-    finally:
-        other.stop()
-    with pytest.raises(AnsibleParserError, match="regions is for hosts=clusters"):
-        read(hosts="nodes", cluster="train", regions=regions)
+    monkeypatch.setattr(oci_session.Session, "elsewhere", elsewhere)
+    yield other
+    other.stop()
+
+
+REGIONS = ["eu-frankfurt-1", "us-ashburn-1"]
+
+
+def test_clusters_of_several_regions(fake: FakeOci, ashburn: FakeOci, read: Any) -> None:
+    """Each region by its own endpoint; clusters of the same name stay apart."""
+    oci_site.cluster(fake, "train")
+    ashburn.ocid("cluster")  # so that the next one ends with another number
+    oci_site.cluster(ashburn, "train")
+    data = read(regions=REGIONS, compose={"rdma_oci_region": "oci_region"})
+    assert sorted(host.get_vars()["rdma_oci_region"] for host in data.hosts.values()) == REGIONS
+    assert len(members(data, "region_us_ashburn_1")) == 1
+    data = read(regions=REGIONS, hostnames=["oci_region ~ '.' ~ inventory_name[:5]"])
+    assert sorted(data.hosts) == ["eu-frankfurt-1.train", "us-ashburn-1.train"]
+
+
+def test_nodes_of_several_regions(fake: FakeOci, ashburn: FakeOci, read: Any) -> None:
+    """Of each cluster of the name, of clusters with other names, and by OCID in the region of the OCID alone."""
+    one, two = oci_site.cluster(fake, "train")["id"], oci_site.cluster(ashburn, "train")["id"]
+    ashburn.ocid("cluster")
+    three = oci_site.cluster(ashburn, "infer")["id"]
+    for where, key, count in ((fake, one, 2), (ashburn, two, 3), (ashburn, three, 1)):
+        oci_site.nodes(where, key, count)
+
+    def counts(**options: Any) -> list[int]:
+        data = read(hosts="nodes", regions=REGIONS, **options)
+        names = [f"region_{region.replace('-', '_')}" for region in REGIONS]
+        return [len(members(data, name)) if name in data.groups else 0 for name in names]
+
+    assert counts(cluster="train") == [2, 3] and counts(cluster=["train", "infer"]) == [2, 4]
+    assert counts(cluster=[three]) == [0, 1] and counts(cluster=[one, "infer"]) == [2, 1]
+    ashburn.calls.clear()
+    assert counts(cluster=[one]) == [2, 0] and not ashburn.calls
+    with pytest.raises(AnsibleParserError, match=r"No cluster is named 'trane'\. Existing clusters: infer, train"):
+        counts(cluster=["train", "trane"])
+
+
+@pytest.mark.parametrize("hosts", ["clusters", "nodes"])
+def test_a_region_that_cannot_be_read_is_a_warning(
+    fake: FakeOci, ashburn: FakeOci, read: Any, hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It emptied the inventory. With strict, and when there is no other, it is an error."""
+    warned: list[str] = []
+    monkeypatch.setattr(Display, "warning", lambda _self, text, *_more, **_how: warned.append(text))
+    oci_site.nodes(ashburn, oci_site.cluster(ashburn)["id"], 2)
+    more: dict[str, Any] = {"hosts": hosts, **({"cluster": "train"} if hosts == "nodes" else {})}
+    whole = len(read(regions=["us-ashburn-1"], **more).hosts)
+    assert whole == (2 if hosts == "nodes" else 1)
+    fake.fail("GET ", 401, "NotAuthenticated", times=1_000_000)
+    for region, words in (
+        ("eu-nowhere-1", "Unknown OCI region 'eu-nowhere-1'"),
+        ("eu-frankfurt-1", "NotAuthenticated"),
+    ):
+        assert len(read(regions=[region, "us-ashburn-1"], **more).hosts) == whole
+        assert f"region {region} is left out" in warned[-1] and words in warned[-1]
+        with pytest.raises(AnsibleParserError, match=words):
+            read(regions=[region, "us-ashburn-1"], strict=True, **more)
+        with pytest.raises(AnsibleParserError, match=words):
+            read(regions=[region], **more)
+
+
+def test_tags_choose_hosts(fake: FakeOci, read: Any) -> None:
+    """Of a cluster its own, of a node its pool's and its own."""
+    cluster = oci_site.cluster(fake)
+    cluster.update({"freeformTags": {"team": "ml"}, "definedTags": {"ops": {"env": "prod"}}})
+    oci_site.cluster(fake, "other")
+    assert list(read(freeform_tags={"team": "ml"}, defined_tags={"ops": {"env": "prod"}}).hosts) == ["train"]
+    assert not read(freeform_tags={"team": "ml"}, defined_tags={"ops": {"env": "test"}}).hosts
+    made = oci_site.nodes(fake, cluster["id"], 3)
+    pool = next(iter(fake.tables["nodePools"].values()))
+    pool.update({"freeformTags": {"team": "ml", "count": "3"}, "definedTags": {"ops": {"env": "prod"}}})
+    pool["nodes"][0].update({"freeformTags": {"team": "vision"}, "definedTags": {"ops": {"rack": "7"}}})
+    nodes = {"hosts": "nodes", "cluster": "train"}
+    assert len(read(freeform_tags={"team": "ml", "count": 3}, **nodes).hosts) == 2
+    assert list(read(defined_tags={"ops": {"rack": 7, "env": "prod"}}, **nodes).hosts) == [made[0]["displayName"]]
+    assert not read(defined_tags={"billing": {"env": "prod"}}, **nodes).hosts
+    data = read(keyed_groups=[{"key": "oci_freeform_tags.team", "prefix": "team"}], **nodes)
+    assert len(members(data, "team_ml")) == 2 and len(members(data, "team_vision")) == 1
+
+
+def test_groups_of_nodes(fake: FakeOci, read: Any) -> None:
+    """By shape, pool, place in the RDMA network, availability domain, state; of 500 nodes by three calls."""
+    oci_site.nodes(fake, (cluster := oci_site.cluster(fake)["id"]), 500)
+    data = read(hosts="nodes", cluster=cluster)
+    assert sum(fake.calls.values()) == 3 and len(data.hosts) == 500
+    whole = ("shape_BM_GPU_H100_8", "pool_BM_GPU_H100_8_pool", "island_islandaaaaa", "ad_AbCd_EU_FRANKFURT_1_AD_1")
+    for name in (*whole, "state_active", "region_eu_frankfurt_1", "health_healthy", "gpu"):
+        assert len(members(data, name)) == 500, name
+    assert len(members(data, "block_00000000003")) == len(members(data, "local_block_00000000003")) == 8
 
 
 def test_names_of_hosts(fake: FakeOci, read: Any) -> None:
@@ -284,7 +366,7 @@ def test_the_commands_show_what_the_docs_say(fake: FakeOci, url: str, config: di
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=True).stdout
 
     docs = (ROOT / "docs" / "oci.md").read_text(encoding="utf-8")
-    graph = docs.split("--graph`", 1)[1].split("```\n", 2)[1]
+    graph = docs.split("--graph`", 1)[1].split("```text\n", 1)[1].split("```\n", 1)[0]
     assert shown("--graph") == graph
     found = json.loads(shown("--list"))
     listed = found["_meta"]["hostvars"]["oke-node-0"]

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import OWN
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from support import page_runs
 from support.paths import ROOT
 
 TOOLS = ROOT / "tools"
@@ -134,6 +135,15 @@ def test_commands_inputs_and_files_of_pages_that_do_not_exist_are_named(tmp_path
         assert len(found) == 1, (place, words, faults)
         faults.remove(found[0])
     assert faults == ["page.md: there is no tests/no/such.py"]
+
+
+def test_every_command_of_the_pages_is_run_by_a_test_or_has_a_reason(monkeypatch):
+    assert list(page_runs.faults()) == []
+    rows = [*page_runs.TABLE["elsewhere"], {"match": "no such command", "why": "none"}]
+    monkeypatch.setitem(page_runs.TABLE, "elsewhere", [row for row in rows if "rdma.awx" not in row["match"]])
+    faults = "\n".join(page_runs.faults())
+    assert "docs/awx.md:18: no test runs ansible-playbook gpuops.rdma.awx" in faults
+    assert "page_runs.yml: no page has no such command" in faults
 
 
 def test_the_picture_is_up_to_date():

@@ -79,6 +79,11 @@ EXITED = ("Primary job", "detected that one or more processes exited")
 ENDED = "mpirun: a process ended with a non-zero exit code"
 
 
+def severed(line: str) -> bool:
+    """Whether mpirun says that the connection to one of its daemons broke off."""
+    return any(words in line for words in _LOST)
+
+
 def by_cause(errors: Sequence[NcclError]) -> list[NcclError]:
     """The errors, the likeliest cause first: what names a port, then by kind, where NCCL's come before the launcher's,
     which tell only the rank that ended. Where one was killed, its peers' lost connections are the consequence."""
@@ -144,7 +149,7 @@ def _launcher(line: str) -> Optional[NcclError]:
     if found:
         text = short(f"mpirun: rank {found['rank']} on {found['host']} exited on signal {found['text']}")
         return NcclError("mpi", text, host=found["host"], rank=whole(found["rank"]))
-    if any(words in line for words in _LOST):
+    if severed(line):
         return NcclError("mpi", LOST)
     if any(words in line for words in _LAUNCH):
         host = re.search(r"hostname ([\w.-]+)|connect to host ([\w.-]+)|^\W*([\w.-]+@)?([\w.-]+): Permission", line)

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.failures import severed
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.pods import (
     at,
@@ -50,7 +51,8 @@ LAST_WORDS = 10.0
 REPORTED = 3.0
 """Seconds for other watches: for a worker that ended before the launcher failed, for the pod of a job that ended."""
 LOST = 30.0
-"""Seconds for which a node is lost and the test says nothing, after which nobody waits for it any more."""
+"""Seconds for which a node is lost and the test says nothing, after which nobody waits for it any more; and for a busy
+kubelet's word of a worker to which mpirun has lost the connection."""
 OF = "involvedObject.uid"
 HEARTBEAT = 30.0
 QUIET = 2.0
@@ -90,6 +92,8 @@ class Run(JobObjects):
         self._lost: dict[str, str] = {}
         """Nodes that were lost when a pod was cut off, and why: one may be back before the test is given up."""
         self._over_since: Optional[float] = None
+        self._severed = False
+        """Whether mpirun has lost the connection to a worker, which then has ended or will be said to."""
         self._running_since: Optional[float] = None
         self._reached = False
         self._places: dict[str, str] = {}
@@ -146,6 +150,7 @@ class Run(JobObjects):
 
     def _say(self, line: str) -> None:
         self._reached = self._reached or bool(nccl_job.REACHED.match(line))
+        self._severed = self._severed or severed(line)
         self.show(f"{self.test.name:<14} {line}")
 
     def _read(self, watcher: Watcher) -> tuple[list[Json], readiness.Status]:
@@ -304,7 +309,9 @@ class Run(JobObjects):
             )
         if (code and code != nccl_job.LAUNCH_FAILED) or status.code == "unknown":
             self._over_since = self.clock() if self._over_since is None else self._over_since
-            if self.clock() - self._over_since < REPORTED:
+            runs = any(pod["status"].get("phase") == "Running" and _alone(pod) for pod in workers)
+            patience = LOST if self._severed and runs and not self._disturbed else REPORTED
+            if self.clock() - self._over_since < patience:
                 return None
         if code is not None:
             return Outcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)

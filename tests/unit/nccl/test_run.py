@@ -174,6 +174,23 @@ def test_a_launcher_that_failed_waits_for_the_kubelet_of_the_worker_that_ended_b
     assert outcome is not None and (outcome.stage, list(outcome.blamed)) == ("worker", ["b"])
 
 
+def test_of_a_lost_connection_the_busy_kubelets_word_is_awaited(tmp_path: Path) -> None:
+    """At load 40 the kubelet's word came later than mpirun's end and 3 s."""
+    clock = Clock()
+    running = run_of(clock, tmp_path)
+    running._say("PRTE has lost communication with a remote daemon.")
+    pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Running")]
+    for clock.now in (0.0, 29.0):
+        assert running._ended(ENDED, pods, FINE) is None
+    outcome = running._ended(ENDED, [pods[0], worker("nccl-worker-1", "b", "Failed", 137)], FINE)
+    assert outcome is not None and (outcome.stage, list(outcome.blamed)) == ("worker", ["b"])
+    clock.now = 31.0
+    outcome = running._ended(ENDED, pods, FINE)
+    assert outcome is not None and outcome.stage == "run", "not for ever"
+    clock.now = 4.0
+    assert running._ended(ENDED, [], FINE) is not None, "nobody is left who could say it"
+
+
 def test_workers_that_are_deleted_after_the_launcher_failed_are_not_blamed(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)

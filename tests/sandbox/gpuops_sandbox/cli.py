@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import difflib
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -182,6 +183,12 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--kubeconfig", default="", metavar="PATH", help="write the kubeconfig there too; 'down' removes it"
     )
+    up.add_argument(
+        "--node-names",
+        default="",
+        metavar="PATTERN",
+        help="names instead of addresses, with {} for a number: gpu-{}.train.example.com",
+    )
     up.add_argument("--small-nodes", action="store_true", help="nodes of 6 KB, not 31 KB as in life")
     up.add_argument(
         "--download",
@@ -292,6 +299,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         region=options.region,
         without=_without(options.without),
         small=options.small_nodes,
+        names=_names(options.node_names, options.kubelets),
         kubeconfig=str(Path(options.kubeconfig).absolute()) if options.kubeconfig else "",
         kubelets=options.kubelets or 0,
         machine=str(Path(options.machine).resolve()) if options.machine else "",
@@ -309,6 +317,18 @@ def _spec(options: argparse.Namespace) -> Spec:
     ):
         raise SandboxError(f"--kubeconfig {target} exists and is not this sandbox's; it is left as it is")
     return spec
+
+
+def _names(pattern: str, kubelets: int | None) -> str:
+    """As the API server takes them: RFC 1123 subdomains of at most 253 characters."""
+    if not pattern:
+        return ""
+    longest = pattern.replace("{}", str(CPU_NODES[1]))
+    if "{}" not in pattern or not re.fullmatch(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", longest):
+        raise SandboxError(f"--node-names {pattern}: it needs {{}}, and names of small letters, digits, - and dots")
+    if kubelets:
+        raise SandboxError("--node-names: real nodes are named by their addresses")
+    return pattern
 
 
 def _check_kubelets(asked: int | None, spec: Spec) -> None:

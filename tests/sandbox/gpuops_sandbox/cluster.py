@@ -109,8 +109,12 @@ class Spec:
     machine: str = ""
     """A folder of images: the real nodes have this machine's own GPUs, files and these images; "" for none of it."""
 
+    names: str = ""
+    """Pattern of the nodes' names; "" for their addresses."""
+
     def fleet(self) -> Fleet:
         return Fleet(
+            names=self.names,
             pools=tuple(Pool(*pool) for pool in self.pools),
             cpu_nodes=self.cpu_nodes,
             profile=self.profile,

@@ -97,6 +97,8 @@ class Fleet:
     """So many GPU nodes, the first ones, have a kubelet of their own, which writes their status."""
     machine: bool = False
     """Those have the GPUs and files of this machine."""
+    names: str = ""
+    """Pattern of the nodes' names, with {} for a number; "" names them by their addresses, as OKE does."""
 
     @property
     def gpu_nodes(self) -> int:
@@ -104,10 +106,13 @@ class Fleet:
 
     def gpu_names(self) -> list[str]:
         """Names of the GPU nodes; the place in this list is the index that faults take."""
-        return [_address(GPU_NODES[0] + number) for number in range(self.gpu_nodes)]
+        return [self._name(GPU_NODES[0] + number) for number in range(self.gpu_nodes)]
 
     def cpu_names(self) -> list[str]:
-        return [_address(CPU_NODES[0] + number) for number in range(self.cpu_nodes)]
+        return [self._name(CPU_NODES[0] + number) for number in range(self.cpu_nodes)]
+
+    def _name(self, host: int) -> str:
+        return self.names.format(host + 1) if self.names else _address(host)
 
     def real_names(self) -> list[str]:
         return self.gpu_names()[: self.real]
@@ -148,18 +153,19 @@ class Fleet:
         return node
 
     def _node(self, host: int, shape: str, pool: str, number: int) -> Json:
-        address = _address(host)
+        address, name = _address(host), self._name(host)
         cpus, memory = MACHINES.get(shape.partition("/")[0], BIG)
         resources, allocatable = _resources(cpus, memory)
         oke = self.platform == "oke"
         ours = openshift_labels(number, pool) if self.ocp else {}
         labels = _labels(address, shape, pool, self.region, number, self.kubelet)
+        labels["kubernetes.io/hostname"] = hostname(name)
         annotations = _annotations(address, self.region, pool)
         return {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
-                "name": address,
+                "name": name,
                 "labels": labels if oke else {**{key: labels[key] for key in PLAIN_LABELS}, **ours},
                 "annotations": annotations if oke else {key: annotations[key] for key in PLAIN_ANNOTATIONS},
             },
@@ -173,7 +179,7 @@ class Fleet:
                 "allocatable": allocatable,
                 "addresses": _addresses(address),
                 "nodeInfo": self._info(address),
-                "conditions": self._conditions(address, shape != CPU_SHAPE),
+                "conditions": self._conditions(name, shape != CPU_SHAPE),
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
                 "images": [] if self.small else IMAGES,
             },
@@ -194,13 +200,13 @@ class Fleet:
             "kubeProxyVersion": self.kubelet,
         }
 
-    def _conditions(self, address: str, gpu: bool) -> list[Json]:
+    def _conditions(self, name: str, gpu: bool) -> list[Json]:
         """A node is made Ready, as a kubelet that joins soon is: a later patch of every node would cost far more."""
         well = dict(PRESSURE)
         if gpu and not self.small and self.platform == "oke":
             well.update({kind: (f"{kind}HasNoIssues", message) for kind, message in HEALTH.items()})
         conditions = [_condition(kind, "False", *why) for kind, why in well.items()]
-        return [*conditions, _condition("Ready", *(NOT_READY if address in self.broken else READY))]
+        return [*conditions, _condition("Ready", *(NOT_READY if name in self.broken else READY))]
 
 
 def openshift_labels(number: int, pool: str) -> dict[str, str]:
@@ -213,6 +219,12 @@ def openshift_labels(number: int, pool: str) -> dict[str, str]:
         "topology.kubernetes.io/zone": f"{region}{'abc'[number % 3]}",
         "sandbox.gpuops/pool": pool,
     }
+
+
+def hostname(node: str) -> str:
+    """The label's value, of at most 63 characters: a kubelet whose node has a longer name has a host name of its own
+    (https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set)."""
+    return node[:63].rstrip(".-")
 
 
 def system_name(node: str) -> str:

@@ -124,7 +124,7 @@ class Place:
     def __init__(self, folder: Path, ofed: bool = True, rdma: Any = None) -> None:
         self.hub, self.steps = Hub(folder), {}  # type: ignore[var-annotated]
         self.machine = Machine(H100, MemoryHost(H100))
-        self.node = Node("node", {}, {}, {}, {}, {}, True, "", 1)
+        self.node = Node("node", "10.140.0.1", {}, {}, {}, {}, {}, True, "", 1)
         spec = {"driver": {"enabled": True, "rdma": rdma or POLICY["driver"]["rdma"]}}
         self.pods = {DRIVER: pod("driver", gpu.daemonset(gpu.OPERANDS[0], spec, (26, 7), "n"))}
         labels = {nic.MELLANOX: "true", **dict.fromkeys(nic.NFD_OS, "x")}

@@ -401,7 +401,7 @@ def test_vfs_survive_a_restart_of_the_controllers_but_not_a_reboot():
 
 
 NODE = Node(
-    "10.140.0.1", {"node.kubernetes.io/instance-type": "BM.GPU.H100.8"}, {}, {}, {},
+    "10.140.0.1", "10.140.0.1", {"node.kubernetes.io/instance-type": "BM.GPU.H100.8"}, {}, {}, {},
     {"kernelVersion": "6.8.0-1035-oracle", "osImage": "Ubuntu 24.04.3 LTS", "bootID": "b"}, True, "10.244.0.0/25", 1,
 )  # fmt: skip
 

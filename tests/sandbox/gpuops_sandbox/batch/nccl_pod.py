@@ -377,7 +377,7 @@ class Kubelet(Tasks):
         node = self.batch.hub.nodes.get(pod["spec"]["nodeName"])
         on_host = pod["spec"].get("hostNetwork")
         own = f"10.244.{hash(pod['metadata']['uid']) % 200 + 1}.{hash(pod['metadata']['name']) % 250 + 1}"
-        address = node.name if node is not None and on_host else own
+        address = node.address if node is not None and on_host else own
         status = {
             "phase": to,
             "startTime": pod.get("status", {}).get("startTime") or now(),
@@ -387,7 +387,7 @@ class Kubelet(Tasks):
             "containerStatuses": container_status(pod, state, is_ready),
         }
         if node is not None:
-            status.update(hostIP=node.name, hostIPs=[{"ip": node.name}])
+            status.update(hostIP=node.address, hostIPs=[{"ip": node.address}])
         while True:
             # A container goes on while its kubelet cannot report: what it printed must not be printed again.
             try:

@@ -294,7 +294,8 @@ class Serving:
     async def _status(self, pod: Json, is_ready: bool) -> None:
         if phase(pod) == "Running" and _ready(pod) == is_ready:
             return
-        now, node = timestamp(), pod["spec"]["nodeName"]
+        now, node = timestamp(), self.hub.nodes.get(pod["spec"]["nodeName"])
+        host = node.address if node else ""
         address = f"10.244.{abs(hash(pod['metadata']['uid'])) % 200 + 1}.{abs(hash(pod['metadata']['name'])) % 250 + 1}"
         conditions = [
             {"type": kind, "status": str(value), "lastTransitionTime": now}
@@ -317,8 +318,8 @@ class Serving:
             "startTime": now,
             "podIP": address,
             "podIPs": [{"ip": address}],
-            "hostIP": node,
-            "hostIPs": [{"ip": node}],
+            "hostIP": host,
+            "hostIPs": [{"ip": host}],
             "conditions": conditions,
             "containerStatuses": states,
         }

@@ -38,6 +38,7 @@ class Node:
     """The fields of a Node that controllers read."""
 
     name: str
+    address: str
     labels: dict[str, str]
     annotations: dict[str, str]
     capacity: dict[str, str]
@@ -87,6 +88,7 @@ def as_node(obj: Json) -> Node | None:
         return None
     return Node(
         name=meta["name"],
+        address=next((one["address"] for one in status.get("addresses", ()) if one["type"] == "InternalIP"), ""),
         labels=meta.get("labels", {}),
         annotations=meta.get("annotations", {}),
         capacity=status.get("capacity", {}),

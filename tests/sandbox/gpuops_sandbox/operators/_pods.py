@@ -47,13 +47,13 @@ def status(pod: Pod, node: Node, step: Step, now: str) -> Json:
     """The status for that step; to be patched in, conditions are merged by type."""
     inits, containers = pod.spec.get("initContainers", ()), pod.spec["containers"]
     initialized = step.inits == len(inits)
-    address = node.name if pod.spec.get("hostNetwork") else pod.ip or pod_ip(pod, node)
+    address = node.address if pod.spec.get("hostNetwork") else pod.ip or pod_ip(pod, node)
     found: Json = {
         "phase": phase_of(step, pod),
         "conditions": _conditions(step.ready, initialized, [one["name"] for one in containers], now),
         "containerStatuses": [_container(one, step, initialized, now) for one in containers],
-        "hostIP": node.name,
-        "hostIPs": [{"ip": node.name}],
+        "hostIP": node.address,
+        "hostIPs": [{"ip": node.address}],
         "podIP": address,
         "podIPs": [{"ip": address}],
     }

@@ -88,6 +88,9 @@ JOBS = (
             "rdma_expected_nodes",
             "rdma_install",
             "rdma_launcher",
+            "rdma_ip_pool_subnet",
+            "rdma_image_registry",
+            "rdma_tolerations",
             "rdma_allow_reboot",
             "rdma_host_checks",
             "rdma_collectives",
@@ -236,7 +239,9 @@ JOBS = (
             "rdma_oci_subnet",
             "rdma_oci_image",
             "rdma_oci_image_url",
+            "rdma_oci_image_index",
             "rdma_oci_policies",
+            "rdma_oci_group",
             "rdma_oci_labels",
             "rdma_site",
             *_KEEP,
@@ -418,7 +423,7 @@ def question(given: Input, *, required: bool = False) -> Json:
         return {**made, "type": {"int": "integer"}.get(kind, kind), **least, "default": default}
     if kind == "list" and given.name in ITEMS:
         return {**made, "type": "multiselect", "choices": ITEMS[given.name](), "default": "\n".join(given.default)}
-    if kind == "list" and spec.get("elements", "str") in ("str", "int", "path"):
+    if kind == "list" and spec.get("elements", "str") in ("str", "int", "path", "raw"):
         return {**made, "type": "textarea", "default": "\n".join(map(str, given.default or ()))}
     if kind == "dict":
         return {**made, "type": "textarea", "required": True, "min": 2, "default": json.dumps(given.default or {})}

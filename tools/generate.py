@@ -228,7 +228,8 @@ _UNKNOWN_INPUTS = """
 A variable that begins with `rdma_` and is no input is refused before anything else happens, in every playbook, with the
 nearest input: a misspelt `rdma_shape` would otherwise plan every GPU node. So is one with a misspelt prefix
 (`rmda_shape`, `RDMA_SHAPE`). For an inventory that has variables of its own with this prefix, set
-`rdma_unknown_inputs=warn`. Variables of other prefixes are not looked at: `plan_` or `oci_` may be anybody's.
+`rdma_unknown_inputs=warn`. Variables of other prefixes may be anybody's; a role refuses those
+that are like one of its options and would be ignored (`plan_shape` for `plan_shapes`), and `<role>_kubeconfig`.
 Values of another type, or that are none of an input's choices, are refused there too, all in one message; secrets and
 what refers to variables that are not known yet are judged where they are used.
 

@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "plugins/module_utils/_common/inputs_table.py"
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
-_SECRET = re.compile(r"password|token|credentials")
+_SECRET = re.compile(r"password|token|credentials|notify_url")
 _AWX = r"\b(rdma_awx_[a-z0-9_]*[a-z0-9])\b"
 _NAME = r"rdma_[a-z0-9_]*[a-z0-9]"
 _HEAD = '''# Copyright: gpuops.rdma contributors

@@ -32,7 +32,7 @@ class ActionModule(RdmaAction):
         connection = Api(args)
         site = Site(
             connection,
-            lambda line: self.progress(api.without(line, connection.secrets)),
+            lambda line: self.progress(connection.secrets.text(line)),
             known={**(self._around(documents) if args["record"] else {}), **args["known"]},
             timeout=args["timeout"],
             recreate=args["recreate"],

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api, Http
 
 FIRST_POLL, LAST_POLL = 1.0, 15.0
@@ -67,7 +68,7 @@ class ActionModule(RdmaAction):
         return found
 
     def _vvv(self, text: str) -> None:
-        self._display.vvv(text)
+        self._display.vvv(TASK.text(text))
 
     # ---- pods and their logs
 

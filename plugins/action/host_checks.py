@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
 from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
@@ -116,7 +116,7 @@ def _keep(
     for path in folder.glob("host-*.json"):
         path.unlink()
     for name in [name for name in names if not summary.passes(judged[name][0]) and judged[name][2]][:DETAILS]:
-        base_run.write(folder / f"host-{name.replace('/', '_')}.json", judged[name][2])
+        base_run.write(folder / f"host-{files.short_name(name)}.json", judged[name][2])
 
 
 def _flat(item: Finding) -> Json:

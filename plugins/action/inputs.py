@@ -48,7 +48,9 @@ class ActionModule(RdmaAction):
                 *self._decided(args["plan"]),
             ]:
                 self.progress(line)
-        result = {"unknown": sorted(unknown), "given": {name: by[name] for name in sorted(by) if name in INPUTS}}
+        given = {name: by[name] for name in sorted(by) if name in INPUTS}
+        secret = [name for name in given if inputs.secret(name, values.get(name))]
+        result = {"unknown": sorted(unknown), "given": given, "secrets": secret}
         return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
 
     def _set_by(self) -> dict[str, str]:

@@ -93,5 +93,6 @@ class ActionModule(RdmaAction):
             groups = run.read_plan(args["plan"]).objects
             if args.get("group") not in groups:
                 raise InputError(f"The plan has no objects {args.get('group')!r}. It has: {', '.join(sorted(groups))}.")
+            run.require_secrets(groups[args["group"]], f"objects {args['group']}")
             return list(groups[args["group"]])
         return list(args["objects"])

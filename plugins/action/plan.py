@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible import context
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Faults, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
@@ -39,6 +40,8 @@ class ActionModule(RdmaAction):
         options, faults = Options.of(args), Faults()
         site = faults.attempt("rdma_shapes_dir", functools.partial(known.site, args)) or {}
         shapes = files.shapes(site)
+        faults.attempt("rdma_profile", functools.partial(files.profile, options.profile))
+        self._refuse_early(dest.parent, [*faults.findings, *resolve.option_faults(options, shapes)])
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(plan_survey.survey, self.client, options.rdma_mode)
             facts = NodeBook(self.client, dest.parent, shapes).facts()
@@ -51,13 +54,13 @@ class ActionModule(RdmaAction):
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts", dead={})
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
-        plan = dataclasses.replace(plan, site_shapes=site, findings=(*faults.findings, *plan.findings))
+        plan = dataclasses.replace(plan, site_shapes=site)
         if options.keep_excluded and dest.exists():
             plan = self._keep_excluded(plan, dest)
         run.write(dest.parent / "survey.json", survey.kept)
         rights = Rights(plan, self.client, survey)
         plan = rights.plan
-        run.write(dest, plan)
+        run.write_plan(dest, plan, secret=self._task_vars.get("ansible_run_tags") != ["plan"])
         text = resolve.text(plan).splitlines()
         if self.asked_for_plan():
             for line in text:
@@ -65,6 +68,7 @@ class ActionModule(RdmaAction):
             self._write_accounts(rights, accounts.beside(str(dest)))
             if (render := next_step.render_command(plan)) and not plan.faults:
                 whole = next_step.with_inputs(render, command.of_run(context.CLIARGS, self._task_vars)[0])
+                whole += next_step.noted(command.left_out(context.CLIARGS))
                 self.progress(f"after a PASS, a job of your own on these nodes: {whole}")
         if plan.faults and not run.selected(self._task_vars, "preflight"):
             self._refuse(plan)
@@ -83,6 +87,14 @@ class ActionModule(RdmaAction):
             raise InputError(run.refusal(plan))
         names = listed(list(dict.fromkeys(item.subject for item in plan.findings if item.id == INPUT)))
         raise InputError(f"This plan cannot be carried out; nothing was changed. See its errors above: {names}.")
+
+    @staticmethod
+    def _refuse_early(run_dir: Path, wrong: list[Finding]) -> None:
+        """Raises InputError, before the cluster is asked, for options that no cluster could make good."""
+        if wrong:
+            run.write(run_dir / "findings-plan.json", {"findings": to_dict(wrong)})
+            listed = (f"{one.subject}: {one.found}" for one in wrong)
+            raise InputError("\n- ".join(["Nothing was done, and the cluster was not asked:", *listed]))
 
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""

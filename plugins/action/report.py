@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pl
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders, html
 
@@ -42,7 +43,7 @@ class ActionModule(RdmaAction):
         findings = [item for document in found for item in document["findings"]]
         hosts = run.hosts(run_dir)
         folders.keep_whole(run_dir, (stages, findings, nccl, hosts, scans))
-        report = build.build(
+        made = build.build(
             plan=plan,
             stages=stages,
             nodes=end["nodes"],
@@ -57,7 +58,9 @@ class ActionModule(RdmaAction):
             cluster=command.cluster_of(self._task_vars),
             predicted=end.get("predicted"),
         )
+        report: Json = TASK.data(made)
         self._write(folder, report)
+        run.forget_plan(run_dir)
         for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
         result: dict[str, Any] = {"verdict": report["verdict"], "reason": report["reason"]}

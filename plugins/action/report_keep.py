@@ -30,7 +30,7 @@ class ActionModule(RdmaAction):
         if keep == "artifact":
             data["rdma_report_html"] = {self._cluster: report_keep.artifact(page)}
             kept.update(
-                place=f"artifact rdma_report_html.{self._cluster}", get=f"base64 -d | gunzip > {report_keep.PAGE}"
+                place=f"artifact rdma_report_html.{self._cluster}", fetch=f"base64 -d | gunzip > {report_keep.PAGE}"
             )
         elif keep != "none":
             kept = self._store(args, page, report) if keep == "object_storage" else self._object(args, page, report)

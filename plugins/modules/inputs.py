@@ -54,4 +54,9 @@ given:
   returned: success
   type: dict
   sample: {rdma_shape: -e or a survey}
+secrets:
+  description: Inputs that are set, and are secrets or have one in their value.
+  returned: success
+  type: list
+  elements: str
 """

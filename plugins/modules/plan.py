@@ -320,9 +320,11 @@ options:
     type: str
     default: ''
   interface:
-    description: Network interface of the pods for MPI's and NCCL's bootstrap.
+    description: >-
+      Network interface of the pods for MPI's and NCCL's bootstrap. By default V(eth0), on the host's network that of
+      the VCN in the shape's file.
     type: str
-    default: eth0
+    default: ''
   keep_excluded:
     description: Keep nodes excluded that an earlier wait of the same run took out.
     type: bool

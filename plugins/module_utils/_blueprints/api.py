@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json, masked, speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 
 READY: dict[str, tuple[str, ...]] = {
     "service": ("active", "monitoring"),
@@ -204,7 +205,7 @@ def title(body: str) -> str:
 
 def shown(document: Any) -> str:
     """An answer in one line of at most LONGEST characters, secrets masked."""
-    text = document if isinstance(document, str) else json.dumps(masked(document), ensure_ascii=False)
+    text = document if isinstance(document, str) else json.dumps(hidden(document), ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
@@ -212,7 +213,7 @@ def shown(document: Any) -> str:
 def words(document: Any) -> str:
     """The messages in an error's body, each with its field's name, secrets masked."""
     if isinstance(document, (Mapping, list)):
-        return "; ".join(dict.fromkeys(_words(masked(document), "")))[:LONGEST] or "no reason given"
+        return "; ".join(dict.fromkeys(_words(hidden(document), "")))[:LONGEST] or "no reason given"
     return shown(document) if document else "no reason given"
 
 
@@ -239,35 +240,9 @@ def log_lines(document: Any) -> list[str]:
             return [
                 line for value in document.values() if isinstance(value, (list, Mapping)) for line in log_lines(value)
             ]
-        texts = [str(value) for value in masked(dict(document)).values() if value not in (None, "")]
+        texts = [str(value) for value in hidden(dict(document)).values() if value not in (None, "")]
         return [" ".join(texts)] if texts else []
     return []
-
-
-def without(text: str, secrets: Sequence[str]) -> str:
-    """``text`` with the secrets masked."""
-    for secret in sorted({item for item in secrets if item and len(item) > 3}, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    return text
-
-
-def secrets_of(blueprint: Mapping[str, Any]) -> list[str]:
-    """Values of a blueprint that must not be shown: pre-authenticated links, and strings under secret-like keys."""
-    return list(dict.fromkeys(_secrets(blueprint, masked(dict(blueprint)))))
-
-
-def _secrets(value: Any, hidden: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        named = str(value.get("key", ""))  # {key, value} of an environment
-        for key, item in value.items():
-            if key == "value" and isinstance(item, str) and speaks_of_secret(named):
-                yield item
-            yield from _secrets(item, hidden.get(key) if isinstance(hidden, Mapping) else hidden)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _secrets(item, hidden[index] if isinstance(hidden, list) else hidden)
-    elif isinstance(value, str) and value and (hidden == HIDDEN or ("/p/" in value and "/n/" in value)):
-        yield value
 
 
 # ---- endpoints of services -------------------------------------------------------------------------------------------

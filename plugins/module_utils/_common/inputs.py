@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN, RENAMED
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import redacted, short
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import short
 
 PREFIX = "rdma_"
 EXTRA, INVENTORY, PLAYBOOK = "-e or a survey", "the inventory", "a playbook"
 """Where a variable is set."""
 _NEAR = 0.6
+_NEAR_OPTION = 0.85
 
 
 def unknown(names: Iterable[str]) -> dict[str, str]:
@@ -45,6 +47,30 @@ def _instead(name: str) -> str:
     words = {known[len(PREFIX) :]: known for known in INPUTS}
     near = difflib.get_close_matches(name[len(PREFIX) :].lower(), words, n=1, cutoff=_NEAR)
     return f"did you mean {words[near[0]]}?" if near else "no input is like it"
+
+
+def ignored(
+    role: str, names: Iterable[str], options: Iterable[str], passed: Iterable[str], connection: Iterable[str]
+) -> dict[str, str]:
+    """Variable -> what to do about it, of those with a role's prefix that are no options of it: all that were
+    ``passed`` to the role, of others, which may be an inventory's own, those that are like an option. ``connection``:
+    options of every task that connects to a cluster."""
+    known, passed = {name.removeprefix(f"{role}_") for name in options}, set(passed)
+    found = {}
+    for name in sorted(names):
+        rest = name.removeprefix(f"{role}_")
+        if rest in connection:
+            found[name] = f"its tasks take {rest} from module_defaults of group/gpuops.rdma.cluster"
+        elif near := difflib.get_close_matches(rest, known, n=1, cutoff=_NEAR_OPTION):
+            found[name] = f"did you mean {role}_{near[0]}?"
+        elif name in passed:
+            found[name] = "no option is like it"
+    return found
+
+
+def secret(name: str, value: Any) -> bool:
+    """Whether an input is a secret, or its value has one in it."""
+    return bool(INPUTS[name].get("no_log")) or hidden(value) != value
 
 
 def refusal(found: Mapping[str, str], by: Mapping[str, str]) -> str:
@@ -87,4 +113,4 @@ def shown(host: str, values: Mapping[str, Any], by: Mapping[str, str]) -> list[s
 
 
 def _text(name: str, value: Any) -> str:
-    return "(secret)" if INPUTS[name].get("no_log") or value is None else redacted(short(value))
+    return "(secret)" if INPUTS[name].get("no_log") or value is None else short(value)

@@ -36,7 +36,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_awx_host_checks_rrule": {"type": "raw"},
     "rdma_awx_image": {"type": "raw"},
     "rdma_awx_inventory": {"type": "raw"},
-    "rdma_awx_notify_url": {"type": "raw"},
+    "rdma_awx_notify_url": {"type": "raw", "no_log": True},
     "rdma_awx_organization": {"type": "raw"},
     "rdma_awx_project": {"type": "raw"},
     "rdma_awx_project_branch": {"type": "raw"},

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -98,27 +97,6 @@ def to_dict(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_dict(item) for key, item in value.items()}
     return value.value if isinstance(value, Enum) else value
-
-
-_SECRET = re.compile(r"passw|token|secret|credential|api_?key|private_?key|tls_?key", re.IGNORECASE)
-HIDDEN = "(hidden)"
-
-
-def speaks_of_secret(text: str) -> bool:
-    """Whether the value under this key may be a secret."""
-    return _SECRET.search(text) is not None
-
-
-def masked(value: Any, key: str = "") -> Any:
-    """JSON data for reports and diffs, with strings hidden under keys that suggest a secret, also as ``{name,
-    value}`` of an environment. Names of Secrets (``secretName``, ``imagePullSecrets``) are not hidden."""
-    if isinstance(value, dict):
-        named = value.get("name") if isinstance(value.get("name"), str) and "value" in value else None
-        return {name: masked(item, named if named and name == "value" else str(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [masked(item, key) for item in value]
-    reference = key.lower().endswith(("name", "names", "secret", "secrets"))
-    return HIDDEN if value and isinstance(value, str) and speaks_of_secret(key) and not reference else value
 
 
 ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 OWNER = "gpuops-rdma"
 """Value of OWNED_LABEL on all objects of this collection; also the field manager of its applies."""
 OWNED_LABEL = "app.kubernetes.io/managed-by"
@@ -12,6 +14,8 @@ NAME_LABEL = "app.kubernetes.io/name"
 OWNED = {OWNED_LABEL: OWNER}
 OWNED_SELECTOR = f"{OWNED_LABEL}={OWNER}"
 
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Names of namespaces and of most objects, as RFC 1123 has labels: they may begin with a digit."""
 ROLE_LABEL = "gpuops.rdma/role"
 VERDICT_LABEL = "gpuops.rdma/verdict"
 """Label of a node: pass, fail or unknown."""

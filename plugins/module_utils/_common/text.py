@@ -11,15 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-_SECRETS = (
-    re.compile(r"(?i)(\bbearer\s+)[^\s\"',;]+"),
-    re.compile(
-        r"(?i)((?:password|passwd|token|secret|api[_-]?key|access[_-]?key|authorization)[\"']?\s*[:=]\s*[\"']?"
-        r"(?:basic\s+)?)(?!bearer\b)[^\s\"',;&]+"
-    ),
-    re.compile(r"(://)[^/@\s]+(?=@)"),
-    re.compile(r"()\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
-)
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
+
 _ADDRESS = re.compile(r"[\d.]+|[\da-fA-F:.]*:[\da-fA-F:.]*")
 LONGEST = 160
 """Characters of a value that a message shows."""
@@ -48,16 +41,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as JSON, cut if it is long."""
-    text = json.dumps(value, sort_keys=True)
+    """A value as JSON without secrets, cut if it is long."""
+    text = json.dumps(hidden(value), sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-
-
-def redacted(text: str) -> str:
-    """The text with ``***`` for what looks like a password, a token or a key: for lines that other programs wrote."""
-    for pattern in _SECRETS:
-        text = pattern.sub(r"\1***", text)
-    return text
 
 
 def short_host(host: str) -> str:

@@ -113,6 +113,9 @@ class Client:
         self._pool = login.pool
         self.host = login.host
         self.requests = 0
+        self.say: Callable[[str], None] = lambda line: None
+        """Prints that a server does not answer and is tried again."""
+        self._waits = False
         # Over loopback compressing costs the server more than it saves.
         self._encoding = "identity" if (urlsplit(self.host).hostname or "") in _LOOPBACK else "gzip"
         self._count = threading.Lock()
@@ -377,6 +380,7 @@ class Client:
                 )
                 status, data = int(answer.status), bytes(answer.data)
                 if status < 400:
+                    self._waits = False
                     return data
                 if not renewed and self._renewed(status, headers):
                     renewed = True
@@ -388,6 +392,9 @@ class Client:
                     raise failure from None
             if time.monotonic() + pause > deadline or not _worth_retrying(again, status, data):
                 raise failure from None
+            if not self._waits:
+                self._waits = True
+                self.say(f"{failure} Trying again for {PATIENCE:.0f} s.")
             time.sleep(pause)
             pause = min(pause * 2, 3.0)
 

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNED_SELECTOR, OWNER
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 
 RELEASE = "gpuops.rdma/release"
 """Label on objects of an operator that is installed from a manifest: they are removed with the operator only."""
@@ -161,7 +162,7 @@ def shortened(value: Any) -> Any:
     if isinstance(value, list):
         return [shortened(item) for item in value]
     if isinstance(value, str) and len(value) > _LONG:
-        return f"<{len(value)} characters, starts {value[:40]!r}>"
+        return f"<{len(value)} characters, starts {hidden(value)[:40]!r}>"
     return value
 
 

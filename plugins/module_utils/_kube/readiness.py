@@ -32,7 +32,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import redacted
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 
 READY, WAITING, BROKEN = "ready", "waiting", "broken"
 
@@ -214,7 +214,7 @@ def _held(entries: Sequence[Json]) -> Optional[Status]:
         if reason in STUCK_REASONS:
             message = str(waiting.get("message") or "")
             if "Image" in reason or "Pull" in reason:
-                message = f"{entry.get('image', '')}{_after(_BACK_OFF.sub('', redacted(message)))}"
+                message = f"{entry.get('image', '')}{_after(_BACK_OFF.sub('', hidden(message)))}"
             return _stuck(f"{reason} {message}".strip(), reason)
     return None
 
@@ -224,11 +224,11 @@ PROBED = ("kex_exchange_identification: ", "banner exchange: ")
 
 def last_words(ended: Json) -> str:
     """The last lines that a container printed before it ended in failure, as its kubelet keeps them in the state
-    ``terminated``: redacted, in one line, at most LAST characters; "" without any. What sshd says of connections that
-    only ask whether it is there, as probes do every 2 s, is left out."""
+    ``terminated``: without secrets, in one line, at most LAST characters; "" without any. What sshd says of connections
+    that only ask whether it is there, as probes do every 2 s, is left out."""
     said = (line.strip() for line in str(ended.get("message") or "").splitlines())
     lines = [line for line in said if line and not line.startswith(PROBED)]
-    return redacted(" | ".join(lines[-WORDS:]))[-LAST:]
+    return str(hidden(" | ".join(lines[-WORDS:])))[-LAST:]
 
 
 def _after(words: str) -> str:

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol, Union
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DeadlinePassed,
@@ -51,6 +51,8 @@ class Status(Protocol):
 
 Set = Mapping[str, Any]
 """Values are Status; Any because a mapping of a concrete class is no mapping of the protocol."""
+Remedy = Union[str, Callable[[Mapping[str, str]], str]]
+"""What ends the error of a wait; of those that are late (name -> reason), where it depends on them."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def await_state(
     settle: float = 120.0,
     heartbeat: float = 30.0,
     min_gap: float = 2.0,
-    remedy: str = "",
+    remedy: Remedy = "",
 ) -> Result:
     """Reads until everything is ready, and returns the Result; all times in seconds.
 
@@ -205,8 +207,8 @@ class _Watch:
         times = f"{duration(now - self.start)} of {duration(self.deadline - self.start)}"
         return f"{self.title:<16} {middle} | {times}"
 
-    def failure(self, now: float, unrecoverable: tuple[str, ...], trouble: str, remedy: str) -> str:
-        """The error message: counts, and who is late and why."""
+    def failure(self, now: float, unrecoverable: tuple[str, ...], trouble: str, remedy: Remedy) -> str:
+        """The error message: counts, who is late and why, and the remedy for them."""
         spent = duration(now - self.start)
         verdict = f"cannot become ready any more (after {spent})" if unrecoverable else f"not ready after {spent}"
         first = late_map({key: self.statuses[key] for key in unrecoverable})
@@ -216,7 +218,7 @@ class _Watch:
         parts = [f"{self.title}: {verdict}: {_parts(self.statuses) or 'nothing was found to wait for'}."]
         parts += [f"Late: {'; '.join(shown)}{more}."] if late else []
         parts += [f"The API server does not answer: {trouble}"] if trouble else []
-        return " ".join([*parts, remedy]).strip()
+        return " ".join([*parts, remedy if isinstance(remedy, str) else remedy(late)]).strip()
 
 
 def _ready_count(statuses: Set) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged, overrides
 
@@ -24,6 +24,13 @@ TOPOLOGY = "/etc/gpuops-topology"
 """Where pods have NCCL's topology file."""
 CONF = "/etc/nccl.conf"
 """Where NCCL reads its variables; the environment overrides it."""
+
+
+def interface_of(shape: Shape, mode: Mode, asked: str = "") -> str:
+    """The interface for MPI's and NCCL's bootstrap, unless another is ``asked`` for: eth0, which pods have; on the
+    host's network that of the VCN, as the shape's file has it."""
+    host = shape.vcn[0].netdev if shape.vcn and mode.on_host(shape) else ""
+    return asked or host or "eth0"
 
 
 @dataclass(frozen=True)

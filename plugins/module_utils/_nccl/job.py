@@ -216,6 +216,20 @@ exec "$sshd" -D -e -p {PORT} {options}
 """
 
 
+def unreached(port: int) -> str:
+    """A shell function: why a worker cannot be reached, by its name, the seconds waited and what the shell said. A dead
+    resolver takes longer than the shell had, so the name is looked up once more."""
+    return f"""unreached() {{
+  if type -P getent >/dev/null && ! timeout 15 getent ahosts "$1" >/dev/null; then
+    echo "{SAYS}the cluster's DNS does not resolve the worker of $1 after $2 s; see kubectl -n kube-system get pods \
+-l k8s-app=kube-dns"
+  else
+    said=${{3:-no answer}}
+    echo "{SAYS}no sshd at $1 port {port} after $2 s: ${{said##*: }}"
+  fi
+}}"""
+
+
 def reach_of(test: Test, launcher: str) -> int:
     """Seconds for which the launcher waits for sshd. Only an MPIJob without a gang starts it after its workers; other
     workers may still be pulling their image."""
@@ -231,11 +245,11 @@ def launcher_script(test: Test, patience: int = 0) -> str:
     return f"""set -u -o pipefail
 fail() {{ echo "{SAYS}$1"; exit {LAUNCH_FAILED}; }}
 {find_mpirun("fail", test)}
+{unreached(PORT)}
 reach() {{
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{PORT}" 2>&1); do
     if [ "$SECONDS" -ge {patience} ]; then
-      said=${{said:-no answer}}
-      echo "{SAYS}no sshd at $1 port {PORT} after {patience} s: ${{said##*: }}"
+      unreached "$1" {patience} "$said"
       return 1
     fi
     sleep 1

@@ -19,7 +19,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import ROLE_LABEL
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, info_only
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import SAYS, debug_filter, info_only, unreached
 
 ROLE = "scan-round"
 """Value of the role label of a round's pod."""
@@ -245,11 +245,12 @@ export_path=${{LD_LIBRARY_PATH:+-x LD_LIBRARY_PATH}}
 declare -A reach=({reaches})
 mapfile -t hosts <{_FILES}/hosts
 {runs}
+{unreached(port)}
 reached() {{
   local until=$((SECONDS + $2)) said
   until said=$(timeout 5 /bin/bash -c "exec 3<>/dev/tcp/$1/{port}" 2>&1); do
     if [ "$SECONDS" -ge "$until" ]; then
-      echo "{SAYS}no sshd at $1 port {port} after $2 s: ${{said##*: }}"
+      unreached "$1" "$2" "$said"
       return 1
     fi
     sleep 1

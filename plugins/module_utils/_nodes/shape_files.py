@@ -23,6 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     ETHERNET,
     INFINIBAND,
+    INSTANCE_TYPE,
+    SHAPE_LABEL,
     Gpu,
     Json,
     Pf,
@@ -297,6 +299,8 @@ def _nodes(top: _Part) -> dict[str, tuple[str, ...]]:
 
 def unknown(name: str, shapes: Mapping[str, Shape]) -> str:
     """Why a shape cannot be used that is none of ``shapes``: the known ones, and how another one is described."""
+    if not name:
+        return f"no label gives it a shape ({INSTANCE_TYPE}, {SHAPE_LABEL}); {HOW}"
     known = ", ".join(sorted(key for key, value in shapes.items() if value.status == "supported"))
     return f"shape {name!r} is unknown; known: {known}; {HOW}"
 

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 
 TAG = "gpuops.rdma/source"
 """Freeform tag of images that this collection imported."""
@@ -33,11 +34,6 @@ def parts(url: str) -> Mapping[str, str]:
             " It may have been truncated when it was copied."
         )
     return match.groupdict()
-
-
-def hidden(url: str) -> str:
-    """The link with the secret of its pre-authenticated request masked."""
-    return re.sub(r"/p/[^/]+", f"/p/{HIDDEN}", url)
 
 
 def digest(url: str) -> str:

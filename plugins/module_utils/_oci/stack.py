@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json, as_text, speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import speaks_of_secret
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import near
 
 CHANGING = ("APPLY", "DESTROY", "APPLY_ROLLBACK", "IMPORT_TF_STATE")
 RUNNING = ("ACCEPTED", "IN_PROGRESS", "CANCELING")
-SHORTEST_SECRET = 4
-"""Characters; shorter values are not masked in logs: "1" or "yes" occur everywhere."""
 ERROR_LINES = 20
 
 
@@ -122,7 +121,7 @@ def _check(own: Mapping[str, str], values: Mapping[str, str], known: Mapping[str
 def is_secret(name: str, known: Optional[Mapping[str, Variable]] = None) -> bool:
     """Whether the value must not be shown: declared sensitive, or with a name that suggests it."""
     item = (known or {}).get(name)
-    return bool(item and item.sensitive) or speaks_of_secret(name) or "nonce" in name.lower()
+    return bool(item and item.sensitive) or speaks_of_secret(name)
 
 
 def same(name: str, present: Optional[str], wanted: str) -> bool:
@@ -135,15 +134,6 @@ def same(name: str, present: Optional[str], wanted: str) -> bool:
         return bool(json.loads(present) == json.loads(wanted)) if wanted[:1] in "[{" and wanted else False
     except ValueError:
         return False
-
-
-def without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """``text`` with the secrets (longest first) masked, and any value assigned to a name that suggests a secret."""
-    for value in secrets:
-        if len(value) >= SHORTEST_SECRET:
-            text = text.replace(value, HIDDEN)
-    found = _ASSIGNED.match(text)
-    return f"{text[: found.end()]}{HIDDEN}" if found and is_secret(found["name"]) else text
 
 
 def begins_outputs(line: str) -> bool:

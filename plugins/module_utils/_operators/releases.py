@@ -28,10 +28,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Workload,
     image_name,
     image_tag,
-    masked,
     picked,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INSTALLS, Faults, PolicyField, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, helm_records
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import ABSENT
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
@@ -186,8 +186,8 @@ def _resets(decision: Decision, entry: Json, needed: Json, own: Sequence[Json]) 
     known, why = ([*own, by_run], BY_HAND) if by_run is not None else (own, BY_UNKNOWN)
     for path, found, wanted in _lost(helm_records.let_go(decision.present.values), decision.values, known):
         if not any(f"{path}.".startswith(f"{one}.") for one in ours):
-            becomes = None if wanted is ABSENT else masked(wanted, path)
-            yield PolicyField(path, masked(found, path), becomes, why=why)
+            becomes = None if wanted is ABSENT else hidden(wanted, path)
+            yield PolicyField(path, hidden(found, path), becomes, why=why)
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterator[str]:

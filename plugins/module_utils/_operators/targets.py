@@ -28,10 +28,18 @@ class Target:
     remedy: str = ""
     expected: str = "ready"
     per_node: bool = True
+    causes: tuple[tuple[str, str], ...] = ()
+    """(how the reason begins, the remedy for it): instead of ``remedy``."""
 
-    def remedy_for(self, node: str, namespaces: Namespaces) -> str:
+    def remedy_for(self, node: str, namespaces: Namespaces, why: str = "") -> str:
         """The remedy with a node's name filled in, or ``NODE`` for any."""
-        return self.remedy.format(node=node, **vars(namespaces))
+        found = next((remedy for start, remedy in self.causes if why.startswith(start)), self.remedy)
+        return found.format(node=node, **vars(namespaces))
+
+    def remedy_of(self, late: Mapping[str, str], planned: Collection[str], namespaces: Namespaces) -> str:
+        """The remedy for the first of those that are late."""
+        name, why = next(iter(late.items()), ("NODE", ""))
+        return self.remedy_for(name if name in planned else "NODE", namespaces, why)
 
     def late(self, late: Mapping[str, str], planned: Collection[str], namespaces: Namespaces) -> list[Finding]:
         """One finding per late node or part; the subject is the planned node's name, else ``target/part``."""
@@ -41,7 +49,8 @@ class Target:
                 name if name in planned else f"{self.name}/{name}",
                 why,
                 expected=self.expected if name in planned else "ready",
-                remedy=_refused(why, namespaces) or self.remedy_for(name if name in planned else "NODE", namespaces),
+                remedy=_refused(why, namespaces)
+                or self.remedy_for(name if name in planned else "NODE", namespaces, why),
                 id_0_1=f"{self.name}.late",
             )
             for name, why in late.items()
@@ -92,8 +101,14 @@ _ALL = (
     Target(
         "nodes",
         "node.not-ready",
-        remedy="See the pool's instances in the OCI console, and kubectl describe node {node}.",
+        remedy="See kubectl describe node {node}",
         expected="Ready and schedulable",
+        causes=(
+            ("cordoned", "When it may be used again: kubectl uncordon {node}"),
+            ("no such node", "See the pool's instances in the cloud's console: the node has not joined the cluster."),
+            ("no node of", "Correct rdma_shape, or leave it out to use the GPU nodes that are there."),
+            ("0 of", "Correct rdma_shape, or see the pool's instances in the cloud's console."),
+        ),
     ),
     Target(
         "crds",

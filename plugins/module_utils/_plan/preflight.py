@@ -68,6 +68,8 @@ class View:
     profile: Json
     denied: Sequence[str] = ()
     """Permissions that this user lacks, see _kube/permissions.texts."""
+    account: str = ""
+    """Manifest of an account that has them, as --tags plan writes it."""
     helm: Sequence[Finding] = ()
     """Findings about Helm on the control node."""
     wanted_crds: Mapping[str, str] = field(default_factory=dict)
@@ -112,8 +114,10 @@ class View:
 
 def permissions(view: View) -> Iterator[Finding]:
     """One error per permission that this user lacks."""
+    how = f"an administrator grants it: kubectl apply -f {view.account}" if view.account else ""
+    remedy = f"{how} (ansible-playbook gpuops.rdma.site --tags plan writes that file)" if how else None
     for item in view.denied:
-        yield finding("preflight.permissions", "cluster", f"not allowed {item}")
+        yield finding("preflight.permissions", "cluster", f"not allowed {item}", remedy=remedy)
 
 
 def helm(view: View) -> Iterable[Finding]:

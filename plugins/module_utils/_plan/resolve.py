@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     NodeFacts,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import DNS_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     SOCKET,
     Decision,
@@ -46,6 +47,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import settings as nccl_settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import interface_of
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files, tolerations
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import (
     ambiguous,
@@ -73,8 +75,7 @@ KNOWN_KEYS = {
 }
 
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*")
+_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
 
 
 def decide(given: Given) -> Plan:
@@ -132,7 +133,8 @@ def decide(given: Given) -> Plan:
             *_toleration_decision(bearing),
         ),
         findings=(
-            *_option_faults(options, given.facts, given.shapes),
+            *option_faults(options, given.shapes),
+            *_node_faults(options, given.facts),
             *toleration_faults,
             *node_findings,
             *(_untestable(shape) for shape in shapes if not (shape.nccl_env or options.sockets)),
@@ -197,7 +199,8 @@ def text(plan: Plan) -> str:
 # ---- options -------------------------------------------------------------------------------------------------------
 
 
-def _option_faults(options: Options, facts: Sequence[NodeFacts], shapes: dict[str, Shape]) -> Iterator[Finding]:
+def option_faults(options: Options, shapes: dict[str, Shape]) -> Iterator[Finding]:
+    """What is wrong with the options on any cluster."""
     for name in options.shapes:
         if fault := _shape_fault(name, shapes, options):
             yield input_fault("rdma_shape", fault)
@@ -205,13 +208,12 @@ def _option_faults(options: Options, facts: Sequence[NodeFacts], shapes: dict[st
     if "/" not in options.resource:
         text = f"{options.resource!r} has no domain; write it like nvidia.com/sriov_rdma_vf"
         yield input_fault("rdma_resource", text)
-    yield from _node_faults(options, facts)
     for key, known in KNOWN_KEYS.items():
         strange = sorted(set(getattr(options, key)) - set(known))
         if strange:
             yield input_fault(f"rdma_{key}", f"unknown keys {', '.join(strange)}; known: {', '.join(known)}")
     for key in ("job_namespace", "own_namespace", "network_name", "ip_pool_name"):
-        name, pattern = getattr(options, key), _LABEL if key.endswith("namespace") else _SUBDOMAIN
+        name, pattern = getattr(options, key), DNS_LABEL if key.endswith("namespace") else _SUBDOMAIN
         if not pattern.fullmatch(name):
             text = f"{name!r} is no name of Kubernetes: lower-case letters, digits and -, at most 63 characters"
             yield input_fault(f"rdma_{key}", text)
@@ -308,7 +310,7 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
                     fact.name,
                     fault,
                     expected="a supported shape",
-                    remedy="narrow with rdma_shape",
+                    remedy="narrow with rdma_shape" if fact.shape in shapes else None,
                     severity="error",
                     id_0_1="plan.shape",
                 )
@@ -526,7 +528,7 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
         host_network=options.rdma_mode is Mode.SHARED and options.rdma_mode.on_host(shape),
         algo=shape.algo,
         topology=f"{slug(shape.name)}.xml" if use_file else "",
-        interface=options.interface,
+        interface=interface_of(shape, options.rdma_mode, options.interface),
         deadline=options.test_timeout,
     )
 

@@ -21,11 +21,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     SEVERITIES,
     Finding,
     Json,
-    masked,
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, redacted
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.module_utils._report.messages import shortened
 
@@ -550,7 +550,7 @@ def _scan(item: Json) -> Json:
 def _provenance(plan: Plan) -> Json:
     """The plan without what the report has elsewhere (nodes, findings) and without objects (see run/plan.json)."""
     kept = dataclasses.replace(plan, objects={}, nodes=(), findings=(), permissions=())
-    shown: Json = masked(to_dict(kept))
+    shown: Json = hidden(to_dict(kept))
     for key in ("objects", "nodes", "findings", "permissions"):
         del shown[key]
     for test in shown["tests"]:
@@ -561,7 +561,7 @@ def _provenance(plan: Plan) -> Json:
 
 
 def _shown_settings(settings: Sequence[str]) -> list[str]:
-    return [redacted(text) for text in settings if _SHOWN_SETTING.match(text)]
+    return [hidden(text) for text in settings if _SHOWN_SETTING.match(text)]
 
 
 def _shown_env(env: Mapping[str, Any]) -> Json:

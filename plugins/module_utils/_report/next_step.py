@@ -64,6 +64,8 @@ class Started:
     ran: str = ""
     kubeconfig: str = ""
     context: str = ""
+    left_out: tuple[str, ...] = ()
+    """Names of inputs that the commands lack, since they are secrets."""
 
     @property
     def again(self) -> str:
@@ -123,7 +125,14 @@ def _fitted(step: str, started: Started) -> str:
     whole = step if isinstance(step, _Whole) else with_inputs(step, started.site)
     if level(whole) > level(started.again):
         whole = f"{whole}{_PREDICTING}" if COMMAND in step else ""
-    return "" if whole == started.again else _addressed(whole, started)
+    if whole == started.again:
+        return ""
+    return _addressed(whole, started) + (noted(started.left_out) if "ansible-playbook" in whole else "")
+
+
+def noted(left_out: Sequence[str]) -> str:
+    """What ends a command that lacks inputs: a comment of the shell with their names."""
+    return f"  # add again, not shown here: {', '.join(left_out)}" if left_out else ""
 
 
 def with_inputs(text: str, command: str) -> str:

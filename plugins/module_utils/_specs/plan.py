@@ -81,7 +81,7 @@ SPEC: dict[str, Any] = {
     "expect_transport": {"type": "str", "default": "rdma", "choices": ["rdma", "socket"]},
     "topology": {"type": "str", "default": "auto", "choices": ["auto", "file", "none"]},
     "topology_file": {"type": "str", "default": ""},
-    "interface": {"type": "str", "default": "eth0"},
+    "interface": {"type": "str", "default": ""},
     "keep_excluded": {"type": "bool", "default": True},
 }
 

@@ -21,8 +21,9 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name, masked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
@@ -188,7 +189,7 @@ def releases(plan: Plan, running: Optional[Mapping[str, str]] = None) -> list[Ch
 
 def fields(policy: str, live: Json, wanted: Json) -> list[Field]:
     """The fields of ``wanted`` that the live spec lacks or has otherwise. What is empty in both counts as equal."""
-    return list(_fields(policy, live, wanted, masked(live), masked(wanted), ""))
+    return list(_fields(policy, live, wanted, hidden(live), hidden(wanted), ""))
 
 
 def _fields(policy: str, live: Json, wanted: Json, shown: Json, becomes: Json, path: str) -> Iterator[Field]:

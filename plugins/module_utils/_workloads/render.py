@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Mode,
     Shape,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import DNS_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
@@ -102,7 +103,7 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     return replace(test.fabric, network=name if own else f"{place}/{name}"), len(nodes)
 
 
-def of_shape(shape: Shape, mode: Mode, interface: str = "eth0") -> Fabric:
+def of_shape(shape: Shape, mode: Mode) -> Fabric:
     """What a pod on this shape needs in this mode. InputError if no source states it."""
     what = f"Cannot render a job for {shape.name}"
     if shape.status != "supported":
@@ -123,7 +124,7 @@ def of_shape(shape: Shape, mode: Mode, interface: str = "eth0") -> Fabric:
         **fabric.room(gpus),
         env=dict(shape.nccl_env),
         hca=hca,
-        interface=interface,
+        interface=fabric.interface_of(shape, mode),
     )
 
 
@@ -478,9 +479,10 @@ def _faults(wanted: Wanted) -> Sequence[str]:
     own, found = wanted.fabric, []
     if wanted.kind not in KINDS:
         return [f"the kind is unknown; known: {', '.join(KINDS)}"]
-    for what, name in (("name", wanted.name), ("namespace", wanted.namespace)):
-        if not _NAME.fullmatch(name):
-            found.append(f"its {what} {name!r} must be small letters, digits and -, begin with a letter, at most 40")
+    if not _NAME.fullmatch(wanted.name):
+        found.append(f"its name {wanted.name!r} must be small letters, digits and -, begin with a letter, at most 40")
+    if not DNS_LABEL.fullmatch(wanted.namespace):
+        found.append(f"its namespace {wanted.namespace!r} must be small letters, digits and -, at most 63")
     if wanted.nodes < 1:
         found.append(f"{wanted.nodes} nodes")
     if own.gpus < 1 or (own.mode.vfs and own.vfs < 1):
@@ -491,13 +493,13 @@ def _faults(wanted: Wanted) -> Sequence[str]:
         what = "mpirun starts its command once per GPU, and each torchrun would train alone"
         found.append(f"{what}; give the program that torchrun starts, or take PyTorchJob")
     if wanted.kueue_queue and wanted.kind == "VolcanoJob":
-        found.append("Kueue does not manage Volcano Jobs; set gang to a queue of Volcano, or take another kind")
+        found.append("Kueue does not manage Volcano Jobs; set queue to one of Volcano, or take another kind")
     if wanted.kueue_queue and wanted.gang:
-        found.append("either Kueue (kueue_queue) or Volcano (gang) places it, not both")
+        found.append("either Kueue (kueue_queue) or Volcano (queue) places it, not both")
     if wanted.near not in NEAR or wanted.level not in LEVELS:
         found.append(f"near {wanted.near!r} of {', '.join(NEAR)}, level {wanted.level!r} of {', '.join(LEVELS)}")
     elif wanted.near != "none" and not (wanted.kueue_queue or wanted.gang or wanted.kind == "VolcanoJob"):
-        found.append("near needs a scheduler that knows the network: kueue_queue, or gang for Volcano")
+        found.append("near needs a scheduler that knows the network: kueue_queue, or queue for Volcano")
     for name, value in wanted.env.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
             found.append(f"variable {name} must have a name of letters, digits and _, and a string as value")

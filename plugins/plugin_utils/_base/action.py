@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import time
 import traceback
@@ -17,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec, predicted
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec, inputs, predicted
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
     NotYet,
@@ -30,7 +31,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import MARKED, TASK
 
 _SPECS = "ansible_collections.gpuops.rdma.plugins.module_utils._specs"
 # A pod's log must not control the terminal.
@@ -74,6 +77,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         if self._client is None:
             client = Client.connect(self._auth)
             self._refuse_elsewhere(client.host)
+            client.say = self.show
             self._client = client
         return self._client
 
@@ -116,8 +120,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         return "plan" in (self._task_vars.get("ansible_run_tags") or [])
 
     def progress(self, line: str) -> None:
-        """Prints a line at once, without control characters."""
-        Display().display(_CONTROL.sub("", line))
+        """Prints a line at once, without secrets and control characters."""
+        Display().display(_CONTROL.sub("", TASK.text(line)))
 
     def show(self, line: str) -> None:
         """Prints a progress line with the time of day."""
@@ -128,7 +132,9 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         """Ansible's entry point: checks arguments, calls act(), turns errors into a message, writes the journal."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self._task_vars = task_vars or {}
+        self._learn()
         try:
+            self._refuse_ignored()
             args = self.arguments()
             self._plan_file = args.get("plan") or ""
             self._auth = {key: args.get(key) for key in AUTH}
@@ -139,10 +145,14 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             result.update(self._predicted(error))
         except RdmaError as error:
             result.update(failed=True, msg=str(error))
-        except AnsibleError:
-            raise
+        except AnsibleError as error:
+            shown = TASK.text(str(error))
+            if shown == str(error):
+                raise
+            raise AnsibleActionFail(shown) from None
         except Exception as error:
             result.update(failed=True, msg=self._internal(error))
+        result = TASK.data(result)
         result.setdefault("changed", False)
         if self._client is not None:
             result["requests"] = self._client.requests
@@ -159,6 +169,37 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             base_run.append(place, text)
             result["diff"] = predicted.short(result, str(place))
         return found
+
+    def _learn(self) -> None:
+        """What the task must not show: its options and the run's inputs that are marked as secrets, and what looks like
+        one in the others."""
+        TASK.forget()
+        TASK.learn(os.environ.get("K8S_AUTH_API_KEY") or "", whole=True)
+        spec = {**AUTH, **self.spec}
+        for name, value in self._task.args.items():
+            TASK.learn(value, whole=bool(spec.get(name, {}).get("no_log")))
+        for name in MARKED:
+            if self._task_vars.get(name):
+                with contextlib.suppress(AnsibleError):  # an input that cannot be read is refused where it is used
+                    TASK.learn(self._templar.template(self._task_vars[name]), whole=True)
+
+    def _refuse_ignored(self) -> None:
+        """Raises InputError for variables that have the name of the task's role and are no options of it."""
+        role = getattr(self._task, "_role", None)
+        if role is None or not str(role).startswith("gpuops.rdma."):
+            return
+        name = str(role.get_name(include_role_fqcn=False))
+        given = [one for one in self._task_vars if one.startswith(f"{name}_") and not one.endswith("_result")]
+        strange = set(given) - set(role.get_default_vars())
+        if not strange:
+            return
+        options = files.role_options(role._role_path)
+        others = [f"{one}_" for one in files.role_names(role._role_path) if one.startswith(f"{name}_")]
+        strange = {one for one in strange - set(options) if not one.startswith(tuple(others))}
+        found = inputs.ignored(name, strange, options, self._task.get_vars(), AUTH)
+        if found:
+            listed = "; ".join(f"{one}: {instead}" for one, instead in found.items())
+            raise InputError(f"Nothing was done: the role {role} has no such option. {listed}")
 
     def _predicted(self, error: NotYet) -> dict[str, Any]:
         """The result in check mode for an object that an earlier step would create: a change. Otherwise, and with
@@ -189,7 +230,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def _internal(self, error: Exception) -> str:
         """The message for a defect of the collection in one sentence; the traceback is printed with -vvv."""
-        Display().vvv("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        Display().vvv(TASK.text("".join(traceback.format_exception(type(error), error, error.__traceback__))))
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
         return (

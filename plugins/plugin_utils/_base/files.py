@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -15,10 +16,12 @@ from typing import Any, Optional
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, laid_over
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint as _workload_lint
 
+LONGEST_PART = 100
 MAX_TOPOLOGY = 1 << 20
 """Bytes: what a ConfigMap can hold."""
 FILES = Path(__file__).resolve().parents[3] / "files"
@@ -134,6 +137,17 @@ def workload_rules() -> _workload_lint.Table:
     return _workload_lint.table(load(FILES / "workload_rules.yml"))
 
 
+def role_options(role: str) -> list[str]:
+    """Names of a role's variables, of all its entry points. ``role``: its folder."""
+    entries = load(Path(role) / "meta" / "argument_specs.yml")["argument_specs"].values()
+    return [name for entry in entries for name in entry.get("options") or ()]
+
+
+def role_names(role: str) -> list[str]:
+    """Names of the roles beside this one."""
+    return [path.name for path in Path(role).parent.iterdir()]
+
+
 @functools.lru_cache(maxsize=1)
 def version() -> str:
     """The collection's own version: from galaxy.yml in a checkout, from MANIFEST.json when installed."""
@@ -143,10 +157,17 @@ def version() -> str:
     return str(load(FILES.parent / "galaxy.yml")["version"])
 
 
+def short_name(name: str) -> str:
+    """A node's name as part of a file's, which has at most 255 bytes: names of nodes may have 253."""
+    plain, digest = name.replace("/", "_"), hashlib.sha256(name.encode()).hexdigest()
+    return plain if len(plain) <= LONGEST_PART else f"{plain[:LONGEST_PART]}-{digest[:8]}"
+
+
 def replace(path: Path, text: str) -> None:
-    """Writes a file atomically, with the permissions of the file that it replaces."""
+    """Writes a file atomically, with the permissions of the file that it replaces; a new one with secrets is for its
+    owner alone."""
     try:
-        mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
+        mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644 if hidden(text) == text else 0o600
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as out:
             out.write(text.encode("utf-8", "replace"))

@@ -19,16 +19,27 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import predict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import HIDDEN, joined
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 
 
 def write(path: Path, document: Any, compact: bool = False) -> None:
-    """Writes a document as JSON, atomically, so that a killed run leaves no half of it. ``compact``: without
-    indentation, ten times as fast. Raises InputError."""
+    """Writes a document as JSON without secrets, atomically, so that a killed run leaves no half of it; a plan's are
+    kept beside it. ``compact``: without indentation, ten times as fast, and as it is: facts of nodes, which are read
+    again. Raises InputError."""
+    if isinstance(document, Plan):
+        write_plan(path, document)
+        return
+    plain = to_dict(document)
+    _put(path, plain if compact else TASK.data(plain), compact)
+
+
+def _put(path: Path, document: Any, compact: bool = False) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(json.dumps(to_dict(document), indent=None if compact else 1))
+            out.write(json.dumps(document, indent=None if compact else 1))
         Path(name).replace(path)
     except OSError as error:
         raise InputError(
@@ -36,10 +47,14 @@ def write(path: Path, document: Any, compact: bool = False) -> None:
         ) from None
 
 
+PLAN_SECRETS = "plan-secrets.json"
+"""Beside the plan, with mode 0600: what plan.json shows as hidden, by its JSON pointer. The stages of the run need it;
+the report, with which the run ends, removes it."""
 RESULTS = ("nccl-*.json", "logs/*.log")
 HOSTS = ("host.json", "host-*.json", "perftest.json")
 OURS = (
     "plan.json",
+    PLAN_SECRETS,
     "survey.json",
     "end.json",
     "journal.jsonl",
@@ -102,8 +117,13 @@ def hosts(run_dir: Path) -> Json:
 def read_plan(path: str, *, faulty: bool = False) -> Plan:
     """The plan in a file. Raises InputError for another version, a damaged plan, and, unless ``faulty``, for rejected
     inputs: only preflight and the report read such a plan."""
+    if not Path(path).exists():
+        raise InputError(
+            f"There is no plan {path}: run the role gpuops.rdma.plan first (ansible-playbook gpuops.rdma.site --tags "
+            "plan, with this run's inputs), or name the plan of another folder (rdma_report_dir)."
+        )
     try:
-        plan = Plan.from_json(read(Path(path)))
+        plan = Plan.from_json(_whole(Path(path)))
     except DataError as error:
         raise InputError(
             f"Cannot use the plan {path}: {error}. Make a new one with the inputs of this run: "
@@ -117,6 +137,42 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
 def refusal(plan: Plan) -> str:
     """Why a plan with rejected inputs is not carried out."""
     return "\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults])
+
+
+def _whole(path: Path) -> Json:
+    """The plan's document with its secrets, which the task does not show from then on; without them once the run has
+    ended."""
+    document, place = read(path), path.with_name(PLAN_SECRETS)
+    kept = read(place) if place.exists() else {}
+    TASK.learn(list(kept.values()))
+    whole = joined(document, kept)
+    TASK.learn(whole.get("releases"))
+    return dict(whole)
+
+
+def write_plan(path: Path, plan: Plan, *, secret: bool = True) -> None:
+    """Writes a plan, and its secrets beside it; ``secret`` False: no stage follows that needs them."""
+    document, kept = TASK.split(to_dict(plan))
+    place = path.with_name(PLAN_SECRETS)
+    if kept and secret:
+        _put(place, kept)
+    else:
+        place.unlink(missing_ok=True)
+    _put(path, document)
+
+
+def forget_plan(run_dir: Path) -> None:
+    """Removes the secrets of the run's plan."""
+    (run_dir / PLAN_SECRETS).unlink(missing_ok=True)
+
+
+def require_secrets(value: Any, what: str) -> None:
+    """Raises InputError where a part of a plan has lost its secrets, with the end of its run."""
+    if HIDDEN in json.dumps(value):
+        raise InputError(
+            f"Cannot use the plan's {what}: secrets in it were removed when the run that made the plan ended. Run the "
+            "playbook again from the plan, without --start-at-task: stage plan makes a new one."
+        )
 
 
 def exclude(path: str, reasons: Mapping[str, str]) -> Plan:

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     Unreachable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import Secrets
 
 OPTIONS = ("url", "username", "password", "token", "verify_tls", "ca_path")
 TIMEOUT = 60.0
@@ -42,7 +43,8 @@ class Http:
 
     def __init__(self, url: str, verify: bool, ca_path: str = "", secrets: tuple[str, ...] = ()) -> None:
         self.url, self.verify, self.ca_path = url, verify, ca_path or None
-        self.secrets = list(secrets)
+        self.secrets = Secrets()
+        self.secrets.learn(secrets, whole=True)
         self.requests = 0
 
     def send(
@@ -97,7 +99,7 @@ class Http:
 
     def _unreachable(self, what: str, error: BaseException) -> ClusterError:
         cause = getattr(error, "reason", None) or error
-        reason = api.without(f"{type(cause).__name__}: {cause}".splitlines()[0], self.secrets)[:200]
+        reason = self.secrets.text(f"{type(cause).__name__}: {cause}".splitlines()[0])[:200]
         if isinstance(cause, ssl.SSLError) or "CERTIFICATE_VERIFY" in reason or "certificate" in reason.lower():
             return ClusterError(
                 f"Cannot {what}: the certificate of {self.url} is not trusted ({reason}). Set ca_path to its CA; that "
@@ -107,7 +109,7 @@ class Http:
 
     def _page(self, what: str, status: int, text: str) -> ClusterError:
         name = api.title(text)
-        heading = f" ({api.without(name, self.secrets)})" if name else ""
+        heading = f" ({self.secrets.text(name)})" if name else ""
         return ClusterError(
             f"Cannot {what}: {self.url} answered with a web page{heading} instead of JSON (HTTP {status}). The "
             "address must be that of the API, https://api.<domain>, not of the portal or of a proxy's login.",
@@ -116,7 +118,7 @@ class Http:
         )
 
     def _refused(self, what: str, status: int, document: Any) -> ClusterError:
-        reason = api.without(api.words(document), self.secrets).rstrip(".")
+        reason = self.secrets.text(api.words(document)).rstrip(".")
         text = f"Cannot {what}: Blueprints answered {status}: {reason}."
         if 300 <= status < 400:
             return ClusterError(f"{text} It redirects; set url to the address of the API itself.", status, "redirect")
@@ -182,7 +184,7 @@ class Api(Http):
         if not isinstance(token, str) or not token:
             raise ClusterError(f"Cannot {what}: the answer of {self.url} has no token.")
         self._token = token
-        self.secrets.append(token)
+        self.secrets.learn(token, whole=True)
 
     def _patiently(self, call: Callable[[], Any], patience: float) -> Any:
         deadline, pause = self.clock() + patience, PAUSE
@@ -222,7 +224,7 @@ class Api(Http):
     def log(self, uuid: str) -> list[str]:
         """Lines of a deployment's log, secrets masked."""
         found = self.call("read a deployment's log", "GET", f"/deployment_logs/{quote(uuid, safe='')}/")
-        return [api.without(line, self.secrets) for line in api.log_lines(found)]
+        return [self.secrets.text(line) for line in api.log_lines(found)]
 
     def digest(self, uuid: str) -> Any:
         """A deployment's digest: names and endpoint of its service."""

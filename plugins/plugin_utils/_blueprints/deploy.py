@@ -76,7 +76,7 @@ class Site:
         """Deploys one after the other and waits for each; all are checked before the first is sent. A result per
         blueprint. Raises InputError, Unrecoverable, DeadlinePassed, ClusterError."""
         for one in blueprints:
-            self.api.secrets += api.secrets_of(one)
+            self.api.secrets.learn(one)
         self._lint(blueprints)
         return [self._present(dict(one)) for one in blueprints]
 
@@ -91,7 +91,7 @@ class Site:
             if item.severity != "error":
                 self.progress(f"[WARNING] {item.line()}")
         if errors:
-            raise InputError("Nothing was sent: " + "; ".join(api.without(line, self.api.secrets) for line in errors))
+            raise InputError("Nothing was sent: " + self.api.secrets.text("; ".join(errors)))
 
     def _present(self, blueprint: Json) -> Json:
         name, mode = str(blueprint["deployment_name"]), api.mode_of(blueprint)

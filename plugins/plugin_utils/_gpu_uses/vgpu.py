@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN, Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import DRIVER_BEFORE_VGPU, VGPU_CONFIG
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import HIDDEN
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node, Setup, Wanted

@@ -26,6 +26,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions impo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 
 WORKERS = 8
+GRANTING = (
+    "An administrator grants it with a manifest that ansible-playbook gpuops.rdma.site --tags plan writes into "
+    "permissions/ of the report's folder: kubectl apply -f FILE"
+)
 GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
 
 
@@ -67,7 +71,8 @@ def refuse(lacking: Sequence[str], done: str) -> None:
     """Raises InputError with these lines about permissions that this user lacks, if there are any. ``done``: what was
     not done, removed or changed."""
     if lacking:
-        raise InputError("\n- ".join([f"Nothing was {done}. This user is not allowed:", *lacking]))
+        lines = "\n- ".join([f"Nothing was {done}. This user is not allowed:", *lacking])
+        raise InputError(f"{lines}\n{GRANTING}")
 
 
 def served(client: Client, kinds: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

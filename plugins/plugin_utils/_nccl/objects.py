@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import O
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 
 GONE = 90.0
@@ -155,7 +156,7 @@ class JobObjects:
             name = pod["metadata"]["name"]
             with contextlib.suppress(ClusterError, OSError):
                 lines = list(self.client.log_lines(self.test.namespace, name, container="worker"))[-TAIL_LINES:]
-                (folder / f"{name}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+                (folder / f"{name}.log").write_text(TASK.text("\n".join(lines)) + "\n", encoding="utf-8")
                 saved.append(name)
         return saved
 

@@ -19,6 +19,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Pair, Test
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
 
@@ -159,8 +161,8 @@ class PerftestRun:
         if self.logs:
             self.logs.mkdir(parents=True, exist_ok=True)
             of = "" if role == "client" else "-server"
-            path = self.logs / f"perftest-{item.pair[1]}-{item.pair[0]}{of}.log"
-            path.write_text(text, encoding="utf-8", errors="replace")
+            path = self.logs / f"perftest-{'-'.join(map(files.short_name, reversed(item.pair)))}{of}.log"
+            path.write_text(TASK.text(text), encoding="utf-8", errors="replace")
         return text
 
     def _clear(self) -> None:

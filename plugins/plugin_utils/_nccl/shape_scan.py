@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials impo
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import Performer
@@ -212,7 +213,7 @@ class ShapeScan:
             return
         stem = choice.file_stem(self.entry.name)
         log = self.folder / "logs" / f"{stem}.log"
-        log.write_text("".join(f"{line}\n" for line in gate.lines), encoding="utf-8")
+        log.write_text(TASK.text("".join(f"{line}\n" for line in gate.lines)), encoding="utf-8")
         document = {
             "name": self.entry.name,
             "shape": self.entry.shape,

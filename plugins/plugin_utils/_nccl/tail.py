@@ -14,6 +14,7 @@ from typing import Callable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.followed import Followed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 
 DRAIN = 1.0
 """Seconds of silence after the container's end before its log is read to its end once more."""
@@ -83,7 +84,7 @@ class Tail:
                 if line is None:
                     continue
                 self._heard = time.monotonic()
-                self._out.write(line.rstrip("\r\n") + "\n")
+                self._out.write(TASK.text(line.rstrip("\r\n")) + "\n")
             self.show(line)
         if final:
             self._taken.end(self._broke)

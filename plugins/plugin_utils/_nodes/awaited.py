@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -63,11 +64,28 @@ class Awaited:
         ready = {key: status for key, status in found.items() if status.ready}
         if count is not None and not wanted and len(ready) >= count:
             return ready
-        if count is not None and len(found) < count:
+        if len(found) < (count or 1):
             shape = " or ".join(self._wanted_shapes()) or "the known shapes"
-            why = f"{len(found)} of {count} nodes of {shape} are in the cluster"
-            found["joined"] = Status(readiness.WAITING, why, progress=f"{len(found)}/{count}")
+            why = (
+                f"{len(found)} of {count} nodes of {shape} are in the cluster"
+                if count
+                else f"no node of {shape} is there"
+            )
+            other = f"; {self._others}" if not found and self._others else ""
+            found["joined"] = Status(readiness.WAITING, why + other, progress=f"{len(found)}/{count or 'any'}")
         return found
+
+    @functools.cached_property
+    def _others(self) -> str:
+        """The cluster's GPU nodes where none is of the wanted shapes: they are read once, since the shape is misspelt
+        more often than a node of another one joins."""
+        run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
+        seen = NodeBook(self.watcher.client, run_dir, self.shapes).facts()
+        gpu = [one for one in seen if one.shape in self.shapes or nodes_facts.has_gpu(one)]
+        counts = Counter(one.shape or "no known shape" for one in gpu)
+        return (
+            f"GPU nodes there: {', '.join(f'{number} of {shape}' for shape, number in counts.items())}" if gpu else ""
+        )
 
     def device_labels(self) -> list[str]:
         """Labels that NFD gives a node once its devices are seen. Without an NFD they come later: nothing to wait for.

@@ -14,6 +14,7 @@ from typing import Any, Optional
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
@@ -32,7 +33,7 @@ def check_link(url: str) -> Optional[int]:
     except urllib.error.HTTPError as error:
         if error.code in (401, 403, 404, 410):
             raise InputError(
-                f"The link {oci_image.hidden(url)} is refused ({error.code}): it has expired, was truncated, or the "
+                f"The link {hidden(url)} is refused ({error.code}): it has expired, was truncated, or the "
                 "object does not exist. Get a new link."
             ) from None
         return None
@@ -104,7 +105,7 @@ class Import:
         )
         text = "|".join([self.url, self.compartment, self.name, str(sorted(self.options["tags"].items()))])
         token = hashlib.sha256(text.encode()).hexdigest()[:40]
-        what = f"import {oci_image.hidden(self.url)} into {self.compartment}"
+        what = f"import {hidden(self.url)} into {self.compartment}"
         made = oci_work.create(
             self.session, what, "compute", "create_image", token, details, made=lambda answer: not self._failed(answer)
         )

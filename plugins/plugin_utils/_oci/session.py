@@ -12,7 +12,6 @@ from __future__ import annotations
 import configparser
 import importlib
 import os
-import re
 import threading
 import time
 import urllib.parse
@@ -29,7 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     Unreachable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import HIDDEN
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers
 
@@ -60,7 +59,6 @@ ENVIRONMENT = {
 CLI_AUTH = {"oke_workload_identity": "workload_identity"}
 """Values of OCI_CLI_AUTH with another name in this collection; for api_key see ``auth_of_environment``."""
 PAGE = 1000
-_PAR = re.compile(r"/p/[^/\s]+/n/")
 SKEW = 240
 """Seconds of clock skew that are reported as the cause of a 401; the service accepts 300."""
 
@@ -272,7 +270,7 @@ class Session:
             passed = time.monotonic() - started
             raise Unreachable(
                 f"Cannot {what}: no answer from {self.endpoint or f'OCI in {self.region}'} after {passed:.0f} s "
-                f"({clean(answers.shortened(str(answers.innermost(error))))})."
+                f"({hidden(answers.shortened(str(answers.innermost(error))))})."
             ) from None
         other = answers.foreign(answer.headers, answer.status, answer.request, with_id=not client.startswith("domains"))
         if other:
@@ -309,7 +307,9 @@ class Session:
 
     def _refused(self, what: str, error: Any) -> ClusterError:
         """The error to raise; a 404 may also mean 403, OCI does not distinguish them."""
-        answer = f"OCI answered {error.status} {error.code}: {answers.shortened(clean(str(error.message))).rstrip('.')}"
+        answer = (
+            f"OCI answered {error.status} {error.code}: {answers.shortened(hidden(str(error.message))).rstrip('.')}"
+        )
         request = f" (request {error.request_id})" if error.request_id else ""
         if error.status == 401:
             return Forbidden(f"Cannot {what}: {answer}. {self._why_not_authenticated(error)}{request}", 401, error.code)
@@ -348,11 +348,6 @@ def auth_of_environment() -> str:
         keys = ("OCI_CLI_KEY_CONTENT", "OCI_CLI_KEY_FILE")
         return "environment" if any(os.environ.get(name) for name in keys) else "config"
     return CLI_AUTH.get(chosen, chosen)
-
-
-def clean(text: str) -> str:
-    """A text of OCI without the secrets of pre-authenticated requests."""
-    return _PAR.sub(f"/p/{HIDDEN}/n/", text)
 
 
 def of_kind(ocid: str, kind: str, option: str) -> str:

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, as_text
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import Secrets
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -55,7 +56,7 @@ class Stack:
         self.waits = Waits(progress, **clocks)
         self.data = _read_zip(options["zip"]) if options["zip"] else b""
         self.files = _contents(self.data, str(options["zip"])) if self.data else {}
-        self.secrets: tuple[str, ...] = ()
+        self.secrets = Secrets()
         self.done: list[str] = []
         self.secret_values: Json = {}
         """Outputs that must not be shown; set when outputs are read."""
@@ -163,7 +164,7 @@ class Stack:
         }
         there = found["variables"] if found else None
         settled = oci_stack.settle(self.options["variables"], self.options["secret_variables"], there, known, places)
-        self.secrets = settled.secrets
+        self.secrets.learn(settled.secrets, whole=True)
         return settled
 
     def known(self) -> Optional[dict[str, oci_stack.Variable]]:
@@ -379,7 +380,7 @@ class Stack:
         )
 
     def _clean(self, line: str) -> str:
-        return oci_stack.without_secrets(oci.clean(line), self.secrets)
+        return self.secrets.text(line)
 
     # ---- drift and result
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
@@ -87,4 +88,4 @@ def _errors(session: oci.Session, client: str, work: Any) -> str:
     asked = (work.compartment_id, work.id) if client == "oke" else (work.id,)
     what, method = "read the errors of a work request", "list_work_request_errors"
     listed: Any = session.call(what, client, method, *asked).data
-    return "; ".join(f"{item.code}: {oci.clean(str(item.message))}" for item in listed) or "OCI gives no reason"
+    return "; ".join(f"{item.code}: {hidden(str(item.message))}" for item in listed) or "OCI gives no reason"

@@ -12,6 +12,7 @@ from typing import Callable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import helm_records, releases
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
@@ -66,7 +67,7 @@ class Helm:
 
 def text_of(answer: Json) -> str:
     """What a failed Helm printed; msg has its stdout and stderr."""
-    return f"{answer.get('msg', '')}\n{answer.get('module_stderr', '')}".strip()
+    return str(hidden(f"{answer.get('msg', '')}\n{answer.get('module_stderr', '')}".strip()))
 
 
 def _connection(args: Json) -> Json:

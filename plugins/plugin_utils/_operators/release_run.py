@@ -12,9 +12,10 @@ from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, masked, picked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Workload, picked
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import needs, once, texts
@@ -26,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
     helm_records,
     releases,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -56,6 +58,7 @@ def wanted(args: Json, plan: Optional[Plan]) -> Release:
             known = ", ".join(sorted(plan.releases)) or "none"
             raise InputError(f"The plan has no release {args.get('operator')!r}. It has: {known}.")
         found = plan.releases[args["operator"]]
+        run.require_secrets([found.values, found.repo, found.ref], f"release {args['operator']}")
         return replace(found, operator=found.operator or args["operator"])
     missing = [key for key in ("name", "namespace", "chart", "version") if not args.get(key)]
     if missing:
@@ -314,7 +317,7 @@ def _diff(want: Release, decision: releases.Decision) -> Json:
     header = f"{want.chart} {decision.namespace}/{decision.name}"
 
     def text(version: str, values: Json) -> str:
-        return str(yaml.safe_dump({"version": version, "values": masked(values)}, sort_keys=True))
+        return str(yaml.safe_dump({"version": version, "values": hidden(values)}, sort_keys=True))
 
     before = text(present.version, present.values) if present else ""
     after = text(decision.version, decision.values)

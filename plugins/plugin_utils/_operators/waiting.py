@@ -102,7 +102,7 @@ class View:
                 title=self.target.name,
                 grace=self.args["grace"],
                 settle=math.inf if self.args["tolerate"] else SETTLE,
-                remedy=self.target.remedy_for("NODE", self.plan.namespaces),
+                remedy=lambda late: self.target.remedy_of(late, self.planned, self.plan.namespaces),
             )
         except WaitFailed as error:
             bad = targets.dispensable(error.late, self.planned) if self.args["tolerate"] else {}

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
@@ -52,6 +52,7 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
     return dataclasses.replace(
         found,
         plugins=left.plugins(client, survey.workloads),
+        account=str(accounts.beside(args["plan"]) / f"{'verify' if args['read_only'] else 'site'}.yml"),
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
         definitions={} if faults else _definitions(client, plan),

@@ -10,14 +10,15 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
+from ansible.errors import AnsibleError
+from ansible.parsing.splitter import parse_kv
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import speaks_of_secret
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 
-NO_SECRET = re.compile(r"rdma_report_keep[\"']?\s*[=:]\s*[\"']?secret\b|rdma_image_pull_secrets\b")
-"""Inputs that contain only kinds or names, no secrets."""
 LOOKING = re.compile(r"\b(?:verify|host_checks|nccl_scan|perftest)(\.ya?ml)?$")
 """Playbooks that set up nothing: site.yml fixes what they find."""
 _SSH = "ssh"
@@ -35,8 +36,8 @@ def of_run(options: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, s
     connection, limit = options.get("connection") or _SSH, cluster_of(known) or options.get("subset")
     words += ["-c", connection] if connection not in (_SSH, "smart") else []
     words += ["--limit", limit] if limit else []
-    given = filter(None, map(_without_secrets, options.get("extra_vars") or ()))
-    words += [part for text in given for part in ("-e", _near(text))]
+    given = (_without_secrets(text)[0] for text in options.get("extra_vars") or ())
+    words += [part for text in given if text for part in ("-e", _near(text))]
     program, site = next_step.COMMAND.split()
     chosen = [part for option in ("tags", "skip_tags") for part in _tags(option, options)]
     chosen += [f"--{mode}" for mode in ("check", "diff") if options.get(mode)]
@@ -44,16 +45,23 @@ def of_run(options: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, s
     return shlex.join([program, own, *words]), shlex.join([program, playbook, *words, *chosen])
 
 
-def kept(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, str]:
-    """Both command lines as end.json keeps them."""
+def left_out(options: Mapping[str, Any]) -> list[str]:
+    """Names of the inputs on the command line that are secrets, or have one in their value: no command has them."""
+    given = (_without_secrets(text)[1] for text in options.get("extra_vars") or ())
+    return list(dict.fromkeys(name for names in given for name in names))
+
+
+def kept(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Both command lines as end.json keeps them, and what they lack."""
     site, ran = of_run(options, known)
-    return {"command": site, "ran": ran}
+    return {"command": site, "ran": ran, "left_out": left_out(options)}
 
 
 def started(end: Mapping[str, Any], args: Mapping[str, Any]) -> next_step.Started:
     """How the run was started. ``end``: end.json; ``args``: the task's, with the cluster's kubeconfig and context."""
     kubeconfig, context = (_near(str(args.get(name) or "")) for name in ("kubeconfig", "context"))
-    return next_step.Started(end["command"], end.get("ran", ""), kubeconfig, context)
+    left = tuple(end.get("left_out") or ())
+    return next_step.Started(end["command"], end.get("ran", ""), kubeconfig, context, left)
 
 
 def cluster_of(known: Mapping[str, Any]) -> str:
@@ -67,22 +75,33 @@ def _tags(option: str, options: Mapping[str, Any]) -> list[str]:
     return [f"--{option.replace('_', '-')}", given] if given else []
 
 
-def _without_secrets(text: str) -> str:
-    """Extra variables without those that are secrets by the inputs' table or may be one by their names; "" if none is
-    left, or they are no JSON object."""
+def _without_secrets(text: str) -> tuple[str, list[str]]:
+    """(extra variables without those that are secrets or hold one, the names of these); "" if none is left. A file of
+    variables is kept as it is named."""
+    if text.startswith("@"):
+        return text, []
+    given = _parsed(text)
+    if given is None:
+        names = re.findall(r"\brdma_\w+", text)
+        secret = hidden(text) != text or any(INPUTS.get(name, {}).get("no_log") for name in names)
+        return ("", names) if secret else (text, [])
+    left = [name for name, value in given.items() if _secret(name, value)]
+    kept = {name: value for name, value in given.items() if name not in left}
+    return (text if not left else json.dumps(kept) if kept else ""), left
+
+
+def _parsed(text: str) -> Optional[dict[str, Any]]:
+    """Extra variables as JSON object or ``name=value``; None for other YAML."""
     try:
-        given = json.loads(text) if text.startswith("{") else None
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        return "" if _secret(text) else text
-    kept = {name: value for name, value in given.items() if not _secret(f"{name}={json.dumps(value)}")}
-    return text if len(kept) == len(given) else json.dumps(kept) if kept else ""
+        given = json.loads(text) if text.startswith("{") else parse_kv(text)
+    except (ValueError, AnsibleError):
+        return None
+    return given if isinstance(given, dict) and given and "_raw_params" not in given else None
 
 
-def _secret(text: str) -> bool:
-    named = any(INPUTS.get(name, {}).get("no_log") for name in re.findall(r"\brdma_\w+", text))
-    return named or speaks_of_secret(NO_SECRET.sub("", text))
+def _secret(name: str, value: Any) -> bool:
+    """By the inputs' table, or by the form of the value; another variable also by its name."""
+    return inputs.secret(name, value) if name in INPUTS else bool(hidden(value, name) != value)
 
 
 def _near(text: str) -> str:

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings impor
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import messages
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 
 
 def scans(run_dir: Path, shapes: Mapping[str, Shape]) -> tuple[list[Json], list[Json]]:
@@ -57,7 +58,7 @@ def keep_whole(run_dir: Path, value: Any) -> None:
         path = run_dir / messages.FOLDER / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(TASK.text(text), encoding="utf-8")
         except OSError as error:
             raise InputError(f"Cannot write {path}: {error.strerror}.") from None
 

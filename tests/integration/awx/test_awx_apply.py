@@ -18,20 +18,32 @@ from typing import Any
 import pytest
 import yaml
 from support import fake_awx, warm
+from support.canaries import SECRET
 from support.paths import ROOT
 
-KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
+KEY = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"
+INVENTORY = {
+    "rdma_blueprint_password": f"{SECRET}-inventory",
+    "rdma_gpu_operator_values": {"driver": {"env": [{"name": "HTTPS_PROXY", "value": f"http://u:{SECRET}@p:3128"}]}},
+}
+"""Variables of a cluster."""
 GIVEN: dict[str, Any] = {
     "rdma_awx_image": "registry.example.com/gpuops-rdma-ee:1.0",
     "rdma_awx_compartment": "ocid1.compartment.oc1..aaaa",
-    "rdma_awx_notify_url": "https://hooks.example.com/rdma",
+    "rdma_awx_notify_url": f"https://hooks.example.com/rdma/{SECRET}-hook",
+    "rdma_awx_project_url": f"https://{SECRET}-git@git.example.com/gpuops/rdma.git",
     "rdma_awx_galaxy_credentials": ["Ansible Galaxy"],
     "rdma_awx_report_keep": "configmap",
-    "rdma_awx_clusters": [{"name": "lab", "inventory": "GPU clusters", "variables": {"rdma_context": "lab"}}],
+    "rdma_awx_clusters": [
+        {"name": "lab", "inventory": "GPU clusters", "variables": {"rdma_context": "lab", **INVENTORY}}
+    ],
     "rdma_awx_credentials": {
-        "kubeconfig": {"kubeconfig": "apiVersion: v1\nkind: Config\n", "context": "lab"},
+        "kubeconfig": {
+            "kubeconfig": f"apiVersion: v1\nkind: Config\nusers: [{{user: {{token: {SECRET}-token}}}}]\n",
+            "context": "lab",
+        },
         "OCI": {"tenancy": "t", "user": "u", "fingerprint": "f", "key": KEY, "region": "eu-frankfurt-1"},
-        "Blueprints": {"url": "https://api.example.com", "username": "admin", "password": "hidden-word"},
+        "Blueprints": {"url": "https://api.example.com", "username": "admin", "password": f"{SECRET}-blueprint"},
     },
 }
 # The stand-in speaks HTTP; otherwise each module reads all certificates of the machine first.
@@ -71,9 +83,9 @@ def test_applied_twice(awx: fake_awx.Awx, address: str, tmp_path: Path) -> None:
     given = tmp_path / "given.yml"
     given.write_text(yaml.safe_dump(GIVEN), encoding="utf-8")
 
-    first = apply(address, given)
+    first = apply(address, given, "-vvvv")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "hidden-word" not in first.stdout + first.stderr
+    assert SECRET not in first.stdout + first.stderr
     _check(awx)
 
     awx.requests.clear()

@@ -46,6 +46,17 @@ def test_inputs_our_own_variables_and_variables_of_others_are_let_alone() -> Non
     assert inputs.unknown([*INPUTS, *OWN, *others]) == {}
 
 
+def test_options_that_a_role_would_ignore_are_named() -> None:
+    """What an inventory has for itself under a role's prefix stays alone; what was passed to the role does not."""
+    options = ("plan_shapes", "plan_nodes", "plan_dest")
+    names = ("plan_shape", "plan_kubeconfig", "plan_owner", "plan_reviewer")
+    assert inputs.ignored("plan", names, options, ("plan_reviewer",), ("kubeconfig", "context")) == {
+        "plan_shape": "did you mean plan_shapes?",
+        "plan_kubeconfig": "its tasks take kubeconfig from module_defaults of group/gpuops.rdma.cluster",
+        "plan_reviewer": "no option is like it",
+    }
+
+
 def test_all_are_named_at_once_each_with_its_place() -> None:
     by = {"rdma_shap": inputs.EXTRA, "rdma_qqqq": inputs.INVENTORY, "rdma_mode": inputs.EXTRA}
     text = inputs.refusal(inputs.unknown(by), by)

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import plan as model
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
@@ -43,6 +43,29 @@ def test_a_plan_comes_back_from_its_file(asked: dict[str, Any], tmp_path: Path) 
     made = whole(facts, **asked)
     run.write(tmp_path / "plan.json", made)
     assert run.read_plan(str(tmp_path / "plan.json"), faulty=True) == made
+
+
+def test_a_plan_that_is_not_there_names_what_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^There is no plan .*run the role gpuops.rdma.plan first .*--tags plan"):
+        run.read_plan(str(tmp_path / "plan.json"))
+
+
+def test_a_plans_secrets_are_beside_it_until_its_run_ends(tmp_path: Path) -> None:
+    """Stages read the plan whole; plan.json and what is read after the run have none, and nothing is installed then."""
+    path = tmp_path / "plan.json"
+    release = Release("g", "g", "c", "1", repo="https://u:geheim-1@h/x", values={"env": {"API_KEY": "geheim-2"}})
+    made = Plan(releases={"gpu_operator": release})
+    run.write(path, made)
+    assert "geheim" not in path.read_text() and (tmp_path / run.PLAN_SECRETS).stat().st_mode & 0o777 == 0o600
+    assert run.read_plan(str(path)) == made
+    run.require_secrets([run.read_plan(str(path)).releases["gpu_operator"].values], "release")
+    run.forget_plan(tmp_path)
+    read = run.read_plan(str(path)).releases["gpu_operator"]
+    assert read.repo == "https://(hidden)@h/x" and read.values == {"env": {"API_KEY": "(hidden)"}}
+    with pytest.raises(InputError, match="Cannot use the plan's release: secrets in it were removed"):
+        run.require_secrets([read.values], "release")
+    run.write_plan(path, made, secret=False)
+    assert not (tmp_path / run.PLAN_SECRETS).exists()
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

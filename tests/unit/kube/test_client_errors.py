@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client
@@ -37,3 +39,21 @@ def test_a_refusal_with_its_cause_elsewhere_says_where_to_look(path: str, messag
     error = client._error("PATCH", path, 500, json.dumps({"message": message}).encode())
     assert hint in str(error)
     assert hint or str(error).endswith("(HTTP 500).")
+
+
+def test_a_server_that_does_not_answer_is_said_at_once_and_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not after all of the patience, in silence."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and does not listen
+        host = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("K8S_AUTH_HOST", host)
+    monkeypatch.setattr(client, "PATIENCE", 1.0)
+    monkeypatch.chdir(tmp_path)
+    connected, said = client.Client.connect({}), []
+    connected.say = said.append
+    with pytest.raises(client.Unreachable):
+        connected.get("/version")
+    (line,) = said
+    assert "Connection refused" in line and line.endswith("Trying again for 1 s.") and host in line

@@ -334,6 +334,15 @@ def test_an_unreachable_worker_is_named_and_mpirun_never_starts(
     assert "mpirun" not in done.stdout
 
 
+def test_a_name_that_dns_does_not_resolve_is_no_missing_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell kills a look-up that takes longer than 5 s, as with a dead resolver, and has nothing to say then."""
+    monkeypatch.setattr(nccl_job, "PORT", 1)
+    (tmp_path / "hostfile").write_text("nccl-worker-0.nccl.invalid slots=8\n")
+    done = run_launcher(job(nodes=("a",), reach=1), tmp_path, "echo mpirun")
+    assert done.returncode == nccl_job.LAUNCH_FAILED and "no sshd" not in done.stdout
+    assert "the cluster's DNS does not resolve the worker of nccl-worker-0.nccl.invalid after 1 s" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("at", "link", "called"),
     [

@@ -9,6 +9,7 @@ import json
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
 from support.paths import upstream
 
@@ -57,7 +58,7 @@ def test_a_link_is_known_by_its_object() -> None:
     assert oci_image.digest(LINK) == oci_image.digest(LINK.replace("/p/abc", "/p/xyz"))
     assert oci_image.digest(LINK) == oci_image.digest(LINK.replace("/p/abc", ""))
     assert oci_image.digest(LINK) != oci_image.digest(LINK.replace("24.04", "22.04"))
-    assert "abc" not in oci_image.hidden(LINK) and oci_image.name(LINK) == "Ubuntu-24.04"
+    assert "abc" not in hidden(LINK) and oci_image.name(LINK) == "Ubuntu-24.04"
 
 
 @pytest.mark.parametrize(

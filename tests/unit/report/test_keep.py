@@ -119,8 +119,11 @@ def test_awx_is_told_the_verdict_whatever_is_kept(folder: Path) -> None:
     assert (stats["per_host"], stats["aggregate"]) == (False, True)
     assert stats["data"]["rdma_report"]["lab"]["verdict"] == "fail"
     assert list(stats["data"]) == ["rdma_report"]
-    packed = Keeper().keep(folder, "artifact")["ansible_stats"]["data"]["rdma_report_html"]["lab"]
+    keeper = Keeper()
+    kept = keeper.keep(folder, "artifact")
+    packed = kept["ansible_stats"]["data"]["rdma_report_html"]["lab"]
     assert gzip.decompress(base64.b64decode(packed)) == PAGE
+    assert keeper.lines == [f"report kept: {kept['place']}; get it: {kept['fetch']}"] and "gunzip" in kept["fetch"]
 
 
 def test_a_second_time_nothing_changes(folder: Path) -> None:

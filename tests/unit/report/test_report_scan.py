@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, next_step, scan_chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders
 from support import report_samples as samples
@@ -231,20 +231,34 @@ def test_bars_of_the_suspects(found: Json) -> None:
     assert bar["y"] + bar["height"] == pytest.approx(second["bottom"])
 
 
+PROXY = '{"driver": {"env": [{"name": "HTTPS_PROXY", "value": "http://u:geheim-7@p:3128"}]}}'
+
+
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "left"),
     [
-        ("rdma_report_keep=secret rdma_report_keep_namespace=reports", True),
-        ('{"rdma_report_keep": "secret", "rdma_image_pull_secrets": ["registry"]}', True),
-        ("rdma_report_keep=secret rdma_vgpu_token=t", False),
-        ("rdma_gpu_operator_values={secret: s}", False),
+        ("rdma_report_keep=secret rdma_report_keep_namespace=reports", ""),
+        ('{"rdma_report_keep": "secret", "rdma_image_pull_secrets": ["registry"]}', ""),
+        ("rdma_mps_key=any rdma_oci_ssh_public_key='ssh-ed25519 AAAA me'", ""),
+        ("rdma_vgpu_token=t", "rdma_vgpu_token"),
+        ("rdma_gpu_operator_values={secret: s}", "rdma_gpu_operator_values"),
+        (f"rdma_gpu_operator_values='{PROXY}'", "rdma_gpu_operator_values"),
+        (f'{{"rdma_gpu_operator_values": {PROXY}}}', "rdma_gpu_operator_values"),
+        ("rdma_serving_model=https://o.example.com/p/geheim-geheim-geheim/n/a/b/c/o/d", "rdma_serving_model"),
+        ("---\nrdma_oci_image_url: x\nrdma_blueprint_password: pw", "rdma_oci_image_url, rdma_blueprint_password"),
+        ("my_password=x", "my_password"),
     ],
 )
-def test_the_next_command_has_the_inputs_but_for_those_with_secrets(given, told):
+def test_the_next_command_has_the_inputs_and_names_those_with_secrets(given, left):
     options = {"args": ["site.yml"], "inventory": ["hosts,"], "extra_vars": [given]}
-    assert command.of_run(options, {})[0] == shlex.join(
-        ["ansible-playbook", "site.yml", "-i", "hosts,", *(["-e", given] * told)]
-    )
+    words = ["ansible-playbook", "site.yml", "-i", "hosts,", *([] if left else ["-e", given])]
+    assert command.of_run(options, {})[0] == shlex.join(words)
+    assert ", ".join(command.left_out(options)) == left
+    started = command.started(command.kept(options, {}), {})
+    step = next_step._fitted(f"{next_step.COMMAND} --tags sriov", started)
+    assert shlex.split(step, comments=True) == [*words, "--tags", "sriov"]
+    assert step.endswith(f"# add again, not shown here: {left}" if left else "--tags sriov")
+    assert next_step._fitted("less x.log", started) == "less x.log"
 
 
 def test_the_next_command_keeps_connection_and_limit():
@@ -286,3 +300,4 @@ def test_the_next_command_keeps_the_inputs_beside_a_secret():
     options = {"args": ["site.yml"], "extra_vars": [json.dumps(given), "rdma_oci_image_url=https://x/p/s3cr3t/o/a"]}
     wanted = ["ansible-playbook", "site.yml", "-e", '{"rdma_shape": "BM.GPU.H100.8"}']
     assert command.of_run(options, {})[0] == shlex.join(wanted)
+    assert command.left_out(options) == ["rdma_oci_image_url", "my_password"]

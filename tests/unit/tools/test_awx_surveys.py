@@ -131,6 +131,14 @@ def test_every_playbook_has_a_template_or_a_reason() -> None:
     assert sorted(rows) == sorted((template.name, template.playbook) for template in awx_templates.JOBS)
 
 
+def test_a_survey_asks_what_people_set_first() -> None:
+    """But for what AWX has credentials and folders for."""
+    asks = {one.playbook: {name.rstrip("*") for name in one.asks} for one in awx_templates.JOBS}
+    first = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))["first"]
+    assert {*first, "rdma_tolerations"} - asks["site"] == {"rdma_kubeconfig", "rdma_context", "rdma_report_dir"}
+    assert {"rdma_oci_group", "rdma_oci_image_index"} <= asks["oci_pool"]
+
+
 def test_every_type_of_question_is_asked() -> None:
     float_input = awx_templates.Input("rdma_x", {"type": "float", "description": "Y."}, 5.0)
     made = awx_templates.question(float_input)

@@ -94,6 +94,20 @@ def test_a_good_job_of_every_kind_in_mode_shared_is_clean(kind: str) -> None:
     assert found(job(kind, "shared"), shared()) == []
 
 
+@pytest.mark.parametrize("mode", [Mode.SRIOV, Mode.SHARED, Mode.HOST])
+def test_what_is_rendered_for_each_shape_passes_the_lint(mode: Mode) -> None:
+    """BM.GPU4.8 has no eth0: on the host's network its VCN has another interface."""
+    shapes = files.shapes()
+    usable = [one for one in shapes.values() if one.status == "supported" and one.nccl_env and one.pfs]
+    assert len(usable) >= 7 and any(one.vcn and one.vcn[0].netdev != "eth0" for one in usable)
+    for shape, kind in itertools.product(usable, render.KINDS):
+        own = render.of_shape(shape, mode)
+        wanted = render.Wanted(kind, "train", "team-a", 2, own, tuple(node_terms([shape])), image="r.example.com/i:1")
+        around = Around(mode=mode, network="team-a/rdma-vf", vf_resource=own.vf_resource, shape=shape)
+        judged = found(render.objects(wanted), dataclasses.replace(around, shapes=tuple(shapes)))
+        assert [one for one in judged if one != ("gang", "warning")] == [], (shape.name, kind)
+
+
 def test_mistakes_in_mode_shared() -> None:
     without = job("JobSet", "shared")
     of_pod(without)[1]["resources"] = {"limits": {GPU: 8}}

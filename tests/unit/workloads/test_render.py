@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -215,9 +217,9 @@ def test_kueue_gets_the_queue_the_topology_and_suspended_jobs() -> None:
         ({"kind": "RayCluster", "command": ("python",)}, "a RayCluster has no command"),
         ({"kind": "MPIJob", "command": ("/opt/venv/bin/torchrun", "train.py")}, "each torchrun would train alone"),
         ({"kind": "MPIJob", "command": ("python", "-m", "torch.distributed.run")}, "each torchrun would train alone"),
-        ({"kind": "VolcanoJob", "kueue_queue": "gpus"}, "Kueue does not manage Volcano Jobs"),
-        ({"kueue_queue": "gpus", "gang": "q"}, "not both"),
-        ({"near": "required"}, "near needs a scheduler that knows the network"),
+        ({"kind": "VolcanoJob", "kueue_queue": "gpus"}, "Kueue does not manage Volcano Jobs; set queue to one"),
+        ({"kueue_queue": "gpus", "gang": "q"}, "either Kueue (kueue_queue) or Volcano (queue) places it, not both"),
+        ({"near": "required"}, "near needs a scheduler that knows the network: kueue_queue, or queue for Volcano"),
         ({"near": "close"}, "near 'close' of none, preferred, required"),
         ({"env": {"A B": "1"}}, "variable A B must have a name"),
         ({"env": {"A": 1}}, "variable A must have a name of letters, digits and _, and a string"),
@@ -225,8 +227,15 @@ def test_kueue_gets_the_queue_the_topology_and_suspended_jobs() -> None:
     ],
 )
 def test_bad_input_is_refused_by_name(more: Json, said: str) -> None:
-    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+    with pytest.raises(InputError, match=re.escape(said)):
         render.objects(wanted(**more))
+
+
+@pytest.mark.parametrize("namespace", ["3dvision", "0", "a" * 63, "team-1"])
+def test_a_namespace_has_any_name_that_kubernetes_takes(namespace: str) -> None:
+    """A label of RFC 1123, which may begin with a digit; a job's name becomes that of a Service, which may not."""
+    made = render.objects(replace(wanted("PyTorchJob"), namespace=namespace))
+    assert {one["metadata"]["namespace"] for one in made} == {namespace}
 
 
 def test_bad_names_are_in_one_list() -> None:

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Pe
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import namespaces, placing
 from support.fake_api import PATHS, Api
 from support.workload_runs import cluster, kueue, located, namespace, plan, two_blocks
@@ -142,7 +143,8 @@ def test_a_missing_right_is_named_before_any_change(tmp_path: Path) -> None:
         network(api, tmp_path)
     assert str(refused.value) == (
         "Nothing was changed. This user is not allowed:\n"
-        "- in namespace team-a: list limitranges; patch network-attachment-definitions.k8s.cni.cncf.io/rdma-vf"
+        "- in namespace team-a: list limitranges; patch network-attachment-definitions.k8s.cni.cncf.io/rdma-vf\n"
+        f"{rights.GRANTING}"
     )
     assert api.writes == [] and network(api, tmp_path, check=True)["changed"], "a prediction needs no right to write"
     api = cluster(*two_blocks())

@@ -13,8 +13,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import hashlib
 import json
-import math
+import mmap
 import os
 import shutil
 import signal
@@ -49,17 +50,31 @@ _PARTIAL_CHAIN = 0x80000
 _CONNECTING = threading.Lock()
 
 
-@dataclass(frozen=True)
 class _Printed:
-    status: Json
-    renew: float
-    """When to run the program again, by time.monotonic()."""
+    """What login programs printed, kept for this process and all that it forks: Ansible runs each task in one. It is in
+    memory that they share, in no file. Two that write at once lose an entry: its program runs once more."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1 << 16)
+
+    def all(self) -> dict[str, Json]:
+        """Key -> {status, renew}; ``renew``: by time.monotonic(), which processes share too."""
+        size = int.from_bytes(self._memory[32:36], "big")
+        text = self._memory[36 : 36 + size]
+        whole = hashlib.sha256(text).digest() == self._memory[:32]
+        return dict(json.loads(text)) if whole else {}
+
+    def keep(self, entries: dict[str, Json]) -> None:
+        """Instead of all others."""
+        text = json.dumps(entries).encode()
+        if len(text) <= len(self._memory) - 36:
+            self._memory[: 36 + len(text)] = hashlib.sha256(text).digest() + len(text).to_bytes(4, "big") + text
 
 
 @dataclass
 class Program:
     """A login program of a kubeconfig (``exec``). What it printed is kept until shortly before it expires, for all
-    connections of this process."""
+    tasks of a run."""
 
     spec: Json
     folder: Path
@@ -69,26 +84,33 @@ class Program:
     """The kubeconfig and its context, in words."""
 
     def __post_init__(self) -> None:
-        self._key = json.dumps([self.spec, str(self.folder), self.cluster], sort_keys=True, default=str)
+        key = json.dumps([self.spec, str(self.folder), self.cluster], sort_keys=True, default=str)
+        self._key = hashlib.sha256(key.encode()).hexdigest()
 
     def credential(self) -> Json:
         """The status of the ExecCredential that it printed. Raises InputError where it printed none."""
-        found = _PRINTED.get(self._key)
-        if found is None or time.monotonic() >= found.renew:
-            found = _PRINTED[self._key] = self._run()
-        return found.status
+        now, kept = time.monotonic(), _PRINTED.all()
+        if self._key not in kept or now >= kept[self._key]["renew"]:
+            status = self._run()
+            left = _seconds_left(str(status.get("expirationTimestamp") or ""))
+            # A token that is past its end is sent as well: this machine's clock may be ahead of the server's.
+            renew = now + (left - min(30.0, left / 4) if left > 0 else 3600.0)
+            kept = {key: one for key, one in _PRINTED.all().items() if now < one["renew"]}
+            _PRINTED.keep({**kept, self._key: {"status": status, "renew": renew}})
+            return status
+        return dict(kept[self._key]["status"])
 
     @property
     def expires(self) -> str:
         """When its last credential ends, RFC 3339; "" if it did not say."""
-        found = _PRINTED.get(self._key)
-        return str(found.status.get("expirationTimestamp") or "") if found else ""
+        found = _PRINTED.all().get(self._key)
+        return str(found["status"].get("expirationTimestamp") or "") if found else ""
 
     def forget(self) -> None:
         """Makes the next use run the program anew."""
-        _PRINTED.pop(self._key, None)
+        _PRINTED.keep({key: one for key, one in _PRINTED.all().items() if key != self._key})
 
-    def _run(self) -> _Printed:
+    def _run(self) -> Json:
         version, command = str(self.spec.get("apiVersion")), str(self.spec.get("command"))
         if self.spec.get("interactiveMode") == "Always":
             raise self._failure("wants a terminal (interactiveMode: Always), and there is none here", _PASSWORD)
@@ -119,7 +141,7 @@ class Program:
             raise self._failure(f"printed nothing{f', and as error {last}' if last else ''}".rstrip("."), _TRY)
         return self._read(output, version)
 
-    def _read(self, output: str, version: str) -> _Printed:
+    def _read(self, output: str, version: str) -> Json:
         try:
             document = json.loads(output)
             kind, api, status = document["kind"], document["apiVersion"], dict(document["status"])
@@ -131,16 +153,14 @@ class Program:
             raise self._failure(f"printed an ExecCredential of {api}, the kubeconfig asks for {version}", _TRY)
         if not status.get("token") and not (status.get("clientCertificateData") and status.get("clientKeyData")):
             raise self._failure("printed neither a token nor a client certificate with its key", _TRY)
-        left = _seconds_left(str(status.get("expirationTimestamp") or ""))
-        # A token that is past its end is sent as well: this machine's clock may be ahead of the server's.
-        return _Printed(status, time.monotonic() + (left - min(30.0, left / 4) if left > 0 else math.inf))
+        return status
 
     def _failure(self, found: str, remedy: str) -> InputError:
         program = f"the login program {self.spec.get('command')} of {self.place}"
         return InputError(f"Cannot log in to the cluster: {program} {found}. {remedy}")
 
 
-_PRINTED: dict[str, _Printed] = {}
+_PRINTED = _Printed()
 _TRY = "Run it in a shell with the arguments of the kubeconfig (users, exec)."
 _PASSWORD = (
     f"{_TRY} It has no terminal here: where it asks for a password, log in to it first, or use a kubeconfig with a "

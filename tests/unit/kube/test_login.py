@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import http.server
 import json
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("K8S_AUTH_HOST", "K8S_AUTH_API_KEY", "K8S_AUTH_KUBECONFIG", "K8S_AUTH_CONTEXT", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
-    login._PRINTED.clear()
+    login._PRINTED.keep({})
     one = Server()
     threading.Thread(target=one.http.serve_forever, args=(0.01,), daemon=True).start()
     yield one
@@ -148,6 +149,25 @@ def test_a_program_runs_once_for_all_requests_and_again_before_its_token_ends(
     monkeypatch.setattr(login.time, "monotonic", lambda: now + 215)
     client.list("/api/v1/nodes")
     assert runs(tmp_path) == 2
+
+
+def test_processes_that_ansible_forks_for_its_tasks_share_what_it_printed(
+    server: Server, kubeconfig: Any, program: Any, tmp_path: Path
+) -> None:
+    server.good, path = {"Bearer good"}, kubeconfig(program(printed()))
+    for _ in range(3):
+        task = multiprocessing.get_context("fork").Process(target=nodes, args=(path,))
+        task.start()
+        task.join(60)
+        assert task.exitcode == 0
+    assert runs(tmp_path) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "login", "config"}, "no file has the token"
+    big = {"status": {"token": "x" * 100_000}, "renew": login.time.monotonic() + 100}
+    login._PRINTED.keep({"big": big})
+    nodes(path)
+    login._PRINTED._memory[40:44] = b"torn"
+    nodes(path)
+    assert runs(tmp_path) == 2, "what is torn is printed anew, what is too big is not kept"
 
 
 def test_a_token_that_the_server_no_longer_takes_is_renewed_in_the_middle(

@@ -53,7 +53,8 @@ class ActionModule(RdmaAction):
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts", dead={})
-        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch))
+        pods = functools.partial(plan_survey.pods, self.client)
+        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch, pods))
         plan = dataclasses.replace(plan, site_shapes=site)
         if options.keep_excluded and dest.exists():
             plan = self._keep_excluded(plan, dest)

@@ -50,7 +50,8 @@ options:
     default: 3600
   busy:
     description: >-
-      What to do about nodes whose GPUs or VFs other pods hold. V(fail) makes no job and names pods and owners.
+      What to do about nodes whose GPUs or VFs other pods hold, or on which these leave too little CPU or memory for a
+      worker (a core and 2 GiB for each GPU). V(fail) makes no job and names pods and owners.
       V(wait) waits until they are gone. V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
       touched.
     type: str

@@ -169,6 +169,13 @@ options:
     - To keep one, put it into O(gpu_operator_values) or O(network_operator_values).
     type: bool
     default: false
+  displace_pods:
+    description: >-
+      Let DaemonSets of the run, which have C(system-node-critical) or the default priority, displace pods of a lower
+      priority from nodes without room for both, and let the test's queue evict jobs of others. Otherwise
+      M(gpuops.rdma.preflight) refuses, and names these pods or this queue.
+    type: bool
+    default: false
   remove_leftovers:
     description:
     - Remove what an earlier profile, an earlier release of the Network Operator or Oracle's guide of 2024 left in the

@@ -1583,6 +1583,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "preflight.definitions",
     ),
+    "preflight.displaced": (
+        "error",
+        "preflight",
+        "make room on the node, or set rdma_displace_pods=true to let these pods be evicted",
+        "preflight.displaced",
+    ),
     "preflight.expected-nodes": (
         "warning",
         "preflight",
@@ -1710,6 +1716,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "preflight",
         "create it with preemptionPolicy Never, or name such a one in rdma_priority_class",
         "preflight.priority-class",
+    ),
+    "preflight.queue-evicts": (
+        "error",
+        "preflight",
+        ("name a queue without preemption (rdma_kueue_queue, rdma_queue), or set rdma_displace_pods=true to "
+         "allow it"),
+        "preflight.queue-evicts",
     ),
     "preflight.rdma-shared-plugin": (
         "error",

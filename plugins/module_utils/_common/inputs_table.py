@@ -110,6 +110,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_discover_match": {"type": "dict"},
     "rdma_discover_name": {"type": "str"},
     "rdma_discover_ports": {"type": "list"},
+    "rdma_displace_pods": {"type": "bool"},
     "rdma_driver": {"type": "str"},
     "rdma_expect_transport": {"type": "str", "choices": ["rdma", "socket"]},
     "rdma_expected_nodes": {"type": "int"},

@@ -131,6 +131,18 @@ class IpPool:
 
 
 @dataclass(frozen=True)
+class Displaced:
+    """A pod of others that a DaemonSet of the run would displace. ``owner``: ``Job etl``, "" for a pod of its own."""
+
+    node: str
+    pod: str
+    owner: str
+    priority: int
+    by: str
+    """Name of the DaemonSet."""
+
+
+@dataclass(frozen=True)
 class Probe:
     """The pods that check the hosts."""
 
@@ -445,6 +457,8 @@ class Plan:
     policies: tuple[Policy, ...] = ()
     adopt_policies: bool = False
     reset_values: bool = False
+    displaced: tuple[Displaced, ...] = ()
+    displace_pods: bool = False
     leftovers: tuple[Leftover, ...] = ()
     remove_leftovers: bool = False
     handmade: tuple[Leftover, ...] = ()

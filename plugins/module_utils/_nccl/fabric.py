@@ -8,12 +8,13 @@ Made of it: the workers of the NCCL test, the pods of ib_write_bw, a served mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.settings import merged, overrides
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.busy import Room
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
@@ -159,6 +160,22 @@ def least(nodes: Sequence[Node]) -> tuple[float, int]:
     if not nodes or not all(node.cpu and node.memory for node in nodes):
         return 0, 0
     return min(node.cpu for node in nodes), min(node.memory for node in nodes)
+
+
+def floor(own: Fabric) -> Room:
+    """What a pod with these requests needs at least: a core and 2 GiB per GPU, or what it requests if that is less."""
+    return Room(min(own.cpus, max(1, own.gpus)), min(own.memory_gib, 2 * max(1, own.gpus)) * GIB)
+
+
+def fitted(own: Fabric, free: Iterable[Room]) -> Fabric:
+    """The same with requests that fit what is free on its nodes; those with less than its ``floor`` do not count."""
+    enough = [room for room in free if room.holds(floor(own))]
+    if not enough:
+        return own
+    gib = min(own.memory_gib, *(int(room.memory / GIB) for room in enough))
+    cpus = min(own.cpus, *(int(room.cpu) for room in enough))
+    shm = own.shm_gib if gib == own.memory_gib else min(own.shm_gib, max(1, gib // 2))
+    return replace(own, cpus=cpus, memory_gib=gib, shm_gib=shm)
 
 
 def beside(cpus: int, memory_gib: int) -> dict[str, str]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which pods hold GPUs or VFs of a node, and whose they are. PRIVATE to the collection."""
+"""Which pods keep GPUs, VFs, CPU or memory of a node from others, and whose they are. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import number
 
+GIB = 1 << 30
 _ENDED = ("Succeeded", "Failed")
 _PARTS = "nvidia.com/mig-"
 """A node that shares its GPUs by MIG offers them under other names."""
@@ -22,35 +24,80 @@ IN_USE = "in use: "
 
 
 @dataclass(frozen=True)
+class Room:
+    """Cores and bytes: what a pod requests, what is free on a node, or what somebody needs of it."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+
+    def holds(self, other: Room) -> bool:
+        """Whether ``other`` fits in."""
+        return other.cpu <= self.cpu and other.memory <= self.memory
+
+    @property
+    def text(self) -> str:
+        """``3.5 CPU and 12.0 GiB``."""
+        return f"{self.cpu:g} CPU and {self.memory / GIB:.1f} GiB"
+
+
+NOTHING = Room()
+
+
+@dataclass(frozen=True)
 class Holder:
-    """One pod that keeps devices of ``node`` from others. ``owner``: ``Job train``, "" for a pod of its own."""
+    """One pod that keeps something of ``node`` from others. ``owner``: ``Job train``, "" for a pod of its own;
+    ``held``: devices; ``room``: what it requests; ``since``: when it started, in RFC 3339."""
 
     node: str
     pod: str
     owner: str
     held: tuple[tuple[str, int], ...]
+    room: Room = NOTHING
+    priority: int = 0
+    since: str = ""
 
     @property
     def text(self) -> str:
         """The pod, its owner and what it holds, for a message."""
-        what = ", ".join(f"{number} {name}" for name, number in self.held)
-        return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} holds {what}"
+        what = ", ".join(f"{count} {name}" for name, count in self.held)
+        verb = f"holds {what}" if what else f"requests {self.room.text}"
+        return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} {verb}"
+
+
+def requested(spec: Json) -> Room:
+    """What kube-scheduler counts for a pod: containers and sidecars together, or an init container beside the sidecars
+    before it if that is more; what the pod requests as a whole counts instead; with its overhead."""
+
+    def of(name: str) -> float:
+        def amount(part: Json) -> float:
+            return number(((part.get("resources") or {}).get("requests") or {}).get(name, 0))
+
+        sidecars = peak = 0.0
+        for one in spec.get("initContainers") or ():
+            sidecars += amount(one) if one.get("restartPolicy") == "Always" else 0.0
+            peak = max(peak, sidecars if one.get("restartPolicy") == "Always" else sidecars + amount(one))
+        total = max(peak, sidecars + sum(amount(one) for one in spec.get("containers") or ()))
+        return (amount(spec) or total) + number((spec.get("overhead") or {}).get(name, 0))
+
+    return Room(of("cpu"), of("memory"))
 
 
 def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
-    """None for a pod without a node, one that has ended, and one that requests none of ``resources``."""
+    """None for a pod without a node, one that has ended, and one that requests neither ``resources`` nor CPU or
+    memory."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     node = spec.get("nodeName")
     if not node or (pod.get("status") or {}).get("phase") in _ENDED:
         return None
     held: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        for name, number in _devices(container, resources):
-            held[name] = held.get(name, 0) + number
+        for name, count in _devices(container, resources):
+            held[name] = held.get(name, 0) + count
     for container in spec.get("initContainers") or ():
-        for name, number in _devices(container, resources):
-            held[name] = max(held.get(name, 0), number)
-    if not held:
+        for name, count in _devices(container, resources):
+            held[name] = max(held.get(name, 0), count)
+    room = requested(spec)
+    if not held and room == NOTHING:
         return None
     owners = meta.get("ownerReferences") or ()
     owner = next((one for one in owners if one.get("controller")), owners[0] if owners else {})
@@ -59,6 +106,9 @@ def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
         f"{meta.get('namespace', '')}/{meta['name']}",
         f"{owner['kind']} {owner['name']}" if owner else "",
         tuple(sorted(held.items())),
+        room,
+        int(spec.get("priority") or 0),
+        str((pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp") or ""),
     )
 
 
@@ -69,13 +119,49 @@ def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterab
             yield name, int(amount)
 
 
-def by_node(holders: Iterable[Holder], nodes: Sequence[str]) -> dict[str, list[Holder]]:
-    """Node -> what uses its GPUs, for those of ``nodes`` that are in use, in the order of ``nodes``."""
-    found: dict[str, list[Holder]] = {name: [] for name in nodes}
+def free(holders: Iterable[Holder], allocatable: Mapping[str, Room]) -> dict[str, Room]:
+    """Node -> what its pods leave of what it has."""
+    found = dict(allocatable)
     for one in holders:
         if one.node in found:
-            found[one.node].append(one)
-    return {name: sorted(held, key=lambda one: one.pod) for name, held in found.items() if held}
+            left = found[one.node]
+            found[one.node] = Room(round(left.cpu - one.room.cpu, 3), left.memory - one.room.memory)
+    return found
+
+
+def by_node(
+    holders: Iterable[Holder],
+    nodes: Sequence[str],
+    allocatable: Optional[Mapping[str, Room]] = None,
+    need: Room = NOTHING,
+) -> dict[str, list[Holder]]:
+    """Node -> what uses its GPUs, for those of ``nodes`` that are in use, in the order of ``nodes``. A node of
+    ``allocatable`` whose pods leave less than ``need`` is in use by those of them that request most of what it
+    lacks."""
+    pods: dict[str, list[Holder]] = {name: [] for name in nodes}
+    for one in holders:
+        if one.node in pods:
+            pods[one.node].append(one)
+    found = {}
+    for name, present in pods.items():
+        held = sorted((one for one in present if one.held), key=lambda one: one.pod)
+        found[name] = held or _in_the_way(present, (allocatable or {}).get(name), need)
+    return {name: held for name, held in found.items() if held}
+
+
+def _in_the_way(pods: Sequence[Holder], allocatable: Optional[Room], need: Room) -> list[Holder]:
+    """The largest pods without which ``need`` would have room; [] where it has, and where the node itself is too
+    small."""
+    if allocatable is None or not allocatable.holds(need):
+        return []
+    left = free(pods, {pods[0].node: allocatable})[pods[0].node] if pods else allocatable
+    chosen: list[Holder] = []
+    while not left.holds(need):
+        lacking = "cpu" if left.cpu < need.cpu else "memory"
+        most = max((one for one in pods if one not in chosen), key=lambda one: (getattr(one.room, lacking), one.pod))
+        chosen.append(most)
+        left = Room(left.cpu + most.room.cpu, left.memory + most.room.memory)
+    return chosen
 
 
 def reason(held: Sequence[Holder]) -> str:
@@ -92,9 +178,8 @@ def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
     """One finding per node that other pods use."""
+    expected = "its GPUs, its VFs, and CPU and memory for a worker free"
     return [
-        finding(
-            "nccl.busy", name, reason(held), expected="no pod that holds GPUs or VFs", severity=severity, stage=stage
-        )
+        finding("nccl.busy", name, reason(held), expected=expected, severity=severity, stage=stage)
         for name, held in busy.items()
     ]

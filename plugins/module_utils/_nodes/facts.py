@@ -87,7 +87,8 @@ def quantity(text: Any) -> float:
     return float(number + (exponent or "")) * _SUFFIX[suffix or ""]
 
 
-def _number(text: Any) -> float:
+def number(text: Any) -> float:
+    """A quantity as ``quantity`` reads it; 0 for one that cannot be read or is not finite."""
     try:
         value = quantity(text)
     except DataError:
@@ -140,8 +141,8 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
         locality=_locality(labels),
         allocatable=extended,
         capacity=total,
-        cpu_allocatable=_number(allocatable.get("cpu")),
-        memory_allocatable=int(_number(allocatable.get("memory"))),
+        cpu_allocatable=number(allocatable.get("cpu")),
+        memory_allocatable=int(number(allocatable.get("memory"))),
         sharing=sharing,
         replicas=replicas,
         os_image=_text(info.get("osImage")),
@@ -206,7 +207,7 @@ def _own_taints(annotations: Json) -> tuple[str, ...]:
 
 
 def _extended(resources: Json) -> dict[str, int]:
-    return {str(key): int(_number(value)) for key, value in resources.items() if "/" in str(key)}
+    return {str(key): int(number(value)) for key, value in resources.items() if "/" in str(key)}
 
 
 def _address(addresses: Sequence[Json]) -> str:
@@ -240,7 +241,7 @@ def _sharing(labels: Mapping[str, str], resources: Mapping[str, int]) -> tuple[s
     ``mig.strategy`` alone proves nothing: it is the operator's default on every GPU that could do MIG.
     """
     product = labels.get("nvidia.com/gpu.product", "")
-    replicas = max(1, int(_number(labels.get("nvidia.com/gpu.replicas", "1"))))
+    replicas = max(1, int(number(labels.get("nvidia.com/gpu.replicas", "1"))))
     parted = any(key.startswith("nvidia.com/mig-") and count for key, count in resources.items())
     if parted or "-MIG-" in product or labels.get("nvidia.com/mig.config", "all-disabled") != "all-disabled":
         return "mig", replicas
@@ -270,9 +271,9 @@ def _expected_mig(facts: NodeFacts) -> tuple[str, Optional[int], str]:
     if not count:
         return resource, None, f"MIG is on, and the label {label} is absent"
     # The devices themselves may be shared too; without sharing the label is absent or 1.
-    replicas = int(_number(facts.labels.get(f"{resource}.replicas", "1")) or 1)
+    replicas = int(number(facts.labels.get(f"{resource}.replicas", "1")) or 1)
     why = f"MIG devices by the label {label}" + (f", {replicas} replicas each" if replicas > 1 else "")
-    return resource, int(_number(count)) * replicas, why
+    return resource, int(number(count)) * replicas, why
 
 
 def shared_parts(facts: NodeFacts) -> tuple[str, dict[str, float]]:
@@ -281,7 +282,7 @@ def shared_parts(facts: NodeFacts) -> tuple[str, dict[str, float]]:
     if not facts.sharing:
         return "", {}
     if facts.sharing != "mig":
-        mib = _number(facts.labels.get("nvidia.com/gpu.memory", "0"))
+        mib = number(facts.labels.get("nvidia.com/gpu.memory", "0"))
         resource = SHARED_RESOURCE if facts.allocatable.get(SHARED_RESOURCE) else "nvidia.com/gpu"
         sizes = {resource: round(mib * 2**20 / 1e9 / facts.replicas, 1)} if mib else {}
         return isolation(facts.sharing, True), sizes
@@ -289,7 +290,7 @@ def shared_parts(facts: NodeFacts) -> tuple[str, dict[str, float]]:
     names = {name: name for name, count in facts.allocatable.items() if "/mig-" in name and count}
     replicated, sizes = False, {}
     for resource, text in (names or {"nvidia.com/gpu": product}).items():
-        replicas = _number(facts.labels.get(f"{resource.removesuffix('.shared')}.replicas", "1")) or 1
+        replicas = number(facts.labels.get(f"{resource.removesuffix('.shared')}.replicas", "1")) or 1
         replicated = replicated or replicas > 1
         size = _MIG_MEMORY.search(text)
         sizes.update({resource: round(int(size[1]) / replicas, 1)} if size else {})

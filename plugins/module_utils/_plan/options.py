@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET, PodExtras, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.busy import Holder
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
@@ -63,3 +64,5 @@ class Given:
     """Seconds since the epoch."""
     fetch: Optional[Callable[[Release], Optional[Chart]]] = None
     """Fetches a chart that is not on this machine; None if there is no Helm that could."""
+    pods: Optional[Callable[[], tuple[Sequence[Holder], int]]] = None
+    """(all pods of all nodes that request something, priority of pods without a class)."""

@@ -94,7 +94,7 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     yield "list", "", "namespaces", ""
     yield "list watch", "apiextensions.k8s.io", "customresourcedefinitions", ""
     yield "list watch", "nvidia.com", "clusterpolicies", ""
-    yield "get", "scheduling.k8s.io", "priorityclasses", ""
+    yield "get list", "scheduling.k8s.io", "priorityclasses", ""
     if plan.install == "helm":
         yield "list", "", "secrets", ""
     if plan.mode.by_plugin:
@@ -135,8 +135,11 @@ def _test(plan: Plan) -> Iterator[Rule]:
         yield "list watch", "batch", "jobs", job
     if any(test.queue != "default" for test in plan.tests) and (volcano or gang):
         yield "get", "scheduling.volcano.sh", "queues", ""
+    if volcano or gang:
+        yield "list", "", "configmaps", plan.releases["batch"].namespace if "batch" in plan.releases else ""
     if any(test.kueue_queue for test in plan.tests):
         yield "get", "kueue.x-k8s.io", "localqueues", job
+        yield "get", "kueue.x-k8s.io", "clusterqueues", ""
         yield "list watch", "kueue.x-k8s.io", "workloads", job
 
 

@@ -28,7 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Workload,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Displaced, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
@@ -44,6 +44,8 @@ CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
 
+SHOWN = 5
+"""Pods of a node that a message names."""
 DRIVER_LABEL = "nvidia.com/cuda.driver.major"
 PEERMEM_LABEL = "nvidia.com/peermem.capable"
 PF_DEFAULT = "192.168.0.0/16"
@@ -86,6 +88,8 @@ class View:
     """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
     priority_fault: str = ""
     """Why the PriorityClass of the run's pods cannot be used."""
+    evicting: Mapping[str, str] = field(default_factory=dict)
+    """Queue of the tests -> how it may evict others; "" where that could not be read."""
     plugins: Sequence[_leftovers.Plugin] = ()
     """The SR-IOV device plugins, if there are several."""
     vcn_cidrs: Sequence[str] = ()
@@ -303,6 +307,36 @@ def priority_class(view: View) -> Iterator[Finding]:
             f"PriorityClass {view.plan.priority_class}",
             view.priority_fault,
             expected="a PriorityClass with preemptionPolicy Never",
+        )
+
+
+def displaced(view: View) -> Iterator[Finding]:
+    """Pods of others that DaemonSets of the run would displace, one finding per node."""
+    by_node: dict[str, list[Displaced]] = {}
+    for one in view.plan.displaced:
+        by_node.setdefault(one.node, []).append(one)
+    for node, pods in by_node.items():
+        named = [f"{one.pod}{f' ({one.owner})' if one.owner else ''}, priority {one.priority}" for one in pods]
+        makers = ", ".join(dict.fromkeys(one.by for one in pods))
+        yield finding(
+            "preflight.displaced",
+            node,
+            f"no room for {makers}, which would displace {'; '.join(named[:SHOWN])}"
+            + (f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""),
+            expected="room for the operators' DaemonSets",
+            severity="warning" if view.plan.displace_pods else "error",
+        )
+
+
+def queue_evicts(view: View) -> Iterator[Finding]:
+    """Queues that may evict other jobs for a test, as their preemption knows no preemptionPolicy."""
+    for queue, how in view.evicting.items():
+        yield finding(
+            "preflight.queue-evicts",
+            queue,
+            f"may evict jobs of others for the test: {how}" if how else "cannot be read: whether it evicts is unknown",
+            expected="a queue that evicts nobody",
+            severity="unknown" if not how else "warning" if view.plan.displace_pods else "error",
         )
 
 
@@ -751,6 +785,8 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "policy": policies,
     "helm-values": helm_values,
     "priority-class": priority_class,
+    "displaced": displaced,
+    "queue-evicts": queue_evicts,
     "tolerations": tolerated,
     "ip-pool": ip_pool,
     "network-owner": network_owner,

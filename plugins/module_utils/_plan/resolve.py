@@ -185,6 +185,8 @@ def text(plan: Plan) -> str:
             f"  policy {policy.kind} {policy.name} of {policy.owner}: {does}, {len(policy.conflicts)} conflicts"
         )
         lines += [f"    {item.path}: {short(item.found)} -> {short(item.wanted)}" for item in policy.conflicts]
+    does = "displaced" if plan.displace_pods else "would be displaced"
+    lines += [f"  pod {one.pod} on {one.node}: {does} by {one.by}" for one in plan.displaced]
     does = "removed" if plan.remove_leftovers else "left"
     lines += [f"  leftover {item.name}: {does} ({item.made_by})" for item in plan.leftovers]
     does = "taken over" if plan.adopt_policies else "not taken over"

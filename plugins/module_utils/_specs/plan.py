@@ -54,6 +54,7 @@ SPEC: dict[str, Any] = {
     "release_resume": {"type": "bool", "default": False},
     "adopt_policies": {"type": "bool", "default": False},
     "reset_values": {"type": "bool", "default": False},
+    "displace_pods": {"type": "bool", "default": False},
     "remove_leftovers": {"type": "bool", "default": False},
     "gpu_operator_values": {"type": "raw", "default": {}},
     "network_operator_values": {"type": "raw", "default": {}},
@@ -116,6 +117,7 @@ class Options:
     release_resume: bool
     adopt_policies: bool
     reset_values: bool
+    displace_pods: bool
     remove_leftovers: bool
     gpu_operator_values: Any
     network_operator_values: Any

@@ -24,10 +24,16 @@ Busy = dict[str, list[nodes_busy.Holder]]
 
 
 class BusyNodes:
-    """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed."""
+    """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed. ``need``:
+    CPU and memory that must be free on a node besides its devices."""
 
-    def __init__(self, client: Client, plan: Plan, own: Collection[str]) -> None:
-        self.client, self.own, self.namespace = client, own, plan.namespaces.job
+    def __init__(
+        self, client: Client, plan: Plan, own: Collection[str], need: nodes_busy.Room = nodes_busy.NOTHING
+    ) -> None:
+        self.client, self.own, self.namespace, self.need = client, own, plan.namespaces.job, need
+        self.allocatable = {
+            node.name: nodes_busy.Room(node.cpu, node.memory) for node in plan.nodes if node.cpu and node.memory
+        }
         gpus = {node.gpu_resource for node in plan.nodes}
         self.resources = gpus | {plan.resources.gpu, plan.resources.vf}
         self.path = client.path("v1", "Pod")
@@ -36,13 +42,21 @@ class BusyNodes:
         meta = pod["metadata"]
         if meta.get("namespace") == self.namespace and (meta.get("labels") or {}).get(job.TEST_LABEL) in self.own:
             return None
-        return nodes_busy.holder(pod, self.resources)
+        found = nodes_busy.holder(pod, self.resources)
+        return found if found and (found.held or found.node in self.allocatable) else None
 
     def once(self, nodes: Sequence[str]) -> Busy:
-        """Returns node -> the pods that use its GPUs or VFs, without nodes that are free. ClusterError if pods
-        cannot be listed."""
-        found = self.client.projected(self.path, self._read)
-        return nodes_busy.by_node((one for one in found if one is not None), nodes)
+        """Returns node -> the pods that use its GPUs or VFs, or leave too little of it, without nodes that are free.
+        ClusterError if pods cannot be listed."""
+        return nodes_busy.by_node(self._pods(), nodes, self.allocatable, self.need)
+
+    def free(self, nodes: Sequence[str]) -> list[nodes_busy.Room]:
+        """What the pods leave of each of the nodes; without those whose allocatable resources are unknown."""
+        left = nodes_busy.free(self._pods(), self.allocatable)
+        return [left[name] for name in nodes if name in left]
+
+    def _pods(self) -> list[nodes_busy.Holder]:
+        return [one for one in self.client.projected(self.path, self._read) if one is not None]
 
     def until_free(
         self,
@@ -60,7 +74,8 @@ class BusyNodes:
             store = watcher.store(self.path, self._read)
             while True:
                 try:
-                    busy = nodes_busy.by_node((one for one in store.items() if one is not None), nodes)
+                    pods = [one for one in store.items() if one is not None]
+                    busy = nodes_busy.by_node(pods, nodes, self.allocatable, self.need)
                     now_text = f"waits: {nodes_busy.summary(busy, len(nodes))}"
                 except Unreachable as error:
                     now_text = f"no answer from the API server: {error}"

@@ -15,9 +15,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import F
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest, settings
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import fitted
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_run import PerftestRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 
@@ -95,7 +97,10 @@ class PerftestStage:
     def _run(self, shape: Shape) -> PerftestRun:
         logs = Path(self.args["run_dir"]) / "logs" if self.args["run_dir"] else None
         limits = {"start_timeout": self.args["timeout"], "grace": self.args["grace"]}
-        return PerftestRun(self.client, self._test_of(shape), self.show, **limits, logs=logs)
+        test, nodes = self._test_of(shape), [name for one, names in self.groups for name in names if one == shape]
+        room = BusyNodes(self.client, self.plan, ()).free(nodes)
+        test = dataclasses.replace(test, fabric=fitted(test.fabric, room))
+        return PerftestRun(self.client, test, self.show, **limits, logs=logs)
 
     def _test_of(self, shape: Shape) -> perftest.Test:
         """With a new run id; the image is the NCCL test's unless set."""

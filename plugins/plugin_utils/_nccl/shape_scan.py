@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, job, scan_report
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, fabric, job, scan_report
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_run import Performer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_workers import Workers
@@ -150,11 +151,13 @@ class ShapeScan:
             nothing = nccl_scan.nothing(self.entry.shape)
             return self._keep(nothing, [], 0.0)
         began = time.monotonic()
-        test = self._test()
+        asked = self._test()
+        room = BusyNodes(client, self.plan, [self.name]).free(self.nodes)
+        test = replace(asked, fabric=fabric.fitted(asked.fabric, room))
         # Of a large gate other nodes print INFO lines in each scan; the journal's key has none of it.
         bench = Bench(self.shape, self.standard.table, replace(test, info_from=int(time.time())), self.settings)
         workers = Workers(client, test, self.launcher, self.settings, self.show)
-        journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, test, self.args["seed"]))
+        journal = Journal(self.folder / f"{self.name}.state.jsonl", key_of(self.scan, asked, self.args["seed"]))
         boots = {name: self.boots.get(name, "") for name in self.nodes}
         results = journal.load(self.args["resume_age"], boots)
         if journal.left_out:

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl_parse
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.lines import split
@@ -50,7 +50,7 @@ def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: st
 def dry_run(client: Client, plan: Plan, entry: NcclTest, test: nccl_job.Test, launcher: str) -> tuple[str, str]:
     """Has the server check every field; no job is made. Returns (the job in words, who uses its nodes or "")."""
     JobObjects(client, test, launcher).apply(dry_run=True)
-    held = BusyNodes(client, plan, nccl_job.names(entry)).once(test.nodes)
+    held = BusyNodes(client, plan, nccl_job.names(entry), fabric.floor(test.fabric)).once(test.nodes)
     words = f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks"
     return words, nodes_busy.summary(held, len(test.nodes)) if held else ""
 
@@ -97,7 +97,8 @@ class TestRun:
             if held:
                 self.say(f"{verdict.verdict}: {verdict.reason}")
             return self._keep(verdict, NcclRun("empty"), "", 0.0)
-        test = self.test
+        fitted = fabric.fitted(self.test.fabric, self._busy_nodes().free(self.test.nodes))
+        test = self.test = replace(self.test, fabric=fitted)
         nccl_job.check(test, self.launcher)
         job_run = self._job_run(test, log)
         way = f"mode {test.fabric.mode}" if test.fabric.mode else "TCP sockets between nodes"
@@ -147,7 +148,7 @@ class TestRun:
 
     def _settle(self) -> tuple[Busy, list[Finding]]:
         """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
-        busy_nodes, mode = BusyNodes(self.client, self.plan, nccl_job.names(self.entry)), self.args["busy"]
+        busy_nodes, mode = self._busy_nodes(), self.args["busy"]
         if mode == "skip":
             nodes = self.plan.test_nodes(self.entry.shape)
             busy = busy_nodes.once(nodes)
@@ -160,10 +161,13 @@ class TestRun:
             return busy_nodes.until_free(self.test.nodes, self.args["busy_timeout"], self.say), []
         return busy_nodes.once(self.test.nodes), []
 
+    def _busy_nodes(self) -> BusyNodes:
+        return BusyNodes(self.client, self.plan, nccl_job.names(self.entry), fabric.floor(self.test.fabric))
+
     def _name_holders(self, outcome: Outcome) -> None:
         """Somebody may have been faster: the scheduler only says that there is no room."""
         with contextlib.suppress(RdmaError):
-            held = BusyNodes(self.client, self.plan, nccl_job.names(self.entry)).once(self.test.nodes)
+            held = self._busy_nodes().once(self.test.nodes)
             if held:
                 outcome.why += f"; {nodes_busy.summary(held, len(self.test.nodes))}"
 

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     INPUT,
+    Displaced,
     Faults,
     Leftover,
     ObjectName,
@@ -57,7 +58,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart, version_unknown
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, resolve
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import displaced, permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
@@ -110,6 +111,8 @@ def compose(given: Given) -> Plan:
         leftovers=unwanted,
         handmade=by_hand,
         remove_leftovers=given.options.remove_leftovers,
+        displaced=tuple(_displaced(plan, given)),
+        displace_pods=given.options.displace_pods,
         looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
@@ -539,6 +542,14 @@ def _leftovers(plan: Plan, given: Given) -> tuple[tuple[Leftover, ...], tuple[Le
     found = leftovers.found(left.table(), options, seen)
     both = [item for item in found if item.name in made and item.name not in ours]
     return tuple(item for item in found if item.name not in made), tuple(both)
+
+
+def _displaced(plan: Plan, given: Given) -> Iterator[Displaced]:
+    """Pods are read only where a DaemonSet is missing."""
+    missing = displaced.wanted(plan, data.load(data.FILES / "operands.yml")["requests"], given.survey.workloads)
+    if missing and plan.nodes and given.pods:
+        pods, default = given.pods()
+        yield from displaced.displaced(plan, given.facts, pods, missing, default)
 
 
 def _affinity(configured: Sequence[Shape]) -> Json:

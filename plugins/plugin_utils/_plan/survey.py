@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional, TypeVar
+from typing import Callable, Optional, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     DataError,
@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool, Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
@@ -111,29 +111,17 @@ def requested(client: Client, node: str) -> tuple[float, float]:
     """(cores, bytes) requested by the pods on a node, as the scheduler counts them."""
     path = client.path("v1", "Pod")
     selector = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
-    pods = client.projected(path, _requests, field_selector=selector)
-    return sum(cpu for cpu, _memory in pods), sum(memory for _cpu, memory in pods)
+    pods = client.projected(path, lambda pod: busy.requested(pod["spec"]), field_selector=selector)
+    return sum(room.cpu for room in pods), sum(room.memory for room in pods)
 
 
-def _requests(pod: Json) -> tuple[float, float]:
-    spec = pod["spec"]
-
-    def total(containers: Sequence[Json], pick: Callable[[Iterable[float]], float], resource: str) -> float:
-        asked = ((item.get("resources") or {}).get("requests") or {} for item in containers)
-        return pick([0.0, *(_amount(request.get(resource, 0)) for request in asked)])
-
-    def needs(resource: str) -> float:
-        running = total(spec.get("containers") or [], sum, resource)
-        return max(running, total(spec.get("initContainers") or [], max, resource))
-
-    return needs("cpu"), needs("memory")
-
-
-def _amount(text: Any) -> float:
-    try:
-        return facts.quantity(text)
-    except DataError:
-        return 0.0
+def pods(client: Client) -> tuple[list[busy.Holder], int]:
+    """(all pods on nodes that request CPU or memory, priority of pods without a class); what may not be read is not
+    there."""
+    found = _readable(lambda: client.projected(client.path("v1", "Pod"), lambda pod: busy.holder(pod, ())))
+    classes = _readable(lambda: client.list(client.path("scheduling.k8s.io/v1", "PriorityClass")))
+    default = next((one["value"] for one in classes if one.get("globalDefault")), 0)
+    return [one for one in found if one], int(default)
 
 
 def _namespace(item: Json) -> Namespace:

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, queues, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
@@ -55,6 +55,7 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
         account=str(accounts.beside(args["plan"]) / f"{'verify' if args['read_only'] else 'site'}.yml"),
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
+        evicting=queues.evicting(client, plan, survey),
         definitions={} if faults else _definitions(client, plan),
         requested=_requested(client, found) if found.installs else {},
     )

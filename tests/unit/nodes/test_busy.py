@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 
@@ -101,3 +101,80 @@ def test_only_this_tests_own_leftovers_do_not_count() -> None:
     for pods, holder in (([ours], None), ([ours, scan], "jobs/scan-worker-0"), ([ours, liar], "team/x")):
         busy = BusyNodes(Client(pods), PLAN, ["nccl"]).once(["a"])  # type: ignore[arg-type]
         assert [one.pod for one in busy.get("a", [])] == ([holder] if holder else [])
+
+
+# ---- CPU and memory --------------------------------------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+def asks(cpu: str, memory: str = "1Gi", **more: Any) -> Json:
+    return {"resources": {"requests": {"cpu": cpu, "memory": memory}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu", "memory"),
+    [
+        ({"containers": [asks("1"), asks("500m", "512Mi")]}, 1.5, 1.5 * GIB),
+        ({"containers": [asks("1")], "initContainers": [asks("3", "4Gi"), asks("2")]}, 3, 4 * GIB),
+        ({"containers": [asks("1")], "initContainers": [asks("1", restartPolicy="Always"), asks("3")]}, 4, 2 * GIB),
+        ({"containers": [asks("1")], "initContainers": [asks("3"), asks("1", restartPolicy="Always")]}, 3, 2 * GIB),
+        ({"containers": [asks("1")], "overhead": {"cpu": "250m", "memory": "128Mi"}}, 1.25, 1.125 * GIB),
+        ({"containers": [asks("1")], "resources": {"requests": {"cpu": "6"}}}, 6, 1 * GIB),
+        ({"containers": [{}, asks("lots", "")]}, 0, 0),
+        ({}, 0, 0),
+    ],
+)
+def test_what_a_pod_requests_is_counted_as_the_scheduler_does(spec: Json, cpu: float, memory: float) -> None:
+    assert nodes_busy.requested(spec) == nodes_busy.Room(cpu, memory)
+
+
+def etl(name: str, cpu: str, memory: str = "1Gi", node: str = "a") -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"nodeName": node, "priority": -10, "containers": [asks(cpu, memory)]},
+        "status": {"phase": "Running"},
+    }
+
+
+def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> None:
+    plan = Plan(
+        namespaces=PLAN.namespaces, resources=PLAN.resources, nodes=(Node("a", "x", cpu=100, memory=400 * GIB),)
+    )
+    pods = [etl("small", "1"), etl("big", "60"), etl("other", "36"), etl("elsewhere", "90", node="b")]
+
+    def found(cpu: float, memory: float = 0.0, pods: list[Json] = pods) -> list[str]:
+        need = nodes_busy.Room(cpu, memory * GIB)
+        busy = BusyNodes(Client(pods), plan, (), need).once(["a"])  # type: ignore[arg-type]
+        return [one.text for one in busy.get("a", [])]
+
+    assert found(3) == []
+    assert found(4) == ["pod team/big requests 60 CPU and 1.0 GiB"]
+    assert found(80) == ["pod team/big requests 60 CPU and 1.0 GiB", "pod team/other requests 36 CPU and 1.0 GiB"]
+    assert found(101) == [], "no pod is in the way of what the node does not have"
+    assert found(1, 50, [etl("memory", "1", "399Gi"), etl("cpu", "90")]) == [
+        "pod team/memory requests 1 CPU and 399.0 GiB"
+    ]
+    assert found(4, pods=[*pods, pod()]) == ["pod team/train-0 holds 8 nvidia.com/gpu"], "devices come first"
+    free = BusyNodes(Client(pods), plan, ()).free(["a", "b"])  # type: ignore[arg-type]
+    assert free == [nodes_busy.Room(3, 397 * GIB)]
+
+
+def test_requests_follow_what_is_free_down_to_a_floor() -> None:
+    own = fabric.Fabric(gpus=8, cpus=32, memory_gib=128, shm_gib=32)
+    least = fabric.floor(own)
+    assert (least.cpu, least.memory) == (8, 16 << 30)
+
+    def fit(*free: tuple[float, int]) -> tuple[int, int, int]:
+        found = fabric.fitted(own, [nodes_busy.Room(cpu, gib << 30) for cpu, gib in free])
+        return found.cpus, found.memory_gib, found.shm_gib
+
+    assert fit((100, 400), (90, 500)) == (32, 128, 32), "as ever where there is room"
+    assert fit((12.7, 400), (90, 500)) == (12, 128, 32)
+    assert fit((90, 40), (12, 500)) == (12, 40, 20)
+    assert fit((7.9, 400), (90, 500)) == (32, 128, 32), "a node without room is named; the others do not ask for less"
+    small = fabric.Fabric(gpus=1, cpus=1, memory_gib=1, shm_gib=1)
+    assert (
+        fabric.floor(small) == nodes_busy.Room(1, 1 << 30)
+        and fabric.fitted(small, [nodes_busy.Room(1.2, 2 << 30)]) == small
+    )

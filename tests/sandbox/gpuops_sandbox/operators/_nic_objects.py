@@ -88,8 +88,11 @@ class Component:
     until: Version = (99, 99)
     since: Version = (0, 0)
     extra: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
+    """Of the container, where the policy has no containerResources: manifests/state-* of v24.10.1 to v26.4.1."""
 
 
+REQUESTS = {"cpu": "100m", "memory": "50Mi"}
 IPAM_LABELS = {"app": "nv-ipam", "component": "nv-ipam-node", "name": "nv-ipam-node"}
 HOST_NETWORK = {"hostNetwork": True}
 
@@ -122,6 +125,7 @@ COMPONENTS = (
         critical=True,
         since=CURRENT,
         extra=HOST_NETWORK,
+        requests=REQUESTS,
     ),
     Component(
         "state-multus-cni",
@@ -133,6 +137,7 @@ COMPONENTS = (
         account="multus",
         until=CURRENT,
         extra=HOST_NETWORK,
+        requests=REQUESTS,
     ),
     Component(
         "state-container-networking-plugins",
@@ -142,6 +147,7 @@ COMPONENTS = (
         {"app": "cni-plugins", "tier": "node"},
         {"name": "cni-plugins"},
         extra=HOST_NETWORK,
+        requests=REQUESTS,
     ),
     _SRIOV_PLUGIN,
     replace(
@@ -176,6 +182,7 @@ COMPONENTS = (
         {"name": "nv-ipam-node"},
         account="nv-ipam-node",
         extra={"terminationGracePeriodSeconds": 10},
+        requests=REQUESTS,
     ),
 )
 WITHOUT_OBJECTS = {
@@ -256,7 +263,7 @@ def daemonset(component: Component, spec: Json, version: Version, namespace: str
     owner = _owner(component, version)
     pod: Json = {
         "tolerations": [*spec.get("tolerations", []), GPU_TOLERATION],
-        "containers": [{"name": component.container, "image": picture}],
+        "containers": [{"name": component.container, "image": picture, **_resources(component, part)}],
         **component.extra,
     }
     if component.account:
@@ -283,6 +290,12 @@ def daemonset(component: Component, spec: Json, version: Version, namespace: str
             "template": template,
         }
     }
+
+
+def _resources(component: Component, part: Json) -> Json:
+    own = {one["name"]: one for one in part.get("containerResources") or []}.get(component.container, {})
+    requests = own.get("requests") or component.requests
+    return {"resources": {"requests": requests}} if requests else {}
 
 
 def _workload(kind: str, name: str, namespace: str, labels: Json, state: str, version: Version) -> Json:
@@ -488,6 +501,8 @@ def sriov_daemon(config: Json, images: dict[str, str], namespace: str) -> Json:
         "initContainers": [{"name": name, "image": images[key]} for name, key in SRIOV_INITS if images.get(key)],
         "containers": [{"name": select["app"], "image": images.get("SRIOV_NETWORK_CONFIG_DAEMON_IMAGE", "simulated")}],
     }
+    # bindata/manifests/daemon/daemonset.yaml of the SR-IOV operator
+    pod["containers"][0]["resources"] = {"requests": {"cpu": "100m", "memory": "100Mi"}}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

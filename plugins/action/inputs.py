@@ -13,7 +13,7 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError, Taken
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
@@ -48,10 +48,21 @@ class ActionModule(RdmaAction):
                 *self._decided(args["plan"]),
             ]:
                 self.progress(line)
+        if args["writes"] and self.one_run.writes():
+            self._take()
         given = {name: by[name] for name in sorted(by) if name in INPUTS}
         secret = [name for name in given if inputs.secret(name, values.get(name))]
         result = {"unknown": sorted(unknown), "given": given, "secrets": secret}
         return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
+
+    def _take(self) -> None:
+        """Takes the cluster's Lease before anything is planned. What else is wrong with the cluster the stages say."""
+        try:
+            self.one_run.take(self.client, patience=0.0)
+        except Taken:
+            raise
+        except RdmaError:
+            return
 
     def _set_by(self) -> dict[str, str]:
         """Variable -> where it is set, of this host or, where the task runs once, of all hosts of the play."""

@@ -27,6 +27,8 @@ class ActionModule(RdmaAction):
         return ReleaseRun(self, args, self._helm, plan).present()
 
     def _helm(self, module_args: Json) -> Json:
+        if not self.check_mode:
+            self.client.guard()
         name, known = "kubernetes.core.helm", self._task_vars
         if self._connection.transport == "local":
             # Ansible would discover some other Python of this machine, which need not have what the module imports.

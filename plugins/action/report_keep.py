@@ -19,6 +19,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 
 
 class ActionModule(RdmaAction):
+    beside_runs = True
+
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Stores report.html; returns its place, the command that fetches it, and the statistics that AWX shows. Raises
         InputError if the place does not exist or has another owner."""

@@ -21,6 +21,7 @@ class ActionModule(RdmaAction):
         blocks it, or its seconds."""
         run_dir = Path(args["run_dir"])
         if args["state"] == "begun":
+            self.one_run.lock(run_dir)
             keep = args["keep_test"] or not run.selected(self._task_vars, run.TEST_STAGE)
             run.clear(run_dir, keep=run.RESULTS if keep else ())
             return {}

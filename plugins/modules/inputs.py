@@ -15,9 +15,10 @@ description:
 - Fails also for values of another type, or that are none of an input's choices. Those of secrets are not looked up.
 - With C(run_once) the variables of all hosts of the play are looked at.
 - Prints the inputs that are set, their values, but for secrets, and where they are set, with O(show) and in a run with
-  C(--tags plan). Asks no cluster.
+  C(--tags plan). Asks no cluster, but with O(writes).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
+- gpuops.rdma.auth
 options:
   unknown:
     description: V(warn) only warns of variables that are no inputs.
@@ -26,6 +27,14 @@ options:
     default: refuse
   show:
     description: Print the inputs that are set.
+    type: bool
+    default: false
+  writes:
+    description:
+    - 'The playbook writes to the cluster: take its Lease C(gpuops-rdma/run) until the run ends, or fail and name the
+      run that has it. Not in check mode, and not with no other tags than C(plan), C(preflight) and C(report).'
+    - A cluster that cannot be asked is no failure here. Whatever task writes first then takes the Lease, as it does
+      without this option.
     type: bool
     default: false
   plan:

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from gpuops_sandbox import cli, cluster
 from gpuops_sandbox.cluster import Sandbox
@@ -58,8 +60,9 @@ class Cluster:
         return subprocess.Popen(command, cwd=ROOT, env=given, text=True, start_new_session=True, **options)
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own."""
-        family = [psutil.Process(process.pid)]
+        """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own. The
+        next run need not wait until its Lease expires."""
+        family = [psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else []
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.suspend()  # what does not run starts nothing more
@@ -68,6 +71,8 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         process.wait()
+        with contextlib.suppress(RdmaError):
+            self.client.delete(self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE, lease.NAME))
 
     def done(
         self, *command: str, text: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 900

@@ -80,6 +80,7 @@ def done(
 
 def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: str, folder: str) -> Any:
     from ansible.cli import adhoc, playbook
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import one_run
 
     os.setsid()
     os.chdir(folder)
@@ -93,7 +94,10 @@ def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: st
     if lives:
         _mortal(lives)
     sys.argv = [Path(argv[0]).name, *argv[1:]]
-    (adhoc if sys.argv[0] == "ansible" else playbook).main(sys.argv)
+    try:
+        (adhoc if sys.argv[0] == "ansible" else playbook).main(sys.argv)
+    finally:
+        one_run.end()  # multiprocessing's processes leave atexit's functions out
 
 
 def _mortal(lives: int) -> None:

@@ -6,6 +6,7 @@
     RdmaError                 every error that a user may see
     +-- InputError            invalid input: unknown shape, bad value, wrong key
     |   +-- NotYet            something that another step creates first
+    |   +-- Taken             another run writes there
     +-- DataError             a data file of ours, or an object of the cluster, is malformed
     +-- ClusterError          the API server refused or could not be reached
     |   +-- NotFound          404
@@ -35,6 +36,10 @@ class InputError(RdmaError):
 class NotYet(InputError):
     """Another step has to create it first. In check mode that may be an earlier step of the same run, so there this
     counts as a predicted change, while a real run fails."""
+
+
+class Taken(InputError):
+    """Another run has the cluster or the folder."""
 
 
 class DataError(RdmaError):

@@ -376,6 +376,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_taints_nodes": {"type": "list", "elements": "str"},
     "rdma_taints_profiles": {"type": "list", "elements": "dict"},
     "rdma_taints_selector": {"type": "str"},
+    "rdma_take_over_run": {"type": "str"},
     "rdma_teardown": {"type": "bool"},
     "rdma_teardown_machine_sets": {"type": "bool"},
     "rdma_teardown_node_labels": {"type": "bool"},

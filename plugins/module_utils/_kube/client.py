@@ -10,6 +10,9 @@ nodes and cost ten times the parsing. How they authenticate: login.py.
 from __future__ import annotations
 
 import contextlib
+import copy
+import datetime
+import email.utils
 import functools
 import json
 import re
@@ -78,6 +81,7 @@ KINDS: dict[tuple[str, str], tuple[str, bool]] = {
     ("apps/v1", "DaemonSet"): ("daemonsets", True),
     ("apps/v1", "Deployment"): ("deployments", True),
     ("batch/v1", "Job"): ("jobs", True),
+    ("coordination.k8s.io/v1", "Lease"): ("leases", True),
     ("batch.volcano.sh/v1alpha1", "Job"): ("jobs", True),
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): ("podgroups", True),
     ("kubeflow.org/v2beta1", "MPIJob"): ("mpijobs", True),
@@ -105,6 +109,11 @@ def base_path(api_version: str) -> str:
     return f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
 
 
+def boottime() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps where it can."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Client:
     """A connection to one API server. Every error is a ClusterError whose text says what was attempted on what."""
 
@@ -120,11 +129,35 @@ class Client:
         self._encoding = "identity" if (urlsplit(self.host).hostname or "") in _LOOPBACK else "gzip"
         self._count = threading.Lock()
         self._discovered: dict[str, dict[str, tuple[str, bool]]] = {}
+        self._dated = (0.0, 0.0)
+        self.patience = PATIENCE
+        self.guard: Callable[[], None] = _unguarded
+        """Called before each write that is no dry run; what it raises keeps the write from being sent."""
+        self.at_end: Callable[[str], bool] = lambda _path: False
+        """Whether the object is removed at the run's end, as the run needs it until then."""
 
     @classmethod
     def connect(cls, auth: Mapping[str, Any]) -> Client:
         """A connected client. Raises InputError for a kubeconfig, login program or certificates that cannot be used."""
         return cls(Login(auth))
+
+    def unguarded(self, patience: float = PATIENCE) -> Client:
+        """The same connection, whose writes no guard is asked about, which prints nothing and whose requests are not
+        counted. ``patience``: seconds for which it tries a request."""
+        plain = copy.copy(self)
+        plain.guard, plain.patience, plain.say = _unguarded, patience, lambda line: None
+        return plain
+
+    def reconnect(self) -> None:
+        """Forgets the connections: those of a process are not those of its child."""
+        self._pool.clear()
+        self._count = threading.Lock()
+
+    def now(self) -> datetime.datetime:
+        """The API server's time, from its last answer; that of this machine if it has not said one."""
+        said, at = self._dated
+        seconds = said + boottime() - at if said else time.time()
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
     # ---- paths -------------------------------------------------------------------------------------------------
 
@@ -282,20 +315,31 @@ class Client:
 
     def apply(self, obj: Json, *, dry_run: bool = False, force: bool = True) -> Json:
         """The object after a server-side apply as field manager gpuops-rdma; the server refuses unknown fields."""
+        self._ask_guard(dry_run)
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true" if force else "false"}
         content = "application/apply-patch+yaml"
         return _document(self._request("PATCH", self.path_of(obj), _dry(query, dry_run), _yaml(obj), content))
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
         """The object after the patch. ``kind``: merge or json; the server refuses unknown fields, as in apply()."""
+        self._ask_guard(dry_run)
         content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
         query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, dry_run)
         return _document(self._request("PATCH", path, query, json.dumps(body).encode(), content))
 
-    def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False) -> bool:
-        """False when the object was not there."""
+    def create(self, path: str, obj: Json) -> Json:
+        """The object after it was created in the collection. Raises Conflict if there is one of that name, NotFound
+        if its namespace does not exist."""
+        self._ask_guard(False)
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return _document(self._request("POST", path, query, json.dumps(obj).encode(), idempotent=True))
+
+    def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False, version: str = "") -> bool:
+        """False when the object was not there. With a ``version`` Conflict is raised if it has another."""
+        self._ask_guard(dry_run)
         # The server does not read a DELETE's query when there is a body.
-        body = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
+        body: Json = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
+        body.update({"preconditions": {"resourceVersion": version}} if version else {})
         try:
             self._request("DELETE", path, None, json.dumps(body).encode())
         except NotFound:
@@ -304,10 +348,12 @@ class Client:
 
     def delete_all(self, path: str, label_selector: str) -> None:
         """Deletes the objects of a collection that match the label selector, in one request."""
+        self._ask_guard(False)
         self._request("DELETE", path, {"labelSelector": label_selector})
 
     def evict(self, namespace: str, pod: str) -> bool:
         """False when the pod was not there. Raises Busy, naming the PodDisruptionBudget, when one forbids it now."""
+        self._ask_guard(False)
         meta = {"name": pod, "namespace": namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
         try:
@@ -315,6 +361,10 @@ class Client:
         except NotFound:
             return False
         return True
+
+    def _ask_guard(self, dry_run: bool) -> None:
+        if not dry_run:
+            self.guard()
 
     def allowed(self, verb: str, group: str, resource: str, namespace: str = "", name: str = "") -> bool:
         """Whether a SelfSubjectAccessReview allows this user the request. A ``resource`` that begins with / is a path
@@ -367,7 +417,7 @@ class Client:
         """``idempotent``: the request may be sent again when the answer is lost; by default, all but POST may."""
         again = method != "POST" if idempotent is None else idempotent
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         pause, renewed = 0.2, False
         while True:
             status, data = 0, b""
@@ -379,6 +429,8 @@ class Client:
                     method, url, body=body, headers=headers, timeout=urllib3.Timeout(connect=CONNECT, read=ANSWER)
                 )
                 status, data = int(answer.status), bytes(answer.data)
+                if said := email.utils.parsedate_tz(answer.headers.get("Date", "")):
+                    self._dated = (email.utils.mktime_tz(said), boottime())
                 if status < 400:
                     self._waits = False
                     return data
@@ -419,6 +471,10 @@ class Client:
         finally:
             with contextlib.suppress(Exception, UnboundLocalError):
                 answer.close()
+
+
+def _unguarded() -> None:
+    """Nobody is asked."""
 
 
 def _lines(answer: Any, longest: int = 0) -> Iterator[bytes]:

@@ -34,6 +34,12 @@ def preempts(found: Json) -> bool:
     return found.get("preemptionPolicy") != "Never"
 
 
+def privileged_namespace(name: str) -> Json:
+    """A Namespace with our labels that admits privileged pods (pod security enforce, audit and warn)."""
+    levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**OWNED, **levels}}}
+
+
 def account(name: str, namespace: str) -> Json:
     """A ServiceAccount as a binding names it."""
     return {"kind": "ServiceAccount", "name": name, "namespace": namespace}

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease
 
 RBAC = "rbac.authorization.k8s.io"
 ACCESS = "gpuops-access"
@@ -30,6 +31,10 @@ def needs(verbs: str, group: str, resource: str, namespace: str = "", name: str 
     """A permission per verb; ``verbs`` are separated by blanks."""
     for verb in verbs.split():
         yield Permission(verb, group, resource, namespace, name)
+
+
+LEASE = tuple(needs("get create patch delete", lease.VERSION.partition("/")[0], "leases", lease.NAMESPACE))
+"""What every run that writes needs for the cluster's Lease; where its namespace is not there, also to create that."""
 
 
 def once(permissions: Iterable[Permission]) -> list[Permission]:

@@ -98,7 +98,7 @@ def vf_config_objects(
     )
     data = {"vf_config.py": program_text, "config.json": config}
     return [
-        privileged_namespace(namespace),
+        parts.privileged_namespace(namespace),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(VF_CONFIG, namespace)},
         *_rights(namespace, namespace, ["patch"]),
         *_rights(network_operator_namespace, namespace, ["list", "delete"]),
@@ -336,15 +336,9 @@ def _meta(name: str, namespace: str) -> Json:
     return {"name": name, "namespace": namespace, "labels": {NAME_LABEL: name, **OWNED}}
 
 
-def privileged_namespace(name: str) -> Json:
-    """A Namespace with our labels that admits privileged pods (pod security enforce, audit and warn)."""
-    levels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in ("enforce", "audit", "warn")}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**OWNED, **levels}}}
-
-
 def own_namespace(name: str, platform: str) -> list[Json]:
     """A privileged namespace, on OpenShift with the RoleBinding for its SecurityContextConstraints."""
-    namespace = [privileged_namespace(name)]
+    namespace = [parts.privileged_namespace(name)]
     return with_scc(namespace) if platform == "openshift" else namespace
 
 

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common import version
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ObjectName, Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, needs, once
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import LEASE, RBAC, needs, once
 
 Rule = tuple[str, str, str, str]
 """verbs, API group, resource, namespace ("" = the whole cluster)"""
@@ -35,7 +35,8 @@ def rules(
     """
     listed = [*_reads(plan), *_test(plan), *_hosts(plan), *_objects(plan, kinds), *_releases(plan), *_kept(plan)]
     listed += _left(plan, kinds)
-    return once([*(item for rule in listed for item in needs(*rule)), *charts])
+    made = needs("create", "", "namespaces")
+    return once([*(item for rule in listed for item in needs(*rule)), *made, *LEASE, *charts])
 
 
 def _on(item: ObjectName, verbs: str, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Rule:
@@ -57,7 +58,8 @@ def _left(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iter
 def reading(plan: Plan, keeps: bool, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """The plan's read permissions, without Helm's; with ``keeps`` also those for storing the report."""
     kept = [item for rule in _kept(plan) for item in needs(*rule)] if keeps else []
-    return [item for item in rules(plan, kinds) if item.verb in ("get", "list", "watch") or item in kept]
+    asked = [item for item in rules(plan, kinds) if item not in LEASE]
+    return [item for item in asked if item.verb in ("get", "list", "watch") or item in kept]
 
 
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
@@ -73,7 +75,7 @@ def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> l
             for place in sorted(places) if namespaced else ("",):
                 found += needs("get delete", group, resource, place)
     listed = [*_teardown_reads(plan), *(("get list update delete", "", "secrets", place) for place in sorted(places))]
-    return once([*(item for rule in listed for item in needs(*rule)), *found])
+    return once([*LEASE, *(item for rule in listed for item in needs(*rule)), *found])
 
 
 def _teardown_reads(plan: Plan) -> Iterator[Rule]:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+
 SPEC: dict[str, Any] = {
+    **AUTH,
     "unknown": {"type": "str", "default": "refuse", "choices": ["refuse", "warn"]},
     "show": {"type": "bool", "default": False},
+    "writes": {"type": "bool", "default": False},
     "plan": {"type": "path"},
 }

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC, needs, once
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import LEASE, RBAC, needs, once
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network as core
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import placement as places
 
@@ -30,7 +30,7 @@ def network(
 ) -> list[Permission]:
     """To set up the namespaces ``names`` with ``objects`` and copies of the Secrets of the namespace ``job``;
     ``security``: the namespaces' level of Pod Security is set too."""
-    found = [one for name in secrets for one in needs("get", "", "secrets", job, name)]
+    found = [*LEASE, *(one for name in secrets for one in needs("get", "", "secrets", job, name))]
     if cluster_queue:
         found += needs("get", core.KUEUE[0].partition("/")[0], "clusterqueues", "", cluster_queue)
     for name in names:
@@ -49,7 +49,7 @@ def network(
 
 def network_absent(names: Iterable[str], security: bool) -> list[Permission]:
     """To revert that, whatever an earlier run made there."""
-    found: list[Permission] = []
+    found = list(LEASE)
     for name in names:
         found += needs(f"get{' patch' if security else ''}", "", "namespaces", "", name)
         for version, kind in core.KINDS:
@@ -59,7 +59,7 @@ def network_absent(names: Iterable[str], security: bool) -> list[Permission]:
 
 def placement(schedulers: Collection[str]) -> list[Permission]:
     """To give these schedulers the nodes' places."""
-    found = list(needs("list", "", "nodes"))
+    found = [*LEASE, *needs("list", "", "nodes")]
     for version, kind in places.KINDS:
         mine = places.scheduler_of(kind) in schedulers
         found += _on(f"list {APPLY}" if mine else "list", version, kind)
@@ -71,4 +71,4 @@ def placement(schedulers: Collection[str]) -> list[Permission]:
 
 def placement_absent() -> list[Permission]:
     """To revert that."""
-    return once(one for version, kind in places.KINDS for one in _on(REVERT, version, kind))
+    return once([*LEASE, *(one for version, kind in places.KINDS for one in _on(REVERT, version, kind))])

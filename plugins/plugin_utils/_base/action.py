@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.one_run import OneRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import MARKED, TASK
 
 _SPECS = "ansible_collections.gpuops.rdma.plugins.module_utils._specs"
@@ -59,6 +60,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     """Options, generated from the documentation of the module of the same name."""
     selects: tuple[str, ...] = ()
     """Options that select what to change: one that is set but blank is refused."""
+    beside_runs = False
+    """Whether it writes what no run of this collection reads or removes: it may do so while another run goes on."""
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
@@ -78,8 +81,23 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             client = Client.connect(self._auth)
             self._refuse_elsewhere(client.host)
             client.say = self.show
+            if not self.beside_runs:
+                self._guard(client)
             self._client = client
         return self._client
+
+    @property
+    def one_run(self) -> OneRun:
+        """The run of this task, and what it holds."""
+        asked = getattr(self, "_task_vars", {})
+        take_over = asked.get("rdma_take_over_run") or ""
+        return OneRun(asked, self.progress, str(self._templar.template(take_over)) if take_over else "")
+
+    def _guard(self, client: Client) -> None:
+        """Writes need the cluster's Lease; the first one of a task also asks the API server for it."""
+        one, looked = self.one_run, iter([True])
+        client.guard = lambda: one.require(client, look=next(looked, False))
+        client.at_end = lambda path: one.until_the_end(client, path)
 
     def _refuse_elsewhere(self, server: str) -> None:
         """With one kubeconfig for several clusters and no context per host, every host's task would change the same

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import tempfile
 import time
@@ -245,8 +246,8 @@ def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float
 
 
 def process() -> int:
-    """The process id of ansible-playbook, whose workers call this."""
-    return os.getppid()
+    """The process id of Ansible, whose workers call this."""
+    return os.getppid() if multiprocessing.parent_process() else os.getpid()
 
 
 def close_stages(run_dir: Path) -> None:

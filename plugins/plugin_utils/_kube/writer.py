@@ -106,7 +106,7 @@ class Writer:
                 change = self._delete(obj)
                 changes += [change] if change else []
         if changes and not self.dry_run:
-            self.await_gone([change["object"] for change in changes], timeout)
+            self.await_gone([change["object"] for change in changes if not change.get("later")], timeout)
         return changes
 
     def _labelled(self, version: str, kind: str, selector: str) -> list[Json]:
@@ -135,8 +135,11 @@ class Writer:
     def _delete(self, obj: Json, propagation: str = "Background") -> Optional[Json]:
         if obj["metadata"].get("deletionTimestamp"):
             return None
-        self.client.delete(self.client.path_of(obj), propagation=propagation, dry_run=self.dry_run)
-        return {**_change("delete", kube_objects.reference(obj), obj, None), "object": obj}
+        path, done = self.client.path_of(obj), _change("delete", kube_objects.reference(obj), obj, None)
+        if not self.dry_run and self.client.at_end(path):
+            return {**done, "object": obj, "later": True}
+        self.client.delete(path, propagation=propagation, dry_run=self.dry_run)
+        return {**done, "object": obj}
 
     def await_gone(self, objects: Iterable[Json], timeout: float) -> None:
         """Waits until the objects are gone. Raises DeadlinePassed after ``timeout`` seconds."""

@@ -417,7 +417,7 @@ def _objects(
         "nccl_test": [],
     }
     if configured:
-        job = sriov.privileged_namespace(plan.namespaces.job)
+        job = parts.privileged_namespace(plan.namespaces.job)
         own_class = [parts.priority_class()] if plan.priority_class == PRIORITY_CLASS else []
         groups.update(
             nccl_test=[job, *own_class], nccl_topology=_topology_objects(plan, given, configured, job, faults)
@@ -449,7 +449,7 @@ def _network_operator(
     if plan.install == "oke_addon":
         return compose_addon.policy(objects)
     if profile["cni"]["by"] == "us" and plan.mode.vfs:
-        objects.append(sriov.privileged_namespace(plan.namespaces.own))
+        objects.append(parts.privileged_namespace(plan.namespaces.own))
         objects.append(
             sriov.cni_daemonset(
                 plan.namespaces.own,

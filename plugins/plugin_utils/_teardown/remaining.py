@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import UPGRADED
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease, objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import remains
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
@@ -40,7 +40,8 @@ class Remaining:
         except Forbidden as error:
             return [f"what stays was not read: {error}"]
         names = {_name(one) for one in existing}
-        ours = sorted(_name(one) for one in existing if objects.is_ours(one))
+        # That of the run's Lease goes when the run ends; where it may not, the removal has said so.
+        ours = sorted(_name(one) for one in existing if objects.is_ours(one) and _name(one) != lease.NAMESPACE)
         return [
             *remains.namespaces_left(sorted(names & _namespaces() - set(ours)), workloads, ours),
             *remains.definitions_left(crds),

@@ -11,6 +11,7 @@ import subprocess
 import time
 from typing import Any
 
+import psutil
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from support.guide_objects import GUIDES_OWN
@@ -21,7 +22,7 @@ ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
 
 def interrupt(here: Any, when: str) -> str:
-    """Starts site.yml and kills all of it as soon as its output shows ``when``."""
+    """Starts site.yml and kills all of it as soon as its output shows ``when``. A second run is refused meanwhile."""
     log = here.folder / "killed.log"
     with log.open("w") as out:
         argv = command("site.yml", here.folder / "killed")
@@ -31,6 +32,13 @@ def interrupt(here: Any, when: str) -> str:
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.1)
+        if "Wait" in when:
+            psutil.Process(process.pid).suspend()  # it must not end meanwhile; what keeps its Lease goes on
+            refused = here.play(report="second")
+            assert "holds the Lease gpuops-rdma/run since" in " ".join(refused.output.split()), refused.output[-2000:]
+            assert (refused.code, refused.output.count("TASK [")) == (2, 1)
+            shared = here.play("playbooks/verify.yml", report="killed")
+            assert "Cannot use the report folder" in " ".join(shared.output.split()), shared.output[-2000:]
         here.kill(process)
     return log.read_text()
 

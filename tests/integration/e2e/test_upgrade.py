@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -254,8 +253,7 @@ def killed_after(here: Any, number: int, **inputs: str) -> tuple[int | None, lis
             done += written_by(whole)
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.02)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            here.kill(process)
+        here.kill(process)
         done += written_by((rest + lines.read()).split("\n")[:-1])
     code = process.wait()
     return (None if code == -signal.SIGKILL else code), done

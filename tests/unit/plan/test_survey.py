@@ -140,6 +140,7 @@ def test_a_permission_is_asked_for_again_when_the_connection_is_lost(monkeypatch
 
     class Answer:
         status, data = 201, b'{"status": {"allowed": true}}'
+        headers: dict[str, str] = {}
 
     class Pool:
         calls = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network
@@ -94,7 +95,7 @@ def test_what_the_run_makes_itself_is_left_to_it(tmp_path: Path) -> None:
 
 
 def test_on_openshift_its_accounts_may_use_the_constraints() -> None:
-    binding = sriov.with_scc([sriov.privileged_namespace("gpuops-nccl")])
+    binding = sriov.with_scc([parts.privileged_namespace("gpuops-nccl")])
     made = network.objects(plan(platform="openshift", objects={"nccl_test": tuple(binding)}), "team-a")
     (bound,) = [one for one in made if one["kind"] == "RoleBinding"]
     assert [one["name"] for one in bound["subjects"]] == ["system:serviceaccounts:team-a"]

@@ -33,7 +33,7 @@ def around(row: dict[str, Any]) -> lint.Around:
 
 
 def judged(row: dict[str, Any]) -> list[Finding]:
-    return lint.lint(blueprint(row), FACTS, around(row))
+    return lint.lint([*map(blueprint, row.get("beside", ())), blueprint(row)], FACTS, around(row))
 
 
 def told(row: dict[str, Any]) -> str:
@@ -41,6 +41,7 @@ def told(row: dict[str, Any]) -> str:
     parts = [f"`{key}: {json.dumps(value)}`" for key, value in row.get("set", {}).items()]
     parts += [f"without `{key}`" for key in row.get("drop", ())]
     parts += [f"known: `{key}` {json.dumps(value)}" for key, value in row.get("around", {}).items()]
+    parts += [f"sent with {other['of']} ({told(other)})" for other in row.get("beside", ())]
     return ", ".join(parts) or "as it is"
 
 
@@ -83,5 +84,6 @@ Judges blueprints of OCI AI Blueprints before they are sent: their schema, and w
 _SAMPLES = """## Samples
 
 The bases are a shared RDMA pool of two H100 nodes, an update that adds a node, and inference of Llama 405B on two
-nodes, as Oracle's three RDMA samples have them. Those samples themselves are accepted.
+nodes, as Oracle's three RDMA samples have them, and a service with one GPU of a shared pool. These
+samples themselves are accepted.
 """

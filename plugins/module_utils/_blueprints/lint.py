@@ -12,33 +12,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import ipaddress
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import checks, schema
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, is_int
 
 RDMA = "multinode_rdma_enabled_in_shared_pool"
 NODES = "multinode_num_nodes_to_use_from_shared_pool"
-_AD = re.compile(r"[A-Za-z0-9]{4}:(?P<region>[A-Z0-9-]+)-AD-[1-9]")
-_TENSOR = ("--tensor-parallel-size", "-tp")
-_PIPELINE = ("--pipeline-parallel-size", "-pp")
-_LABEL = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
-_BOOT_GB = (50, 32768)
-"""Sizes of boot volumes that OCI accepts."""
-_NO_RDMA: Mapping[str, Callable[[str], bool]] = {
-    "NCCL_IB_DISABLE": lambda text: text not in ("", "0"),
-    "NCCL_NET": lambda text: text.lower() == "socket",
-}
-"""Variables that keep NCCL from RDMA, with the values that do."""
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-}
+_AD = re.compile(r"[A-Za-z0-9]{4}:(?P<region>[A-Z0-9-]+)-AD-[1-3]")
 Findings = Iterator[Finding]
 
 
@@ -77,6 +63,7 @@ def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[A
     pools = {**around.pools, **_pools(payloads)}
     around = dataclasses.replace(around, mig=(*around.mig, *_layouts(payloads)))
     found += [*_names(payloads, around), *_served(payloads, around)]
+    found += [*_shared(payloads, around), *_updates(payloads)]
     for payload in payloads:
         found += _one(payload, facts, around, pools)
     return found
@@ -241,25 +228,85 @@ def _served(payloads: Sequence[Json], around: Around) -> Findings:
 
 
 def _names(payloads: Sequence[Json], around: Around) -> Findings:
-    seen: set[str] = set()
-    for name in (item.get("deployment_name") for item in payloads):
-        if isinstance(name, str):
-            if name in seen:
-                yield finding(
-                    "blueprint.name",
-                    name,
-                    "two documents have this deployment_name",
-                    expected="a name of its own for each",
-                )
-            if name in around.names:
-                yield finding(
-                    "blueprint.name",
-                    name,
-                    "a deployment of this name exists",
-                    expected="a new name",
-                    remedy="undeploy it or rename",
-                )
-            seen.add(name)
+    names = [item["deployment_name"] for item in payloads if isinstance(item.get("deployment_name"), str)]
+    for index, name in enumerate(names):
+        like = next((item for item in names[:index] if _plain(item) == _plain(name)), "")
+        if name in names[:index]:
+            found, expected = "two documents have this deployment_name", "a name of its own for each"
+            yield finding("blueprint.name", name, found, expected=expected)
+        elif like and _plain(name):
+            found = f"{like!r} differs in capitals and marks only, which names in the cluster do not keep"
+            yield finding("blueprint.name", name, found, expected="names that differ", severity="warning")
+        if name in around.names:
+            remedy, found = "undeploy it or rename", "a deployment of this name exists"
+            yield finding("blueprint.name", name, found, expected="a new name", remedy=remedy)
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def _is(item: Json, mode: str) -> bool:
+    users = item.get("recipe_mode") in ("service", "job") and item.get("recipe_use_shared_node_pool") is True
+    return users if mode == "user" else item.get("recipe_mode") == mode
+
+
+def _shared(payloads: Sequence[Json], around: Around) -> Findings:
+    """What those that share pools ask for together, against the pools that there are and that are sent with them. Of
+    pools that are there only the number of nodes is known: they are one, and a part of a node counts nothing."""
+    pools = [item for item in payloads if _is(item, "shared_node_pool")]
+    together: dict[tuple[int, ...], list[Json]] = {}
+    for item in filter(lambda item: _is(item, "user"), payloads):
+        chosen = item.get("recipe_shared_node_pool_selector")
+        key, wanted = ("selector", chosen) if chosen else ("shape", item.get("recipe_node_shape"))
+        mine = tuple(index for index, pool in enumerate(pools) if pool.get(f"shared_node_pool_{key}") == wanted)
+        together.setdefault(() if around.pools else mine, []).append(item)
+        if chosen and pools and not around.pools and not mine:
+            known = ", ".join(sorted(str(pool.get("shared_node_pool_selector")) for pool in pools))
+            found = f"recipe_shared_node_pool_selector is {chosen!r}, of which no pool sent with it is"
+            yield finding("blueprint.shared-pool", str(item.get("deployment_name")), found, expected=f"one of {known}")
+    for mine, users in together.items():
+        whole = bool(around.pools)
+        gpus = 1 if whole else around.gpus.get(str(users[0].get("recipe_node_shape")), 1)
+        here = pools if whole else [pools[index] for index in mine]
+        most = gpus * sum([*around.pools.values(), *(_count(pool, "shared_node_pool_size", 0) for pool in here)])
+        asked = sum(_gpus(item, gpus, whole) for item in users)
+        if (whole or here) and asked > most and (len(users) > 1 or NODES not in users[0]):
+            names, what = ", ".join(str(item.get("deployment_name")) for item in users), "GPUs" if gpus > 1 else "nodes"
+            found, expected = f"{asked} {what} are asked for by {names} together", f"at most {most}, all of their pools"
+            yield finding("blueprint.nodes", str(users[-1].get("deployment_name")), found, expected=expected)
+
+
+def _count(item: Json, key: str, default: int) -> int:
+    return item[key] if is_int(item.get(key)) else default
+
+
+def _gpus(item: Json, gpus: int, whole: bool) -> int:
+    """GPUs, or nodes where ``whole``, that a user of a pool needs; a part of a node is no node."""
+    nodes = _count(item, NODES, 0 if whole else 1) * max(_count(item, "recipe_replica_count", 1), 1)
+    each = _count(item, "recipe_nvidia_gpu_count", _count(item, "recipe_amd_gpu_count", gpus if NODES in item else 0))
+    return nodes if whole or gpus == 1 else nodes * min(each, gpus)
+
+
+def _updates(payloads: Sequence[Json]) -> Findings:
+    """Updates of pools that the same documents make: their nodes are not there yet, and are labelled when they are."""
+    pools = [item for item in payloads if _is(item, "shared_node_pool")]
+    for item in payloads:
+        labels = item.get("recipe_node_labels")
+        named = (item.get("recipe_node_pool_name"), labels.get("corrino") if isinstance(labels, Mapping) else None)
+        own = ("deployment_name", "shared_node_pool_selector")
+        pool = next((pool for pool in pools if any(pool.get(key) in named and pool.get(key) for key in own)), None)
+        if item.get("recipe_mode") != "update" or pool is None:
+            continue
+        subject, name, layout = (
+            str(item.get("deployment_name")),
+            pool.get(own[0]),
+            item.get("shared_node_pool_mig_config"),
+        )
+        if pool.get(RDMA) is True and layout:
+            yield finding("blueprint.mig", subject, f"{layout} on {name}, which has {RDMA}", expected="whole GPUs")
+        else:
+            yield finding("blueprint.update-pool", subject, f"updates {name}, which is made by the same documents")
 
 
 # ---- one blueprint ---------------------------------------------------------------------------------------------------
@@ -267,12 +314,13 @@ def _names(payloads: Sequence[Json], around: Around) -> Findings:
 
 def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -> Findings:
     subject = str(payload.get("deployment_name") or "(no deployment_name)")
-    faults = list(_schema(payload, facts, subject))
+    faults = list(schema.faults(payload, facts, subject))
     yield from faults
     # A rule that reads a field of the wrong type would only repeat the fault.
     wrong = {item.found.split(" ", 1)[0].split("[")[0].split(".")[0] for item in faults if item.severity == "error"}
-    payload = {key: int(value) if _whole(value) else value for key, value in payload.items() if key not in wrong}
+    payload = {key: int(value) if schema.whole(value) else value for key, value in payload.items() if key not in wrong}
     rules = _Rules(payload, facts, around, pools, subject, frozenset(wrong))
+    yield from checks.faults(payload, facts, rules.fault)
     mode = payload.get("recipe_mode")
     if mode == "shared_node_pool":
         yield from rules.pool()
@@ -280,105 +328,6 @@ def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -
         yield from rules.update()
     elif mode in ("service", "job"):
         yield from rules.consumer()
-
-
-def _schema(payload: Json, facts: Json, subject: str) -> Findings:
-    for key in facts["required"]:
-        if key not in payload:
-            yield finding("blueprint.schema", subject, f"{key} is missing", expected="required in every blueprint")
-    for key, value in payload.items():
-        if key not in facts["fields"]:
-            near = difflib.get_close_matches(key, facts["fields"], 1)
-            hint = f"did you mean {near[0]}?" if near else "the server ignores it"
-            yield finding("blueprint.unknown-field", subject, f"{key} is no field of the schema", remedy=hint)
-        else:
-            yield from _typed(key, value, facts["fields"][key], subject)
-
-
-def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
-    if isinstance(kind, Mapping) and "one_of" in kind:
-        if value not in kind["one_of"]:
-            yield finding(
-                "blueprint.schema", subject, f"{path} is {value!r}", expected=f"one of {', '.join(kind['one_of'])}"
-            )
-    elif isinstance(kind, Mapping) and "list" in kind:
-        if not isinstance(value, list):
-            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="a list")
-            return
-        for index, item in enumerate(value):
-            yield from _typed(f"{path}[{index}]", item, kind["list"], subject)
-    elif isinstance(kind, Mapping):
-        yield from _object(path, value, dict(kind), subject)
-    elif kind == "labels":
-        if not isinstance(value, Mapping):
-            yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
-            return
-        for key, item in value.items():
-            if not isinstance(item, str):
-                yield finding(
-                    "blueprint.schema",
-                    subject,
-                    f"{path}.{key} is {_shown(item)}",
-                    expected="a text, in quotation marks",
-                )
-    elif not _is(value, kind):
-        kinds = [kind] if isinstance(kind, str) else kind
-        yield finding(
-            "blueprint.schema",
-            subject,
-            f"{path} is {_shown(value)}",
-            expected=" or ".join(kinds),
-            remedy=_hint(value, kinds),
-        )
-
-
-def _object(path: str, value: Any, kind: Json, subject: str) -> Findings:
-    if not isinstance(value, Mapping):
-        yield finding("blueprint.schema", subject, f"{path} is {_shown(value)}", expected="an object")
-        return
-    for key in kind.get("required", ()):
-        if key not in value:
-            yield finding(
-                "blueprint.schema", subject, f"{path} has no {key}", expected=f"{', '.join(kind['required'])}"
-            )
-    ways = kind.get("one_required")
-    if ways and sum(all(key in value for key in way) for way in ways) != 1:
-        yield finding(
-            "blueprint.schema",
-            subject,
-            f"{path} has {', '.join(value)}",
-            expected=" or ".join("+".join(way) for way in ways),
-        )
-    for key, item in value.items():
-        if key in kind["fields"]:
-            yield from _typed(f"{path}.{key}", item, kind["fields"][key], subject)
-        elif not kind.get("open"):
-            yield finding(
-                "blueprint.schema", subject, f"{path} has {key}", expected=f"only {', '.join(kind['fields'])}"
-            )
-
-
-def _is(value: Any, kind: Union[str, Sequence[str]]) -> bool:
-    kinds = [kind] if isinstance(kind, str) else kind
-    if isinstance(value, bool):
-        return "boolean" in kinds
-    return (_whole(value) and "integer" in kinds) or any(isinstance(value, _TYPES[item]) for item in kinds)
-
-
-def _whole(value: Any) -> bool:
-    """Whether it is an integer written as 8.0, which JSON does not distinguish from 8."""
-    return isinstance(value, float) and value.is_integer()
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value) if isinstance(value, (str, int, float, bool)) else type(value).__name__
-    return f"the text {shown}" if isinstance(value, str) else shown
-
-
-def _hint(value: Any, kinds: Sequence[str]) -> str:
-    if isinstance(value, str) and "string" not in kinds:
-        return "write it without quotation marks"
-    return "write it in quotation marks" if "string" in kinds and isinstance(value, (int, float, bool)) else ""
 
 
 @dataclass(frozen=True)
@@ -415,11 +364,6 @@ class _Rules:
                 "blueprint.boot-volume",
                 f"{shape} without shared_node_pool_boot_volume_size_in_gbs",
                 expected="e.g. 1000",
-            )
-        volume = self.payload.get("shared_node_pool_boot_volume_size_in_gbs")
-        if volume is not None and not _BOOT_GB[0] <= volume <= _BOOT_GB[1]:
-            yield self.fault(
-                "blueprint.boot-volume", f"a boot volume of {volume} GB", expected=f"{_BOOT_GB[0]} to {_BOOT_GB[1]} GB"
             )
         on, layout = self.payload.get(RDMA, False), self.payload.get("shared_node_pool_mig_config")
         yield from self.shape(shape, on)
@@ -547,27 +491,51 @@ class _Rules:
         on, shape = payload.get(RDMA, False), payload.get("recipe_node_shape", "")
         yield from self.shape(shape, on)
         yield from self.node_gpus(shape)
-        if on and not payload.get("recipe_use_shared_node_pool") and "recipe_use_shared_node_pool" not in self.wrong:
+        several = on or (count or 1) > 1
+        if (
+            several
+            and not payload.get("recipe_use_shared_node_pool")
+            and "recipe_use_shared_node_pool" not in self.wrong
+        ):
             yield self.fault(
                 "blueprint.shared-pool",
-                f"{RDMA} without recipe_use_shared_node_pool",
+                f"{RDMA if on else NODES} without recipe_use_shared_node_pool",
                 expected="recipe_use_shared_node_pool: true",
             )
         if on and self.missing(NODES):
             yield self.fault("blueprint.nodes", f"{RDMA} without {NODES}", expected="number of nodes to use")
         if count is not None:
             yield from self.many(count, on, shape)
-        yield from self.parallel(count or 1)
+        yield from self.arguments(count or 1)
+        yield from self.memory(count or 1)
         yield from self.environment(on)
         yield from self.secrets()
         yield from self.mig()
 
     def environment(self, on: bool) -> Findings:
-        """Whether a variable keeps NCCL from the RDMA that is asked for."""
-        for item in self.payload.get("recipe_container_env") or [] if on else []:
-            key, value = str(item.get("key")), str(item.get("value")).strip()
-            if key in _NO_RDMA and _NO_RDMA[key](value):
-                yield self.fault("blueprint.environment", f"{key}={value} with {RDMA}", expected=f"no {key}")
+        """Whether a variable, or an assignment in the command, keeps NCCL from the RDMA that is asked for."""
+        given = [
+            (str(item.get("key")), str(item.get("value"))) for item in self.payload.get("recipe_container_env") or []
+        ]
+        words = [*(self.payload.get("recipe_container_command") or []), *self.words()]
+        given += re.findall(r"\b(NCCL_\w+)=[\"']?([^\s\"';]*)", " ".join(map(str, words)))
+        for key, value in given if on else ():
+            if re.fullmatch(self.facts["no_rdma"].get(key, "(?!)"), value.strip()):
+                yield self.fault("blueprint.environment", f"{key}={value.strip()} with {RDMA}", expected=f"no {key}")
+
+    def memory(self, nodes: int) -> Findings:
+        """Whether /dev/shm is large enough for several nodes, and within the container's memory."""
+        key, least = "recipe_shared_memory_volume_size_limit_in_mb", self.facts["shared_memory_mb"]
+        size, whole = self.payload.get(key), self.payload.get("recipe_container_memory_size")
+        if nodes > 1 and self.missing(key):
+            yield self.fault("blueprint.shared-memory", f"{nodes} nodes without {key}", expected=f"{least} or more")
+        elif nodes > 1 and size is not None and 0 < size < least:
+            yield self.fault(
+                "blueprint.shared-memory", f"{key} is {size} with {nodes} nodes", expected=f"{least} or more"
+            )
+        if size is not None and whole is not None and size > whole * 1024 > 0:
+            found = f"{key} is {size}, recipe_container_memory_size {whole} GB"
+            yield self.fault("blueprint.shared-memory", found, expected="less than the container's memory")
 
     def secrets(self) -> Findings:
         """Whether the Secrets named exist in the cluster."""
@@ -621,44 +589,96 @@ class _Rules:
             )
 
     def node_gpus(self, shape: str) -> Findings:
-        """Whether the shape has as many GPUs per node."""
-        count, most = self.gpu_count(), self.around.gpus.get(shape)
+        """Whether the shape has as many GPUs per node, of this vendor; with RDMA a node is used as a whole."""
+        count, most, amd = self.gpu_count(), self.around.gpus.get(shape), self.facts["amd_shapes"] in shape
+        mine, other = ("amd", "nvidia") if amd else ("nvidia", "amd")
+        if most is not None and f"recipe_{other}_gpu_count" in self.payload:
+            found = f"recipe_{other}_gpu_count on {shape}"
+            yield self.fault("blueprint.gpus", found, expected=f"recipe_{mine}_gpu_count")
         if count is not None and most is not None and count > most:
             yield self.fault("blueprint.gpus", f"{count} GPUs per node", expected=f"{shape} has {most}")
+        elif count and most is not None and self.payload.get(RDMA) and count < most:
+            found = f"{count} GPUs per node with {RDMA}"
+            yield self.fault("blueprint.gpus", found, expected=f"{most}, all of {shape}", severity="warning")
 
     def gpu_count(self) -> Optional[int]:
         """GPUs per node, of either vendor; None if not set, or no integer, which the schema reports."""
         count = self.payload.get("recipe_nvidia_gpu_count", self.payload.get("recipe_amd_gpu_count"))
         return count if is_int(count) else None
 
-    def parallel(self, nodes: int) -> Findings:
-        """Whether tensor x pipeline parallelism equals nodes x GPUs."""
-        args = [part for item in self.payload.get("recipe_container_command_args") or [] for part in str(item).split()]
-        if any("$(" in (_value(args, names) or "") for names in (_TENSOR, _PIPELINE)):
+    def words(self) -> list[str]:
+        """The container's arguments, as a shell would divide them."""
+        return [part for item in self.payload.get("recipe_container_command_args") or [] for part in str(item).split()]
+
+    def arguments(self, nodes: int) -> Findings:
+        """Whether options that have one value are given once, and fit ports, GPUs and nodes."""
+        given = _options(self.words(), self.facts)
+        for name, values in given.items():
+            if len(values) > 1:
+                yield self.fault(
+                    "blueprint.argument", f"--{name} is given as {' and '.join(values)}", expected="one of it"
+                )
+        port, own = given.get("port", [""])[-1], self.payload.get("recipe_container_port")
+        if port and own and "$" not in port and port != own:
+            yield self.fault("blueprint.port", f"--port is {port}, recipe_container_port is {own}", expected="the same")
+        share = given.get("gpu-memory-utilization", [""])[-1]
+        if share and "$" not in share and not re.fullmatch(r"0?\.\d*[1-9]\d*|1(\.0*)?", share):
+            yield self.fault("blueprint.count", f"--gpu-memory-utilization is {share}", expected="above 0, at most 1")
+        for name, own in (("nnodes", nodes), ("nproc-per-node", self.gpu_count())):
+            count = given.get(name, [""])[-1]
+            if count.isdecimal() and own is not None and int(count) != own:
+                yield self.fault(
+                    "blueprint.count", f"--{name} is {count}", expected=f"{own}, as the blueprint asks for"
+                )
+        executor = given.get("distributed-executor-backend", [""])[-1]
+        if nodes > 1 and executor in self.facts["one_node_executors"]:
+            yield self.fault(
+                "blueprint.executor", f"--distributed-executor-backend {executor} on {nodes} nodes", expected="ray"
+            )
+        yield from self.parallel(nodes, given)
+
+    def parallel(self, nodes: int, given: Mapping[str, Sequence[str]]) -> Findings:
+        """Whether tensor x pipeline (x data) parallelism equals nodes x GPUs."""
+        kinds = ("tensor", "pipeline", "data")
+        texts = {kind: given[f"{kind}-parallel-size"][-1] for kind in kinds if f"{kind}-parallel-size" in given}
+        if any("$(" in text for text in texts.values()):
             return  # a variable of the container
-        for names in (_TENSOR, _PIPELINE):
-            value = _value(args, names)
-            if value is not None and not re.fullmatch("[1-9][0-9]{0,8}", value):
-                yield self.fault("blueprint.parallelism", f"{names[0]} is {value!r}", expected="a number")
+        for kind, text in texts.items():
+            if not re.fullmatch("[1-9][0-9]{0,8}", text):
+                yield self.fault("blueprint.parallelism", f"--{kind}-parallel-size is {text!r}", expected="a number")
                 return
-        tensor, pipeline, gpus = _number(args, _TENSOR), _number(args, _PIPELINE), self.gpu_count()
-        if gpus is None or (tensor is None and pipeline is None) or (tensor or 1) * (pipeline or 1) == nodes * gpus:
+        sizes, gpus = {kind: int(texts.get(kind, 1)) for kind in kinds}, self.gpu_count()
+        total = math.prod(sizes.values())
+        if gpus is None or not texts or total == nodes * gpus:
             return
+        shown = [f"{kind} {size}" for kind, size in sizes.items() if kind != "data" or size > 1]
         yield self.fault(
             "blueprint.parallelism",
-            f"tensor {tensor or 1} x pipeline {pipeline or 1} = {(tensor or 1) * (pipeline or 1)}",
+            f"{' x '.join(shown)} = {total}",
             expected=f"{nodes} nodes x {gpus} GPUs = {nodes * gpus}",
             remedy=f"--tensor-parallel-size {gpus} --pipeline-parallel-size {nodes}",
         )
 
     # ---- nodes that are added
 
+    def address(self, name: str) -> bool:
+        """Whether a node can have this name: an address of a private network, and not that of the network itself."""
+        try:
+            found = ipaddress.IPv4Address(name)
+        except ValueError:
+            return False
+        networks = [ipaddress.IPv4Network(item) for item in self.facts["node_networks"]]
+        return any(found in net and found not in (net[0], net[1], net[-1]) for net in networks)
+
     def update(self) -> Findings:
         """Rules of a blueprint that adds a node, or changes the MIG layout of a node or a pool."""
         name, layout = self.payload.get("recipe_node_name"), self.payload.get("shared_node_pool_mig_config")
+        pool = self.payload.get("recipe_node_pool_name")
+        if pool and self.pools and pool not in self.pools:
+            known = f"one of {_some([*self.pools])}"
+            yield self.fault("blueprint.update-node", f"{pool!r} is no shared pool", expected=known)
         if name is None:
-            of_pool = layout and self.payload.get("recipe_node_pool_name")
-            if self.missing("recipe_node_name") and not of_pool:
+            if self.missing("recipe_node_name") and not (layout and pool):
                 yield self.fault(
                     "blueprint.update-node", "recipe_node_name is missing", expected="the node's private IP address"
                 )
@@ -668,7 +688,7 @@ class _Rules:
                 f"{name!r} is no node of the cluster",
                 expected=f"one of {_some(self.around.nodes)}",
             )
-        elif not _is_private(name):
+        elif not self.address(name):
             yield self.fault(
                 "blueprint.update-node",
                 f"{name!r}",
@@ -677,13 +697,6 @@ class _Rules:
         labels = self.payload.get("recipe_node_labels") or {}
         if "recipe_node_labels" in self.wrong or (layout and not labels):
             return
-        for key, value in labels.items():
-            if not _LABEL.fullmatch(value):
-                yield self.fault(
-                    "blueprint.update-labels",
-                    f"{key} is {value!r}",
-                    expected="at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last",
-                )
         if not labels.get("corrino"):
             yield self.fault(
                 "blueprint.update-labels", "no label corrino", expected="the name of the pool, e.g. h100pool"
@@ -704,22 +717,15 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def _is_private(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_private
-    except ValueError:
-        return False
-
-
-def _value(args: Sequence[str], names: Sequence[str]) -> Optional[str]:
-    """The text after ``--name`` or ``--name=``; the name may be spelled with underscores. "" = nothing follows."""
-    for index, item in enumerate(args):
-        key, equals, value = item.partition("=")
-        if key.replace("_", "-") in names:
-            return value if equals else args[index + 1] if index + 1 < len(args) else ""
-    return None
-
-
-def _number(args: Sequence[str], names: Sequence[str]) -> Optional[int]:
-    value = _value(args, names)
-    return None if value is None else int(value)
+def _options(words: Sequence[str], facts: Json) -> dict[str, list[str]]:
+    """Values of the options of ``once``, as ``--name value``, ``--name=value`` or ``-short value``; names may have
+    underscores. "" = nothing follows."""
+    found: dict[str, list[str]] = {}
+    for index, word in enumerate(words):
+        key, equals, value = word.partition("=")
+        name = key.lstrip("-").replace("_", "-")
+        name = facts["short"].get(name, name) if key.startswith("-") else ""
+        if name in facts["once"]:
+            after = words[index + 1] if index + 1 < len(words) else ""
+            found.setdefault(name, []).append(value if equals else after)
+    return found

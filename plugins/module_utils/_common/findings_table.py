@@ -38,6 +38,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "autoscaler.zone",
     ),
+    "blueprint.argument": (
+        "error",
+        "blueprint",
+        "keep one; which of them counts depends on the program",
+        "blueprint.argument",
+    ),
     "blueprint.availability-domain": (
         "error",
         "blueprint",
@@ -49,6 +55,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "blueprint",
         "",
         "blueprint.boot-volume",
+    ),
+    "blueprint.count": (
+        "error",
+        "blueprint",
+        "",
+        "blueprint.count",
     ),
     "blueprint.depends-on": (
         "error",
@@ -68,6 +80,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "take the variable out",
         "blueprint.environment",
     ),
+    "blueprint.executor": (
+        "error",
+        "blueprint",
+        "--distributed-executor-backend ray",
+        "blueprint.executor",
+    ),
     "blueprint.gpus": (
         "error",
         "blueprint",
@@ -79,6 +97,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "blueprint",
         "",
         "blueprint.image",
+    ),
+    "blueprint.kubernetes": (
+        "error",
+        "blueprint",
+        "",
+        "blueprint.kubernetes",
     ),
     "blueprint.mig": (
         "error",
@@ -109,6 +133,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "blueprint",
         "RDMA is between nodes",
         "blueprint.pool-size",
+    ),
+    "blueprint.port": (
+        "error",
+        "blueprint",
+        "",
+        "blueprint.port",
     ),
     "blueprint.proof-device": (
         "error",
@@ -188,6 +218,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "blueprint.shape",
     ),
+    "blueprint.shared-memory": (
+        "error",
+        "blueprint",
+        "set recipe_shared_memory_volume_size_limit_in_mb, which is 10000 in Oracle's samples",
+        "blueprint.shared-memory",
+    ),
     "blueprint.shared-pool": (
         "error",
         "blueprint",
@@ -211,6 +247,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "blueprint",
         "",
         "blueprint.update-node",
+    ),
+    "blueprint.update-pool": (
+        "error",
+        "blueprint",
+        "leave it out; the nodes of a pool get their labels when it is made",
+        "blueprint.update-pool",
     ),
     "control-node.cluster": (
         "error",

@@ -11,7 +11,6 @@ their last 11 characters, as the node labels of oci-hpc-oke have them.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -94,48 +93,30 @@ def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]
 
 def _of_node(row: Json) -> Iterator[Finding]:
     where = f"host {row['host'][-SUFFIX:]}" if row["host"] else "host"
-    fault = f": {row['fault']}" if row["fault"] else ""
+    node, fault = row["node"], f": {row['fault']}" if row["fault"] else ""
     if row["health"] == "UNHEALTHY":
-        yield finding("oci.host-health", row["node"], f"{where} is UNHEALTHY{fault}", expected="HEALTHY")
+        yield finding("oci.host-health", node, f"{where} is UNHEALTHY{fault}", expected="HEALTHY")
     elif row["fault"]:
-        yield finding("oci.host-health", row["node"], f"{where} has impacted components{fault}", severity="warning")
-    elif row["health"] not in ("HEALTHY",):
+        yield finding("oci.host-health", node, f"{where} has impacted components{fault}", severity="warning")
+    elif row["health"] != "HEALTHY":
         why = "OCI does not show its host: the right to inspect dedicated-vm-hosts in tenancy may be missing"
-        yield finding(
-            "oci.host-health",
-            row["node"],
-            why if not row["host"] else f"{where}: health {row['health']}",
-            remedy="",
-            severity="unknown",
-        )
+        why = f"{where}: health {row['health']}" if row["host"] else why
+        yield finding("oci.host-health", node, why, remedy="", severity="unknown")
     if row["state"] in ("REPAIR", "UNAVAILABLE"):
-        yield finding("oci.host-state", row["node"], f"{where} is in state {row['state']}", expected="OCCUPIED")
-    if row["capacity"] in ("DEGRADED", "UNAVAILABLE"):
-        severity = "error" if row["capacity"] == "UNAVAILABLE" else "warning"
-        yield finding(
-            "oci.host-capacity",
-            row["node"],
-            f"its dedicated capacity is {row['capacity']}",
-            expected="AVAILABLE",
-            severity=severity,
-        )
+        yield finding("oci.host-state", node, f"{where} is in state {row['state']}", expected="OCCUPIED")
+    severity = {"DEGRADED": "warning", "UNAVAILABLE": "error"}.get(row["capacity"], "")
+    if severity:
+        found = f"its dedicated capacity is {row['capacity']}"
+        yield finding("oci.host-capacity", node, found, expected="AVAILABLE", severity=severity)
 
 
 def blocks(found: Sequence[Json]) -> list[Json]:
     """Number of hosts, nodes and unhealthy hosts per network block."""
-    keys = sorted({(row["hpc_island"], row["network_block"]) for row in found})
     result = []
-    for island, block in keys:
+    for island, block in sorted({(row["hpc_island"], row["network_block"]) for row in found}):
         mine = [row for row in found if (row["hpc_island"], row["network_block"]) == (island, block)]
-        health = Counter(row["health"] for row in mine)
-        result.append(
-            {
-                "hpc_island": island,
-                "network_block": block,
-                "local_blocks": len({row["local_block"] for row in mine if row["local_block"]}),
-                "hosts": len(mine),
-                "nodes": sum(bool(row["node"]) for row in mine),
-                "unhealthy": health["UNHEALTHY"],
-            }
-        )
+        counts = {"hosts": len(mine), "nodes": sum(bool(row["node"]) for row in mine)}
+        counts["local_blocks"] = len({row["local_block"] for row in mine if row["local_block"]})
+        counts["unhealthy"] = sum(row["health"] == "UNHEALTHY" for row in mine)
+        result.append({"hpc_island": island, "network_block": block, **counts})
     return result

@@ -163,12 +163,8 @@ def explain(found: Sequence[Cause], instance: str, unread: Mapping[str, str]) ->
     first = found[0]
     named = [item for item in found if item.verdict in (PROVEN, LIKELY)]
     rest = [item for item in found if item not in named]
-    parts = [
-        " and ".join(
-            f"{CAUSES[item.cause]} ({'' if item.verdict == PROVEN else 'likely: '}{item.why})" for item in named
-        )
-        or "neither OCI nor the console shows the cause"
-    ]
+    shown = [f"{CAUSES[item.cause]} ({'' if item.verdict == PROVEN else 'likely: '}{item.why})" for item in named]
+    parts = [" and ".join(shown) or "neither OCI nor the console shows the cause"]
     for verdict, head in ((EXCLUDED, "Excluded"), (OPEN, "Unknown")):
         listed = [f"{CAUSES[item.cause]} ({item.why})" for item in rest if item.verdict == verdict]
         parts += [f"{head}: {'; '.join(listed)}"] if listed else []
@@ -242,9 +238,8 @@ def _endpoint(evidence: Evidence) -> Cause:
     host, ca = given.get("apiserver_host", "").partition(":")[0], _pem(given.get("cluster_ca_cert", ""))
     known = [item.partition(":")[0] for item in evidence.endpoints or () if item]
     if host and known and host not in known:
-        return Cause(
-            "endpoint", PROVEN, f"the instance was given {host}, the cluster's endpoints are {', '.join(known)}"
-        )
+        why = f"the instance was given {host}, the cluster's endpoints are {', '.join(known)}"
+        return Cause("endpoint", PROVEN, why)
     if ca and evidence.ca and ca != _pem(evidence.ca):
         return Cause("endpoint", PROVEN, "the certificate in the instance's metadata is not the cluster's CA")
     if host and known and ca and evidence.ca:
@@ -277,10 +272,5 @@ def instance_of(item: Json, managed: bool) -> Member:
     error = item.get("node_error") or {}
     reported = ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
     state = item.get("lifecycle_state") if managed else item.get("state")
-    return Member(
-        str(item["id"]),
-        str(item.get("name") or item.get("display_name") or item["id"]),
-        str(state or "").upper(),
-        str(item.get("private_ip") or ""),
-        reported,
-    )
+    name, address = item.get("name") or item.get("display_name") or item["id"], item.get("private_ip") or ""
+    return Member(str(item["id"]), str(name), str(state or "").upper(), str(address), reported)

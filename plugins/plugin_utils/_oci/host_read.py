@@ -19,28 +19,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.iam import read
 
 WORKERS = 8
-HOST = (
-    "id",
-    "instance_id",
-    "shape",
-    "availability_domain",
-    "fault_domain",
-    "hpc_island_id",
-    "network_block_id",
-    "local_block_id",
-    "gpu_memory_fabric_id",
-    "health",
-    "lifecycle_state",
-    "has_impacted_components",
-)
-METAL = (
-    "instance_id",
-    "instance_shape",
-    "compute_hpc_island_id",
-    "compute_network_block_id",
-    "compute_local_block_id",
-    "lifecycle_details",
-)
+PLACES = tuple(f"{name}_id" for name in oci_hosts.PLACES)
+HOST = ("id", "instance_id", "shape", "availability_domain", "fault_domain", "health", "lifecycle_state", *PLACES)
+IMPACTED = "has_impacted_components"
+METAL = ("instance_id", "instance_shape", "lifecycle_details", *(f"compute_{name}" for name in PLACES[:3]))
 
 
 class HostReader:
@@ -67,31 +49,27 @@ class HostReader:
         return [item for item in found if self.shape in ("", item.get("shape"), item.get("instance_shape"))]
 
     def _hosts(self) -> list[Json]:
-        what, more = "list compute hosts", {"compute_host_in_subtree": True} if self._is_root() else {}
-        method = "list_compute_hosts"
-        listed = self.session.all(what, "compute", method, self.compartment, limit=oci.PAGE, **self.more, **more)
-        return [{name: getattr(item, name, None) for name in HOST} for item in listed]
+        more = {"compute_host_in_subtree": True} if self.compartment == self.session.tenancy else {}
+        return self._listed("hosts", "list_compute_hosts", self.compartment, (*HOST, IMPACTED), **self.more, **more)
 
     def _metal(self) -> list[Json]:
         """Only tenancies with dedicated capacity have topologies."""
-        what, method = "list capacity topologies", "list_compute_capacity_topologies"
-        found: list[Json] = []
-        for item in self.session.all(what, "compute", method, self.compartment, limit=oci.PAGE, **self.more):
-            what, method = "list hosts of a topology", "list_compute_capacity_topology_compute_bare_metal_hosts"
-            listed = self.session.all(what, "compute", method, item.id, limit=oci.PAGE)
-            found += [{name: getattr(one, name, None) for name in METAL} for one in listed]
-        return found
+        method = "list_compute_capacity_topology_compute_bare_metal_hosts"
+        topologies = self._listed(
+            "capacity topologies", "list_compute_capacity_topologies", self.compartment, ("id",), **self.more
+        )
+        return [one for item in topologies for one in self._listed("hosts of a topology", method, item["id"], METAL)]
 
-    def _is_root(self) -> bool:
-        return self.compartment == self.session.tenancy
+    def _listed(self, what: str, method: str, place: str, names: Sequence[str], **more: Any) -> list[Json]:
+        listed = self.session.all(f"list compute {what}", "compute", method, place, limit=oci.PAGE, **more)
+        return [{name: getattr(item, name, None) for name in names} for item in listed]
 
     def faults(self, hosts: Sequence[Json], most: int) -> dict[str, str]:
         """OCID of a host -> its fault report, for ``most`` hosts at most."""
         keys = oci_hosts.suspicious(hosts)
         if len(keys) > most:
-            self.unread.append(
-                f"fault reports of {len(keys) - most} of {len(keys)} hosts were not read (faults={most})"
-            )
+            lost = f"{len(keys) - most} of {len(keys)} hosts"
+            self.unread.append(f"fault reports of {lost} were not read (faults={most})")
         with ThreadPoolExecutor(WORKERS) as workers:
             reports = list(workers.map(lambda key: read(lambda: self._fault(key)), keys[:most]))
         found = {}

@@ -49,13 +49,7 @@ def pool_kind(ocid: str) -> str:
 class Joining:
     """The state of one pool for a wait. ``options``: those of oci_join_wait."""
 
-    def __init__(
-        self,
-        session: oci.Session,
-        watcher: Watcher,
-        options: Mapping[str, Any],
-        **clocks: Any,
-    ) -> None:
+    def __init__(self, session: oci.Session, watcher: Watcher, options: Mapping[str, Any], **clocks: Any) -> None:
         self.session, self.watcher, self.options = session, watcher, options
         self.waits = Waits(lambda _line: None, **clocks)
         self.kind = pool_kind(options["pool"])
@@ -172,9 +166,8 @@ class Joining:
         if first is None:
             raise ClusterError(f"OCI lists no VNIC of {key}.")
         vnic = self.session.call(f"read VNIC {first.vnic_id}", "network", "get_vnic", first.vnic_id).data
-        pool = Pool(
-            self._shape, self.wanted, self._domain, cluster=self.options["cluster"], subnet=vnic.subnet_id or ""
-        )
+        own = {"cluster": self.options["cluster"], "subnet": vnic.subnet_id or ""}
+        pool = Pool(self._shape, self.wanted, self._domain, **own)
         return preflight_read.Reader(self.session, pool, compartment, vnic.nsg_ids or ())
 
     def _policies(self) -> list[Finding]:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, NcclRun, NcclVerdict, Shape
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import LIMITS, algorithm, limit
 
 NEAR = 0.99
-_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
+_KEYS = ("shapes", "collectives", "nodes", "algo", "nccl", "fraction", "gbytes", "source")
 _MOST = 1e15
 """Beyond any number of bytes or GB/s that a site writes."""
 _SITE = "this site's own threshold"
@@ -75,6 +76,14 @@ def with_site(table: Json, rows: Sequence[Json]) -> Json:
     except DataError as error:
         raise InputError(str(error)) from None
     return {**table, "thresholds": [*site, *_rows(table)], "site": sorted({str(row["source"]) for row in site})}
+
+
+def is_older(table: Json, source: str, nccl: str) -> bool:
+    """Whether a run's NCCL is older than those that a row with this source was measured with. Rows of one NCCL, of a
+    site and of its baseline are for what they are compared with."""
+    own = [str(row["source"]) for row in _rows(table) if "nccl" in row]
+    known = (*own, *table.get("site", ()), *table.get("baseline", ()))
+    return bool(nccl) and source not in known and versions.older(nccl, str(table.get("from_nccl") or "0"))
 
 
 def from_site(table: Json, source: str) -> bool:
@@ -141,19 +150,21 @@ def _rows(table: Json) -> Sequence[Json]:
     return rows
 
 
-def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
+def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str, nccl: str) -> bool:
     text = str(row["nodes"])
     wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
     named = shape.name in row["shapes"] or "*" in row["shapes"]
-    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
+    of_it = "nccl" not in row or versions.minor(nccl) == versions.minor(str(row["nccl"]))
+    return wanted and named and of_it and collective in row["collectives"] and row.get("algo", algo) == algo
 
 
 def threshold_for(
-    table: Json, shape: Shape, collective: str, nodes: int, algo: str
+    table: Json, shape: Shape, collective: str, nodes: int, algo: str, nccl: str = ""
 ) -> Optional[tuple[float, Optional[float], str]]:
-    """(GB/s, fraction of the limit or None, source), or None if no row of the table applies."""
+    """(GB/s, fraction of the limit or None, source), or None if no row of the table applies. ``nccl``: version of the
+    run's NCCL, "" = unknown."""
     for row in _rows(table):
-        if not _fits(row, shape, collective, nodes, algo):
+        if not _fits(row, shape, collective, nodes, algo, nccl):
             continue
         if "gbytes" in row:
             return float(row["gbytes"]), None, str(row["source"])

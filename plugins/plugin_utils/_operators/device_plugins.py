@@ -109,14 +109,16 @@ class Restart:
 
 
 class _Vfs:
-    """Whether nodes have their VFs back: as many as were allocatable before, or as the kubelet knows of where there
-    were none, since a killed run has taken them; but no more than are ``planned``, since a plugin that chose by device
-    id alone offered the management NIC's too. The old number counts only if it fell meanwhile, or still stands REPORTED
+    """Whether nodes have their VFs back: those ``planned``, where at least so many were allocatable before, or the
+    kubelet knows of so many where there were none, since a killed run has taken them. A plugin that chose by device id
+    alone offered the management NIC's too; a node with fewer than planned may have offered those alone, and a later
+    stage makes the others. The old number counts only if it fell meanwhile, or still stands REPORTED
     seconds after the plugin was ready: until then it may be of before the restart."""
 
     def __init__(self, before: Mapping[str, tuple[int, int]], planned: Mapping[str, int]) -> None:
         had = {node: allocatable or capacity for node, (allocatable, capacity) in before.items()}
-        self.wanted = {node: min(number, planned.get(node, number)) for node, number in had.items()}
+        due = {node: planned.get(node, number) for node, number in had.items()}
+        self.wanted = {node: due[node] if number >= due[node] else 0 for node, number in had.items()}
         self.counts: dict[str, int] = {}
         self.fell: set[str] = set()
         self.since: dict[str, float] = {}

@@ -175,6 +175,22 @@ def test_a_restart_for_its_configuration_waits_for_the_vfs_too(monkeypatch: pyte
     assert not old & set(api.objects) and api.now == 3
 
 
+def test_vfs_of_the_management_nic_alone_are_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin of the guide had counted 2 of them; the new one offers none before the next stage makes the others."""
+    api = Kubelet(2, *[0] * 200)
+    monkeypatch.setattr(device_plugins, "time", api)
+    plan = Plan(
+        mode=Mode.SRIOV,
+        nodes=(Node("n0", "x", vfs=16),),
+        restart_plugin=f"name={NEW}",
+        namespaces=Namespaces(network_operator=NET),
+        resources=Resources("g", VF),
+    )
+    restart = device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)
+    restart.anew(lambda: device_plugins.pods(api, plan))
+    assert api.now < 10
+
+
 def test_all_nodes_of_a_large_cluster_are_listed_less_often_and_one_alone_by_its_name() -> None:
     api, read = Kubelet(16), list[str]()
     for number in range(1, 1000):

@@ -28,7 +28,7 @@ class ActionModule(RdmaAction):
         view = plan_view.read(self.client, book, plan, plan_survey.kept(run_dir), args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"
         ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
-        findings = preflight.check(view, ignored, args["only"] or (["tolerations"] if args["pods"] else []))
+        findings = preflight.check(view, ignored, args["only"] or (preflight.OF_PODS if args["pods"] else []))
         place = run_dir / "findings-preflight-again.json" if again else first
         run.write(place, {"findings": findings, "ignored": ignored})
         for item in findings:

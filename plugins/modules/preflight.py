@@ -10,6 +10,8 @@ version_added: 0.1.0
 description:
 - Checks permissions, versions, conflicting installs, overlapping networks, room for controllers and node images
   against a plan, and fails with all problems in one message.
+- Has the API server admit every pod and object of the run as a dry run, adds the pods up against each ResourceQuota,
+  and reads whether NetworkPolicies let them reach each other. Nothing is made. What this user may not try is unknown.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
@@ -28,9 +30,8 @@ options:
     default: []
   pods:
     description: >-
-      Compare the tolerations of these pods alone with the nodes' taints, and check nothing else: for a playbook that
-      makes no others. The pods of the host checks, of the NCCL test and scan, of those that load nvidia_peermem, and
-      of ib_write_bw.
+      Check these pods alone, their tolerations and what admission says of them: for a playbook that makes no others.
+      The pods of the host checks, of the NCCL test and scan, of those that load nvidia_peermem, and of ib_write_bw.
     type: list
     elements: str
     choices: [host_checks, nccl, peermem, perftest]

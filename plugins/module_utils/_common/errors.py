@@ -47,12 +47,14 @@ class DataError(RdmaError):
 
 
 class ClusterError(RdmaError):
-    """The API server refused a request or could not be reached. ``status`` is the HTTP status or 0."""
+    """The API server refused a request or could not be reached. ``status`` is the HTTP status or 0; ``said``: the
+    server's own words."""
 
-    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, status: int = 0, reason: str = "", said: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.said = said
 
 
 class NotFound(ClusterError):

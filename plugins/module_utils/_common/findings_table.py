@@ -1601,6 +1601,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "pod-gpu.toleration",
     ),
+    "preflight.admission": (
+        "error",
+        "preflight",
+        "",
+        "preflight.admission",
+    ),
     "preflight.controller-room": (
         "error",
         "preflight",
@@ -1691,6 +1697,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         "",
         "preflight.network-owner",
     ),
+    "preflight.network-policy": (
+        "error",
+        "preflight",
+        "",
+        "preflight.network-policy",
+    ),
     "preflight.nic-cluster-policy-name": (
         "error",
         "preflight",
@@ -1765,6 +1777,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
         ("name a queue without preemption (rdma_kueue_queue, rdma_queue), or set rdma_displace_pods=true to "
          "allow it"),
         "preflight.queue-evicts",
+    ),
+    "preflight.quota": (
+        "error",
+        "preflight",
+        "",
+        "preflight.quota",
     ),
     "preflight.rdma-shared-plugin": (
         "error",

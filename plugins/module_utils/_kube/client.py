@@ -320,6 +320,12 @@ class Client:
         content = "application/apply-patch+yaml"
         return _document(self._request("PATCH", self.path_of(obj), _dry(query, dry_run), _yaml(obj), content))
 
+    def admitted(self, obj: Json) -> Json:
+        """The object as the server would create it, with what admission adds. Nothing is created."""
+        query = _dry({"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}, True)
+        path = self.path(obj["apiVersion"], obj["kind"], obj["metadata"].get("namespace", ""))
+        return _document(self._request("POST", path, query, json.dumps(obj).encode(), idempotent=True))
+
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
         """The object after the patch. ``kind``: merge or json; the server refuses unknown fields, as in apply()."""
         self._ask_guard(dry_run)
@@ -555,8 +561,9 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     if status == 429 and _BUDGET in data:
         kind, causes = Busy, (document.get("details") or {}).get("causes") or []
         message = " ".join(str(one.get("message")) for one in causes) or message
+    hint = _hint(path, message)
     return kind(
-        f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{_hint(path, message)}", status, reason
+        f"Failed to {_verb(method)} {path}: {message or reason} (HTTP {status}).{hint}", status, reason, message
     )
 
 

@@ -62,6 +62,18 @@ def reading(plan: Plan, keeps: bool, kinds: Mapping[tuple[str, str], tuple[str, 
     return [item for item in asked if item.verb in ("get", "list", "watch") or item in kept]
 
 
+def tried(plan: Plan) -> list[Permission]:
+    """What preflight's dry run of pods takes: without it, what admission says of them is unknown, and the run goes
+    on."""
+    charts = {release.namespace for release in plan.releases.values() if release.installs}
+    places = sorted({plan.namespaces.job, plan.namespaces.own, *charts})
+    networking, found = "networking.k8s.io", []
+    for place in places:
+        found += [*needs("create", "", "pods", place), *needs("list", networking, "networkpolicies", place)]
+        found += [*needs("list", "", "resourcequotas", place), *needs("list", "", "limitranges", place)]
+    return found
+
+
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
     places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}

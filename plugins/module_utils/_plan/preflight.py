@@ -34,7 +34,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DM
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import admission, reach
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan.admission import Seen
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -92,6 +93,7 @@ class View:
     """Queue of the tests -> how it may evict others; "" where that could not be read."""
     plugins: Sequence[_leftovers.Plugin] = ()
     """The SR-IOV device plugins, if there are several."""
+    admission: Seen = field(default_factory=Seen)
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -122,6 +124,26 @@ def permissions(view: View) -> Iterator[Finding]:
     remedy = f"{how} (ansible-playbook gpuops.rdma.site --tags plan writes that file)" if how else None
     for item in view.denied:
         yield finding("preflight.permissions", "cluster", f"not allowed {item}", remedy=remedy)
+
+
+def admitted(view: View) -> Iterable[Finding]:
+    """What admission refuses of the run's pods and objects; but for a pod security level that another check has."""
+    known = {item.subject.removeprefix("Namespace ") for item in namespaces(view)}
+    answers = tuple(
+        item for item in view.admission.answers if not ("PodSecurity" in item.error and item.tried.namespace in known)
+    )
+    return admission.refusals(replace(view.admission, answers=answers), view.plan)
+
+
+def quota(view: View) -> Iterable[Finding]:
+    """ResourceQuotas that the run's pods exceed together."""
+    return admission.over_quota(view.admission, view.plan)
+
+
+def network_policy(view: View) -> Iterable[Finding]:
+    """NetworkPolicies that keep pods of a test from each other."""
+    labels = {item.name: item.labels for item in view.survey.namespaces}
+    return admission.cut_off(view.admission, view.plan, labels)
 
 
 def helm(view: View) -> Iterable[Finding]:
@@ -802,7 +824,12 @@ CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
     "cuda-driver": cuda_driver,
     "gpudirect": gpudirect,
     "expected-nodes": expected_nodes,
+    "admission": admitted,
+    "quota": quota,
+    "network-policy": network_policy,
 }
+OF_PODS = ("tolerations", "admission", "quota", "network-policy")
+"""Checks for a playbook that makes some pods of ours and nothing else."""
 
 
 def check(view: View, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import texts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import once, texts
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_rights import Kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions
@@ -122,7 +122,7 @@ class Rights:
         return [accounts.write(folder, name, *rights, spaces) for name, rights in self._accounts().items()]
 
     def _accounts(self) -> dict[str, tuple[list[Permission], list[Json]]]:
-        plan = self.plan
+        plan, tried = self.plan, permissions.tried(self.plan)
         removed: list[Permission] = permissions.teardown(plan, KINDS)
         grants: list[Json] = []
         for chart in (self.charts.get(key) or self._installed(key) for key in plan.releases):
@@ -130,8 +130,8 @@ class Rights:
             removed += chart_rights.removal(objects, chart.namespace, self.kinds)
             grants += chart_rights.grants(objects, chart.namespace, frozenset(chart_rights.REMOVAL))
         return {
-            "verify": (permissions.reading(plan, True, KINDS), []),
-            "site": (list(plan.permissions), list(plan.grants)),
+            "verify": ([*permissions.reading(plan, True, KINDS), *(one for one in tried if one.verb == "list")], []),
+            "site": (once([*plan.permissions, *tried]), list(plan.grants)),
             "teardown": (removed, grants),
         }
 

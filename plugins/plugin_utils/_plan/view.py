@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left, queues, rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import admission, left, queues, rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
 
 LOOKED_AT = 20
@@ -46,7 +46,11 @@ def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json,
         needed=args["nodes"],
         priority_fault=_priority_fault(client, plan),
     )
-    if again or args["pods"]:
+    if again:
+        return found
+    seen = admission.look(client, plan, survey, args["pods"], dry_run=not (plan.faults or args["read_only"]))
+    found = dataclasses.replace(found, admission=seen)
+    if args["pods"]:
         return found
     faults = helm.findings() if found.installs else []
     return dataclasses.replace(

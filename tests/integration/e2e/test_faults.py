@@ -187,3 +187,62 @@ def test_a_missing_helm_is_one_message_before_anything_is_changed(cluster: Any) 
     assert later and {stage["status"] for stage in later} == {"skipped"}
     assert "gpu-operator" not in here.kubectl("get", "ns", "-o", "name")
     assert here.play("site.yml", "--tags", "plan", path="/usr/bin:/bin").code == 0, "to look, no Helm is needed"
+
+
+ADMISSION = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: gpuops-nccl, labels: {pod-security.kubernetes.io/enforce: privileged}}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: gpus, namespace: gpuops-nccl}
+spec: {hard: {requests.nvidia.com/gpu: "%(gpus)s", limits.cpu: 4k, limits.memory: 16Ti, pods: "9"}}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: ratio, namespace: gpuops-nccl}
+spec: {limits: [{type: Container, maxLimitRequestRatio: {cpu: "1"}, default: {memory: 1Gi}}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: team}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+  validations:
+    - expression: has(object.metadata.labels) && 'team' in object.metadata.labels
+      message: every pod needs the label team
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: team}
+spec:
+  policyName: team
+  validationActions: [Deny]
+  matchResources:
+    namespaceSelector:
+      matchExpressions: [{key: pod-security.kubernetes.io/enforce, operator: In, values: [privileged]}]
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: policies of a cluster, from the refusal to PASS")
+@pytest.mark.parametrize("launcher", ["mpi", "volcano"])
+def test_policies_are_told_before_any_change_and_met_by_inputs(cluster: Any, launcher: str) -> None:
+    here = cluster("--gpu-nodes", "2")
+    here.run("kubectl", "apply", "-f", "-", text=ADMISSION % {"gpus": 8})
+    before = here.state()
+    for args in ((), ("--check",)):
+        refused = here.play("site.yml", *args, report="refused", rdma_launcher=launcher)
+        error = refused.stage("preflight")["error"]
+        assert refused.code != 0
+        for words in ("rdma_pod_labels", "rdma_pod_limits=true", "requests.nvidia.com/gpu: 8, 0 in use", "need 16"):
+            assert words in error, (words, error)
+        assert here.state() == before
+    here.run("kubectl", "apply", "-f", "-", text=ADMISSION % {"gpus": 16})
+    inputs = {"rdma_pod_labels": "team=ml", "rdma_pod_limits": "true", "rdma_launcher": launcher}
+    played = here.play(**inputs)
+    assert played.verdict == "pass", played.report.get("reason") or played.output[-3000:]
+    again = here.play("site.yml", "--skip-tags", "nccl_test", report="again", **inputs)
+    assert (again.code, again.changed()) == (0, []), again.output[-3000:]

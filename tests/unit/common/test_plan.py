@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import L
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from support.paths import ROOT
@@ -133,7 +134,7 @@ def test_nodes_that_are_left_out_stay_so_for_the_first_reason(tmp_path: Path) ->
 
 
 def test_options_are_those_of_the_module() -> None:
-    names = {field.name for field in dataclasses.fields(Options)}
+    names = {field.name for field in dataclasses.fields(Options)} - {"pod_extras"} | set(OWN_PODS)
     assert names == set(SPEC) - set(AUTH) - {"shapes_dir"}, "the connection and the shapes are read by the action"
 
 

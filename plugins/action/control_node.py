@@ -140,7 +140,9 @@ def _write(target: Path, program: bytes) -> None:
     except OSError as error:
         if name:
             Path(name).unlink(missing_ok=True)
-        raise InputError(f"Cannot write {target}: {error.strerror}. Set bin_dir to a folder you can write.") from None
+        raise InputError(
+            f"Cannot write {target}: {error.strerror}. Set rdma_control_node_bin_dir to a folder you can write."
+        ) from None
 
 
 def _sha256(data: bytes) -> str:

@@ -23,7 +23,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Labels, taints or cordons nodes by the scans' verdicts, or reverts that; returns the changes per node and
         nodes that have left the cluster. Raises InputError without a scan, or for more nodes than ``max_out``."""
-        plan = run.read_plan(args["plan"])
+        plan = self._plan(args["plan"])
         verdicts = self._verdicts(plan, args)
         mark.guard(verdicts, args["measures"], args["max_out"])
         changes, gone = marking.mark(self.client, verdicts, args["measures"], dry_run=self.check_mode)
@@ -35,6 +35,15 @@ class ActionModule(RdmaAction):
             "count": len(changes),
             "gone": gone[:SHOWN],
         }
+
+    def _plan(self, path: str) -> Plan:
+        """The plan of this run; where it was refused, that of the last run that passed."""
+        try:
+            return run.read_plan(path)
+        except InputError:
+            if run.proven(path) == path:
+                raise
+            return run.read_proven(path)
 
     def _verdicts(self, plan: Plan, args: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Node -> (verdict, reason) from the scans in the run folder; "" for all nodes of the plan to remove the

@@ -60,7 +60,7 @@ class ActionModule(RdmaAction):
         )
         report: Json = TASK.data(made)
         self._write(folder, report)
-        run.forget_plan(run_dir)
+        run.forget_plan(run_dir, passed=build.passed(report))
         for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
         result: dict[str, Any] = {"verdict": report["verdict"], "reason": report["reason"]}
@@ -68,8 +68,7 @@ class ActionModule(RdmaAction):
         # Check mode creates nothing, so counts are too low there; a failed stage is still a failure.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
         if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
-            short = build.cut(report["reason"], 120)
-            result.update(failed=True, msg=f"{report['verdict'].upper()}: {short} See {folder / 'report.html'}.")
+            result.update(failed=True, msg=f"{build.headline(report)} See {folder / 'report.html'}.")
         return result
 
     def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:

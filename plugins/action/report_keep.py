@@ -106,4 +106,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror}. The role report writes it.") from None
+        raise InputError(f"Cannot read {path}: {error.strerror}. gpuops.rdma.report writes it.") from None

@@ -489,8 +489,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "gpu.drain-required": (
         "error",
         "host_checks",
-        ("let no new work on the node (role node_mark), wait for the running one, then reset all GPUs or "
-         "reboot"),
+        ("let no new work on the node (rdma_mark of nccl_scan.yml), wait for the running one, then reset all "
+         "GPUs or reboot"),
         "gpu-drain-required",
     ),
     "gpu.driver": (
@@ -637,7 +637,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "gpudirect.path": (
         "error",
         "host_checks",
-        "open kernel modules on kernel 5.12 or newer give DMA-BUF; else load nvidia_peermem (role peermem)",
+        "open kernel modules on kernel 5.12 or newer give DMA-BUF; else load nvidia_peermem (peermem.yml)",
         "gpudirect-path",
     ),
     "host.acs": (
@@ -789,7 +789,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "host.topology-file": (
         "error",
         "host_checks",
-        "make this host's file with gpuops.rdma.nccl_topology, or leave it to NCCL (rdma_topology=none)",
+        "set rdma_topology_file to a file of this host, or leave it to NCCL (rdma_topology=none)",
         "topology-file",
     ),
     "label.gpu": (
@@ -945,8 +945,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "netns.reboot": (
         "error",
         "host_checks",
-        ("reboot the node when exclusive is configured (role nodes, in batches); else correct options "
-         "ib_core netns_mode in /etc/modprobe.d"),
+        ("reboot the node when exclusive is configured (rdma_allow_reboot=true does it in batches); else "
+         "correct options ib_core netns_mode in /etc/modprobe.d"),
         "netns-reboot",
     ),
     "netns.shared": (
@@ -1463,8 +1463,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "peermem.not-loaded": (
         "error",
         "host_checks",
-        ("modprobe nvidia-peermem, or the role peermem, which does it at each boot; nothing in Kubernetes "
-         "does with a host driver"),
+        ("modprobe nvidia-peermem, or peermem.yml, which does it at each boot; nothing in Kubernetes does "
+         "with a host driver"),
         "peermem-not-loaded",
     ),
     "peermem.not-registered": (
@@ -1477,13 +1477,13 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "peermem.persistent": (
         "warning",
         "host_checks",
-        "role peermem, or a line nvidia-peermem in /etc/modules-load.d/nvidia-peermem.conf",
+        "peermem.yml, or a line nvidia-peermem in /etc/modules-load.d/nvidia-peermem.conf",
         "peermem-persistent",
     ),
     "perftest.memory": (
         "error",
         "perftest",
-        ("the rules of GPUDirect RDMA of gpuops.rdma.host_checks name the path that {subject} has; "
+        ("the host checks' rules of GPUDirect RDMA name the path that {subject} has; "
          "rdma_perftest_dmabuf=true takes DMA-BUF, false nvidia_peermem"),
         "perftest.memory",
     ),
@@ -1873,7 +1873,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "prove.rails-unknown": (
         "unknown",
         "workload_prove",
-        "set shape",
+        "set rdma_shape",
         "prove.rails-unknown",
     ),
     "prove.restarted": (
@@ -1933,7 +1933,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "scan.node": (
         "error",
         "nccl_scan",
-        "take {subject} out (role node_mark) and look at its host checks; then run nccl_scan again",
+        ("take {subject} out (rdma_mark of nccl_scan.yml) and look at its host checks; then run nccl_scan "
+         "again"),
         "scan.node",
     ),
     "scan.note": (
@@ -2154,7 +2155,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "workload.config-optional": (
         "warning",
         "workload_lint",
-        "remove optional: true, and make the ConfigMap in the job's namespace (role workload_network)",
+        ("remove optional: true, and make the ConfigMap in the job's namespace (rdma_workload_namespaces of "
+         "workload_network.yml)"),
         "workload.config-optional",
     ),
     "workload.dns": (
@@ -2278,7 +2280,8 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "workload.network-name": (
         "error",
         "workload_lint",
-        "write namespace/name, or make the network in the job's namespace (role workload_network)",
+        ("write namespace/name, or make the network in the job's namespace (rdma_workload_namespaces of "
+         "workload_network.yml)"),
         "workload.network-name",
     ),
     "workload.networks-place": (
@@ -2357,7 +2360,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "workload.topology": (
         "error",
         "workload_lint",
-        "use the file of the shape (role workload_network)",
+        "use the file of the shape (rdma_workload_namespaces of workload_network.yml)",
         "workload.topology",
     ),
     "workload.train-resources": (

@@ -455,6 +455,7 @@ OWN = frozenset((
     # set by the playbooks
     "rdma_dir",
     "rdma_plan_file",
+    "rdma_proven_plan_file",
     "rdma_report_again",
     "rdma_report_html",
     "rdma_run_dir",

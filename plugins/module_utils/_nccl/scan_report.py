@@ -101,7 +101,8 @@ def _remedy(item: Json) -> str:
     if item["cause"] == "rail":
         return f"look at {item['netdev']} of {item['node']}: cable, ethtool -S, mlxlink; then run nccl_scan again"
     if item["cause"] == "node":
-        return f"take {item['node']} out (role node_mark) and look at its host checks; then run nccl_scan again"
+        out = f"take {item['node']} out (rdma_mark of nccl_scan.yml)"
+        return f"{out} and look at its host checks; then run nccl_scan again"
     return "look at the switches and links between them; the nodes themselves are good"
 
 

@@ -142,5 +142,5 @@ def guard(verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], most
     if TAKES_OUT & set(measures) and len(bad) > limit:
         raise InputError(
             f"Refused to take {len(bad)} of {len(verdicts)} nodes out ({', '.join(bad[:5])}, ...): the limit is "
-            f"{limit}. Set max_out to allow it, or measures to label only."
+            f"{limit}. Set rdma_mark_max_out to allow it, or rdma_mark to label only."
         )

@@ -138,7 +138,7 @@ def build(
         deselected,
         looked,
         _before_nodes(stages, table, others),
-        (predicted or {}).get("file", ""),
+        None if predicted is None else predicted["file"],
     )
     return {
         "schema_version": SCHEMA_VERSION,
@@ -161,11 +161,21 @@ def build(
     }
 
 
+def passed(report: Json) -> bool:
+    """Whether the run passed."""
+    return bool(report["verdict"] == "pass")
+
+
+def headline(report: Json) -> str:
+    """The verdict and its reason, short: the whole of it was printed."""
+    return f"{report['verdict'].upper()}: {cut(report['reason'], 120)}"
+
+
 def exit_failed(report: Json, deselected: bool) -> bool:
     """Whether the play fails: not on pass, nor if only the NCCL test, or all but the plan and preflight, is missing
     because the user skipped it."""
     only_untested = report["verdict"] == "incomplete" and report["reason"].startswith((NOT_PROVEN, NOTHING_JUDGED))
-    return report["verdict"] != "pass" and not (deselected and only_untested)
+    return not passed(report) and not (deselected and only_untested)
 
 
 # ---- the verdict ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Plan
@@ -19,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import li
 
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
+VERIFY = "ansible-playbook gpuops.rdma.verify"
 RENDER = "ansible-playbook gpuops.rdma.workload_render"
 PERFTEST = "ansible-playbook gpuops.rdma.perftest"
 READS, MEASURES, WRITES = range(3)
@@ -80,7 +82,7 @@ ALONE = Started()
 @dataclass(frozen=True)
 class Seen:
     """What a report has found. ``first``: the causes that come before all nodes' faults; ``predicted``: the file with
-    what a run in check mode would change."""
+    what a run in check mode would change, "" if it would change nothing, None for a real run."""
 
     plan: Plan
     verdict: str
@@ -91,7 +93,7 @@ class Seen:
     deselected: bool
     judged: bool
     first: Sequence[Json] = ()
-    predicted: str = ""
+    predicted: Optional[str] = None
 
 
 def level(command: str) -> int:
@@ -124,8 +126,8 @@ def _fitted(step: str, started: Started) -> str:
     site.yml then predicts what it would change."""
     whole = step if isinstance(step, _Whole) else with_inputs(step, started.site)
     if level(whole) > level(started.again):
-        whole = f"{whole}{_PREDICTING}" if COMMAND in step else ""
-    if whole == started.again:
+        whole = f"{whole}{_PREDICTING}" if COMMAND in step and level(whole) == WRITES else ""
+    if whole in ("", started.again):
         return ""
     return _addressed(whole, started) + (noted(started.left_out) if "ansible-playbook" in whole else "")
 
@@ -195,10 +197,11 @@ def _steps(seen: Seen, started: Started) -> Iterator[str]:
     worst = next((node for node in seen.table if node["verdict"] in ("fail", "incomplete")), None)
     if worst:
         yield f"kubectl describe node {worst['name']}"
-    if not seen.judged and failed is None:
+    if not seen.judged and failed is None and seen.predicted is None:
         yield f"{COMMAND}{_PREDICTING}"
     if failed is None:
-        yield f"{COMMAND} --tags nccl_test" if seen.deselected else COMMAND
+        yield f"{COMMAND} --tags nccl_test" if seen.deselected else ""
+        yield VERIFY if seen.predicted == "" else COMMAND
     yield _WARNINGS
 
 

@@ -87,7 +87,9 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     for a shape without a test in the plan; "" takes the plan's only one."""
     known = {test.shape: test for test in plan.tests}
     if not known:
-        raise InputError("Cannot render a job: the plan tests no shape. Set shape and mode instead of plan.")
+        raise InputError(
+            "Cannot render a job: the plan tests no shape. Set rdma_shape, or run gpuops.rdma.site with its test."
+        )
     if not shape and len(known) > 1:
         raise InputError(f"Cannot render a job: the plan tests {', '.join(known)}. Choose one of them by shape.")
     if (shape or next(iter(known))) not in known:

@@ -135,6 +135,22 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
     return plan
 
 
+PASSED = "passed-plan.json"
+"""The plan of the last run that passed, beside plan.json: no later plan replaces it."""
+
+
+def proven(path: str) -> str:
+    """The file with the plan of the last run that passed, where ``path`` is the plan of a run folder; else ``path``."""
+    kept = Path(path).with_name(PASSED)
+    return str(kept) if Path(path).name == "plan.json" and kept.is_file() else path
+
+
+def read_proven(path: str) -> Plan:
+    """The plan of the last run that passed, for what follows a PASS; without one, the plan in the file. InputError as
+    ``read_plan``."""
+    return read_plan(proven(path))
+
+
 def refusal(plan: Plan) -> str:
     """Why a plan with rejected inputs is not carried out."""
     return "\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults])
@@ -162,8 +178,10 @@ def write_plan(path: Path, plan: Plan, *, secret: bool = True) -> None:
     _put(path, document)
 
 
-def forget_plan(run_dir: Path) -> None:
-    """Removes the secrets of the run's plan."""
+def forget_plan(run_dir: Path, *, passed: bool = False) -> None:
+    """Removes the secrets of the run's plan. ``passed``: keeps it, without them, for what follows a PASS."""
+    if passed:
+        write(run_dir / PASSED, read(run_dir / "plan.json"))
     (run_dir / PLAN_SECRETS).unlink(missing_ok=True)
 
 

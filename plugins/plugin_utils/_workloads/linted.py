@@ -24,17 +24,19 @@ def result(connect: Callable[[], Client], args: Mapping[str, Any]) -> dict[str, 
     """The result of gpuops.rdma.workload_lint, whose options ``args`` are; ``failed`` by ``fail_when``."""
     asked = args["cluster"]
     if args["kind"] and not asked:
-        raise InputError("A live object is in the cluster: kind cannot be used with cluster=false.")
+        raise InputError("A live object is in the cluster: rdma_lint_kind cannot be used with rdma_lint_cluster=false.")
     if args["name"] and not args["kind"]:
-        raise InputError(f"Which {args['name']}? Set kind too, for instance kind=MPIJob.")
+        raise InputError(f"Which {args['name']}? Set rdma_lint_kind too, for instance to MPIJob.")
     given = [*args["definitions"], *(one for path in args["src"] for one in documents.read(Path(path)))]
     given = documents.in_namespace(given, args["namespace"])
     if args["kind"]:
         namespace = args["namespace"] or "default"
         given += documents.live(connect(), args["kind"], namespace, args["name"], args["api_version"])
     if not given:
-        raise InputError("Nothing to lint: set src, definitions, or kind with name and namespace.")
-    plan = run.read_plan(args["plan"]) if args["plan"] else None
+        raise InputError(
+            "Nothing to lint: set rdma_lint to manifests, or rdma_lint_kind, rdma_lint_name and rdma_lint_namespace."
+        )
+    plan = run.read_proven(args["plan"]) if args["plan"] else None
     around = cluster.around(connect() if asked else None, given, args, plan)
     judged = lint.lint(given, files.workload_rules(), around)
     counts = {kind: sum(one.severity == kind for one in judged.findings) for kind in ("error", "unknown", "warning")}

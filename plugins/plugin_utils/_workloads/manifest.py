@@ -69,13 +69,13 @@ def wanted(args: Json) -> tuple[Wanted, str]:
 
 def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     """(what a pod needs, nodes, shape, Volcano's queue), from the plan, or from the table of shapes."""
-    if args["plan"] and Path(args["plan"]).exists():
-        plan = run.read_plan(args["plan"])
+    if args["plan"] and Path(run.proven(args["plan"])).exists():
+        plan = run.read_proven(args["plan"])
         plan.require_rdma("workload_render")
         if args["mode"] not in ("", str(plan.mode)):
             raise InputError(
                 f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} is one of mode {plan.mode}, and "
-                "nothing of the other was proven. Leave out mode, or make a plan with rdma_mode."
+                "nothing of the other was proven. Leave out rdma_mode, or run gpuops.rdma.site with it."
             )
         own, nodes = render.of_plan(plan, args["shape"], args["namespace"])
         name = args["shape"] or plan.tests[0].shape
@@ -84,9 +84,19 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         return own, nodes, shape, entry.queue if entry.gang or plan.launcher == "volcano" else ""
     if not args["shape"]:
         where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
-        raise InputError(f"Cannot render a job: {where}. Set shape, or make a plan: gpuops.rdma.site --tags plan.")
-    shape = shape_files.lookup(args["shape"], known.shapes(args), "Cannot render a job")
-    return render.of_shape(shape, Mode(args["mode"] or "sriov")), 1, shape, ""
+        raise InputError(f"Cannot render a job: {where}. Set rdma_shape, or make a plan: gpuops.rdma.site --tags plan.")
+    shape, mode = (
+        shape_files.lookup(args["shape"], known.shapes(args), "Cannot render a job"),
+        Mode(args["mode"] or "sriov"),
+    )
+    own = render.of_shape(shape, mode)
+    if mode.vfs and not args["network"]:
+        raise InputError(
+            "Cannot render a job in mode sriov without a plan: which NetworkAttachmentDefinition its pods use is not "
+            "known. Set rdma_workload_network to one that exists (kubectl get net-attach-def -A), as namespace/name, "
+            "or run gpuops.rdma.site, which makes one."
+        )
+    return own, 1, shape, ""
 
 
 def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:

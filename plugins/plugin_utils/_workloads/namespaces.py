@@ -24,7 +24,7 @@ class Namespaces:
 
     def __init__(self, task: Task, args: Json) -> None:
         self.task, self.args, self.client = task, args, task.client
-        self.plan = run.read_plan(args["plan"])
+        self.plan = run.read_proven(args["plan"])
         self.absent = args["state"] == "absent"
         self.writer = Writer(task.client, task.check_mode, task.progress)
 

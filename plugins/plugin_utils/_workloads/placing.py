@@ -28,7 +28,7 @@ class Placing:
 
     def __init__(self, task: Task, args: Json) -> None:
         self.task, self.args, self.client = task, args, task.client
-        self.plan = run.read_plan(args["plan"])
+        self.plan = run.read_proven(args["plan"])
         self.shapes = files.shapes(self.plan.site_shapes)
         self.writer = Writer(task.client, task.check_mode, task.progress)
         self.notes: list[str] = []

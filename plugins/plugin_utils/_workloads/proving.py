@@ -48,9 +48,12 @@ def result(
     no DaemonSet is made."""
     namespace = args["namespace"] or "default"
     if not args["kind"].strip() or not args["name"].strip():
-        raise InputError(f"Which {args['kind'].strip() or 'job'}? Set kind and name: the proof looks at one job.")
+        raise InputError(
+            f"Which {args['kind'].strip() or 'job'}? Set rdma_prove_kind and rdma_prove_name: the proof looks at one "
+            "job."
+        )
     job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
-    plan = run.read_plan(args["plan"]) if args["plan"] else None
+    plan = run.read_proven(args["plan"]) if args["plan"] else None
     if plan:
         plan.require_rdma("workload_prove")
     known = base_known.shapes(args, plan)

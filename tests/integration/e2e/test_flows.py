@@ -60,7 +60,7 @@ def test_images_of_oci_bring_both_and_each_path_is_judged(cluster: Any) -> None:
     assert played.node(names[0])["findings"] == []
     assert findings_of(played.node(names[1]), "gpudirect.open-module")["severity"] == "warning"
     missing = findings_of(played.node(names[2]), "peermem.not-loaded")
-    assert missing["severity"] == "error" and "role peermem" in missing["remedy"]
+    assert missing["severity"] == "error" and "peermem.yml" in missing["remedy"]
     assert played.node(names[2])["verdict"] == "fail"
     _peermem_is_loaded_where_it_helps(here, names)
 

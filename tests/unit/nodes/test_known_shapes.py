@@ -105,7 +105,7 @@ def use(name: str, shape: str, own: str) -> Any:
         "node_info": {"shape": [shape]},
         "workload_lint": {"definitions": [users_jobs.job("JobSet")], "cluster": False, "shape": shape},
         "workload_prove": {"kind": "JobSet", "name": "train", "namespace": "team-a", "shape": shape},
-        "workload_render": {"shape": shape},
+        "workload_render": {"shape": shape, "network": "a/b"},
     }[name]
     return act(name, own, **given)
 

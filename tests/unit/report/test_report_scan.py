@@ -52,7 +52,7 @@ def test_the_scan_names_node_rail_and_link(found: Json) -> None:
     assert [node["name"] for node in found["nodes"][:2]] == ["10.140.0.7", "10.140.0.21"]
     assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7 (slow in")
     assert "; 10.140.0.21 (rdma5" in found["reason"], "each node's own cause"
-    assert found["worst"]["name"] == "10.140.0.7" and "node_mark" in found["worst"]["remedy"]
+    assert found["worst"]["name"] == "10.140.0.7" and "rdma_mark" in found["worst"]["remedy"]
     assert found["next"] == (
         "ansible-playbook gpuops.rdma.site --tags host_checks -e rdma_nodes=10.140.0.7,10.140.0.21"
     ), "the repair, not the scan again"

@@ -120,15 +120,15 @@ def test_the_namespace_is_that_of_the_option_where_a_document_has_none() -> None
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "Nothing to lint: set src"),
-    ({"name": "a"}, "Which a\\? Set kind"),
-    ({"kind": "MPIJob", "cluster": False}, "cannot be used with cluster=false"),
+    ({}, "Nothing to lint: set rdma_lint"),
+    ({"name": "a"}, "Which a\\? Set rdma_lint_kind"),
+    ({"kind": "MPIJob", "cluster": False}, "cannot be used with rdma_lint_cluster=false"),
     ({"kind": "TFJob"}, "'TFJob' is no kind of job that is known"),
     ({"kind": "MPIJob", "name": "a", "namespace": "x"}, "There is no MPIJob a in namespace x"),
     ({"kind": "MPIJob", "namespace": "x"}, "There is no MPIJob in namespace x"),
     ({"src": ["/nowhere/x.yml"]}, "Cannot read the manifest /nowhere/x.yml: No such file"),
     ({"definitions": [users_jobs.job("Job")], "shape": "BM.GPU.H10"}, "shape 'BM.GPU.H10' is unknown"),
-    ({"definitions": [users_jobs.job("Job")], "plan": "/nowhere/plan.json"}, "does not exist"),
+    ({"definitions": [users_jobs.job("Job")], "plan": "/nowhere/plan.json"}, "There is no plan"),
 ]
 
 

@@ -499,8 +499,8 @@ def test_check_mode_makes_no_daemonset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"name": ""}, "Which JobSet\\? Set kind and name"),
-    ({"kind": ""}, "Which job\\? Set kind and name"),
+    ({"name": ""}, "Which JobSet\\? Set rdma_prove_kind and rdma_prove_name"),
+    ({"kind": ""}, "Which job\\? Set rdma_prove_kind and rdma_prove_name"),
     ({"name": "other"}, "There is no JobSet other in namespace team-a"),
     ({"kind": "TFJob"}, "no kind of job that is known"),
     ({"shape": "BM.GPU.H10"}, "shape 'BM.GPU.H10' is unknown"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,17 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+    NcclTest,
+    Node,
+    Plan,
+    Resources,
+    input_fault,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, manifest
 
 Json = dict[str, Any]
@@ -70,7 +78,7 @@ class Tagged(str):
 
 
 def test_strings_of_ansibles_own_class_are_written_as_others() -> None:
-    given = {"shape": H100, "name": "llama", "command": ["a", "b"], "env": {"A": "1"}, "image": "i:1"}
+    given = {"shape": H100, "network": "a/b", "name": "llama", "command": ["a", "b"], "env": {"A": "1"}, "image": "i:1"}
     tagged = {key: Tagged(one) if isinstance(one, str) else one for key, one in given.items()}
     tagged.update(command=[Tagged("a"), Tagged("b")], env={Tagged("A"): Tagged("1")})
     assert made(**tagged)[1] == made(**given)[1]
@@ -89,10 +97,31 @@ def test_a_plan_without_rdma_is_none_of_jobs_on_the_fabric(tmp_path: Path) -> No
 def test_without_a_plan_the_shape_decides(tmp_path: Path) -> None:
     wanted, _ = made(plan=str(tmp_path / "none.json"), shape=H100, mode="host", nodes=4)
     assert (wanted.nodes, wanted.fabric.mode, wanted.fabric.hca[0]) == (4, Mode.HOST, "=")
-    with pytest.raises(InputError, match=r"there is no plan .*none\.json\. Set shape"):
+    with pytest.raises(InputError, match=r"there is no plan .*none\.json\. Set rdma_shape"):
         manifest.wanted(arguments(plan=str(tmp_path / "none.json")))
     with pytest.raises(InputError, match="shape 'X' is unknown; known: BM"):
         manifest.wanted(arguments(shape="X"))
+
+
+def test_without_a_plan_a_network_that_nobody_makes_is_refused() -> None:
+    with pytest.raises(InputError, match="rdma_workload_network to one that exists"):
+        manifest.wanted(arguments(shape=H100))
+    assert made(shape=H100, network="team/fabric")[0].fabric.network == "team/fabric"
+    assert made(shape=H100, mode="host")[0].fabric.vfs == 0
+
+
+def test_a_plan_that_is_refused_does_not_replace_that_of_the_run_that_passed(tmp_path: Path) -> None:
+    passed = planned(tmp_path, network_attachment="jobs/proven")
+    fault = input_fault("rdma_ip_pool_subnet", "it is too small")
+    shutil.copy(passed, tmp_path / run.PASSED)
+    planned(tmp_path, network_attachment="jobs/refused", findings=(fault,))
+    assert made(plan=passed)[0].fabric.network == "jobs/proven"
+    Path(passed).unlink()  # a later run begins, and makes none
+    assert made(plan=passed)[0].fabric.network == "jobs/proven"
+    planned(tmp_path, findings=(fault,))
+    (tmp_path / run.PASSED).unlink()
+    with pytest.raises(InputError, match="This plan cannot be carried out"):
+        made(plan=passed)
 
 
 def test_a_mode_that_was_not_proven_is_refused(tmp_path: Path) -> None:
@@ -103,7 +132,7 @@ def test_a_mode_that_was_not_proven_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     assert manifest.there(path) == ""
-    text = made(shape=H100)[1]
+    text = made(shape=H100, network="a/b")[1]
     manifest.write(path, text)
     assert manifest.there(path) == text
     path.write_text(text.replace(render.IMAGE, "mine:1"))

@@ -140,7 +140,9 @@ class Secrets:
             for line in value.splitlines():
                 self._remember(line, shortest)
         found = re.sub(r"(?i)^(basic|bearer)\s+", "", value.strip().strip("\"'"))
-        if len(found) >= shortest and found != HIDDEN and not _PUBLIC.match(found):
+        # a plain word may stand under a name that only seems to be a secret's: "disabled"
+        word = shortest == LIKELY and re.fullmatch("[a-z]+", found)
+        if len(found) >= shortest and found != HIDDEN and not word and not _PUBLIC.match(found):
             coded = base64.b64encode(found.encode("utf-8", "replace")).decode()
             self._known |= {found, quote(found, safe=""), coded, json.dumps(found)[1:-1]}
             self._any = None

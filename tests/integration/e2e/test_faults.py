@@ -157,9 +157,11 @@ def test_an_api_server_restart_is_survived_and_a_rebooted_node_heals_without_a_p
 def test_wrong_input_is_one_message(cluster: Any) -> None:
     """Of each place that refuses one; all of each place are unit tests (tests/README.md)."""
     here = cluster("--gpu-nodes", "1", "--cpu-nodes", "0", again=True)
-    wrong = {"rdma_shape": "BM.GPU.H1000.8", "rdma_nodes": "10.9.9.9"}
+    alone = {"rdma_shape": "BM.GPU.H1000.8", "rdma_collectives": "sum", "rdma_kubeconfig": "/no/such/file"}
+    there = {"rdma_nodes": "10.9.9.9", "rdma_kueue_queue": "train"}
     for inputs, words in (
-        (wrong, ["BM.GPU.H100.8", "10.9.9.9"]),
+        (alone, ["the cluster was not asked", "BM.GPU.H100.8", "'sum' is unknown"]),
+        (there, ["10.9.9.9", "Kueue is not installed"]),
         ({"rdma_profile": "next"}, ["guide-2024"]),
         ({}, ["untainted node without GPUs"]),
     ):

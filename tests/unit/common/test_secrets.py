@@ -133,6 +133,13 @@ def test_the_values_of_a_kubernetes_secret_are_hidden_and_known() -> None:
     assert known.text(f"got {coded}") == f"got {HIDDEN}"
 
 
+def test_a_word_under_a_name_that_speaks_of_a_secret_is_hidden_there_alone() -> None:
+    known = Secrets()
+    known.learn({"tokenAuth": "disabled", "apiKey": "disabled-7"})
+    assert known.text("it is disabled; disabled-7") == f"it is disabled; {HIDDEN}"
+    assert known.data({"tokenAuth": "disabled"}) == {"tokenAuth": HIDDEN}
+
+
 def test_a_secret_input_is_hidden_whole_wherever_it_occurs() -> None:
     known = Secrets()
     known.learn({"pool": {"first": "Sesam", "n": 12}}, whole=True)

@@ -6,18 +6,19 @@ was given and what was decided."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec, inputs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError, Taken
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
+from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, shape_files
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
 
@@ -42,6 +43,8 @@ class ActionModule(RdmaAction):
             raise InputError(inputs.wrong(faulty, values, by))
         if faults := [text for name in extras.CHECKS for text in extras.faulty(name, values.get(name) or {})]:
             raise InputError("\n- ".join(["Nothing was done:", *faults]))
+        if strange := self._strange(values):
+            raise InputError("\n- ".join(["Nothing was done, and no cluster was asked:", *strange]))
         if args["show"] or "plan" in (self._task_vars.get("ansible_run_tags") or []):
             for line in [
                 *inputs.shown(self._task_vars["inventory_hostname"], values, by),
@@ -63,6 +66,20 @@ class ActionModule(RdmaAction):
             raise
         except RdmaError:
             return
+
+    def _strange(self, values: dict[str, Any]) -> list[str]:
+        """What is wrong with names of shapes and profiles, which are known without a cluster; not what cannot be read
+        here, such as a folder of shapes: that is judged where it is used."""
+        named = argspec.with_lists({"shape": {"type": "list"}}, {"shape": values.get("rdma_shape") or []})["shape"]
+        found = []
+        with contextlib.suppress(InputError):
+            shapes = known.shapes({"shapes_dir": values.get("rdma_shapes_dir")})
+            unknown = [name for name in named if isinstance(name, str) and "{{" not in name and name not in shapes]
+            found = [f"rdma_shape: {shape_files.unknown(name, shapes)}" for name in unknown]
+        profile = str(values.get("rdma_profile") or "")
+        if profile and "{{" not in profile and profile not in files.profile_names():
+            found.append(f"rdma_profile: {profile!r} is unknown; known: {', '.join(files.profile_names())}")
+        return found
 
     def _set_by(self) -> dict[str, str]:
         """Variable -> where it is set, of this host or, where the task runs once, of all hosts of the play."""

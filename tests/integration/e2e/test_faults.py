@@ -157,12 +157,11 @@ def test_an_api_server_restart_is_survived_and_a_rebooted_node_heals_without_a_p
 def test_wrong_input_is_one_message(cluster: Any) -> None:
     """Of each place that refuses one; all of each place are unit tests (tests/README.md)."""
     here = cluster("--gpu-nodes", "1", "--cpu-nodes", "0", again=True)
-    alone = {"rdma_shape": "BM.GPU.H1000.8", "rdma_collectives": "sum", "rdma_kubeconfig": "/no/such/file"}
+    alone = {"rdma_collectives": "sum", "rdma_job_namespace": "A"}
     there = {"rdma_nodes": "10.9.9.9", "rdma_kueue_queue": "train"}
     for inputs, words in (
-        (alone, ["the cluster was not asked", "BM.GPU.H100.8", "'sum' is unknown"]),
+        (alone, ["the cluster was not asked", "'A' is no name of Kubernetes", "'sum' is unknown"]),
         (there, ["10.9.9.9", "Kueue is not installed"]),
-        ({"rdma_profile": "next"}, ["guide-2024"]),
         ({}, ["untainted node without GPUs"]),
     ):
         played = here.play(**inputs)
@@ -170,6 +169,11 @@ def test_wrong_input_is_one_message(cluster: Any) -> None:
         told = played.report["reason"] + " ".join(stage["error"] for stage in played.report["stages"])
         assert [word for word in words if word not in told] == [], inputs
         assert played.verdict in ("fail", "incomplete")
+    unknown = {"rdma_profile": "next", "rdma_shape": "BM.GPU.H1000.8", "rdma_kubeconfig": "/no/such/file"}
+    refused = here.play(report="refused", **unknown)
+    assert refused.code != 0 and not refused.report
+    told = " ".join(refused.output.split())
+    assert "no cluster was asked" in told and "BM.GPU.H100.8" in told and "guide-2024" in told
     refused = here.play(report="refused", rdma_mode="both")
     assert refused.code != 0 and not refused.report
     assert 'rdma_mode = "both" (set by -e or a survey) must be one of sriov, shared, host' in refused.output

@@ -297,7 +297,7 @@ def test_no_secret_is_told(here: Here) -> None:
     told = f"cannot read {LINK} with hf-c4nary and {PASSWORD}"
     echo = json.dumps({"error": {"password": PASSWORD, "detail": told}})
     here.server.fail("POST /deployment/", 400, echo)
-    with pytest.raises(ClusterError, match=r"cannot read .hidden. with .hidden. and .hidden.") as refused:
+    with pytest.raises(ClusterError, match=r"cannot read \S+/p/.hidden./n/\S+ with .hidden. and .hidden.") as refused:
         here.present(SERVICE)
     here.server.stuck["chat"] = "waiting"
     here.server.fail("GET /deployment_logs/", 200, f'["{LINK} {PASSWORD} {here.server.token}"]')

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     InputError,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
@@ -106,7 +107,7 @@ def test_a_new_image_that_is_not_listed_yet_is_not_made_twice(site: Site) -> Non
 
 def test_a_truncated_image_is_told(site: Site) -> None:
     site.fake.sources[site.link] = "The image file is truncated."
-    assert oci_session.clean(f"x {site.link} y") == f"x {site.link} y".replace(SECRET, "(hidden)")
+    assert hidden(f"x {site.link} y") == f"x {site.link} y".replace(SECRET, "(hidden)")
     with pytest.raises(
         Unrecoverable, match=r"ended as FAILED after 45 min: ImageImportFailed: The image file is truncated\."
     ):

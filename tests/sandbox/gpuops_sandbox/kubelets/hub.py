@@ -117,7 +117,7 @@ class Names(asyncio.DatagramProtocol):
             return []
         namespace, service, host = parts[-1], parts[-2], parts[0] if len(parts) == 3 else ""
         try:
-            self._api = self._api or Api(self.state / "kubeconfig")
+            self._api = self._api or Api(self.state / "admin.kubeconfig")
             found = self._api.find(f"/api/v1/namespaces/{namespace}/services/{service}")
             if found is None:
                 return []

@@ -189,7 +189,7 @@ class RealNodes:
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
             "clusterCIDR": f"{POD_NETWORK}/16",
-            "clientConnection": {"kubeconfig": str(self.state / "kubeconfig")},
+            "clientConnection": {"kubeconfig": str(self.state / "admin.kubeconfig")},
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
             # Two pods of a node answer each other directly: only with the hub's address do answers pass the hub.
             "nftables": {"masqueradeAll": True, "syncPeriod": "30s", "minSyncPeriod": "100ms"},

@@ -25,6 +25,7 @@ class Site:
     def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
         self.fake, self.folder = fake, folder
         fake.sources[LINK] = ""
+        fake.tables["policies"].clear()
         fake.durations["CreateImage"] = 0.2
         self.inputs: dict[str, Any] = {
             "rdma_oci_compartment": GPU,

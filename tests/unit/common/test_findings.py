@@ -75,6 +75,8 @@ def test_an_id_is_spelled_out_and_not_put_together():
 
 def test_every_entry_is_used():
     used = {name for path in {path for path, _call in calls()} for name in spelled(path)}
+    checks = yaml.safe_load((ROOT / "files" / "oci" / "blueprints.yml").read_text("utf-8"))["checks"]
+    used |= {f"blueprint.{check['rule']}" for check in checks}
     assert set(ENTRIES) - used == set()
 
 

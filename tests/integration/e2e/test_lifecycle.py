@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from typing import Any
 
 import psutil
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+import yaml
 from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import command
@@ -251,12 +252,13 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
 @pytest.mark.e2e
 @pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: what the guide's reader made by hand is taken over")
 def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) -> None:
-    """Both charts by helm install, and the guide's manifests by kubectl apply, as docs/from_the_guide.md has it."""
+    """The guide's own two helm lines and its manifests by kubectl apply, then the command of docs/from_the_guide.md."""
     here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
+    guide = yaml.safe_load((ROOT / "tests/fixtures/guide/guide_2024.yml").read_text())
     for chart in ("gpu-operator", "network-operator"):
         path = str(ROOT / "tests/sandbox/charts/guide-2024" / chart)
         values = here.folder / f"{chart}.json"
-        values.write_text(json.dumps(files.profile("guide-2024")[chart.replace("-", "_")]["values"]))
+        values.write_text(json.dumps(guide[chart.replace("-", "_")]["values"]))
         here.run("helm", "install", chart, path, "-n", chart, "--create-namespace", "-f", str(values))
     here.kubectl("wait", "nicclusterpolicy", "--all", "--for=jsonpath={.status.state}=ready", "--timeout=600s")
     here.established()
@@ -267,9 +269,12 @@ def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) 
     assert refused.code != 0 and refused.changed() == [], refused.output[-3000:]
     errors = {item["subject"] for item in refused.report["findings"] if item["severity"] == "error"}
     own = {f"{one['kind']} {one['metadata']['namespace']}/{one['metadata']['name']}" for one in GUIDES_OWN}
+    assert "nvPeerDriver.deploy is true" in refused.stage("preflight")["error"], refused.output[-3000:]
     assert own <= errors, (own - errors, refused.output[-3000:])
 
-    taken = {**literal, "rdma_adopt_policies": "true", "rdma_remove_leftovers": "true"}
+    page = (ROOT / "docs/from_the_guide.md").read_text()
+    (options,) = re.findall("(?m)^ansible-playbook gpuops.rdma.site (.*)", page)
+    taken = {**literal, **dict(part.split("=") for part in options.replace("-e ", "").split())}
     done = here.play("site.yml", report="done", **taken)
     assert done.verdict == "pass", done.report.get("reason") or done.output[-4000:]
     network = json.loads(here.kubectl("get", "net-attach-def", "-n", "default", "oci-rdma-sriov", "-o", "json"))

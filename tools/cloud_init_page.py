@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 
+SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "files" / "oci" / "join.sh"
 DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "oci_cloud_init.md"
 VERSION, ENDPOINT, CA = "v1.34.1", "10.0.0.10", base64.b64encode(b"PEM of the cluster's CA").decode()
-POOL = oci_pool.Wanted(
+POOL = Wanted(
     name="rdma",
     kind="cluster_network",
     nodes=4,
@@ -37,7 +39,7 @@ class Sample:
 
     title: str
     release: str
-    pool: oci_pool.Wanted
+    pool: Wanted
     joins: dict[str, str]
 
 
@@ -72,7 +74,9 @@ _HAS = {
 
 def given(sample: Sample) -> dict[str, str]:
     """Instance metadata of a node."""
-    return oci_pool.metadata(sample.pool, VERSION, ENDPOINT, CA, "ocid1.tenancy.oc1..aaaa", False)
+    script = SCRIPT.read_text("utf-8")
+    cluster = oci_node.Cluster(VERSION, "FLANNEL_OVERLAY", ENDPOINT, CA, "ocid1.tenancy.oc1..aaaa", script)
+    return oci_node.metadata(sample.pool, cluster)
 
 
 def user_data(sample: Sample) -> Any:

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import drain, pool_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -34,14 +32,11 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
         for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
-            if args[option]:
+            if args[option] and not (option == "pool" and args["state"] == "absent"):
                 oci.of_kind(args[option], kind, option)
-        wanted = oci_pool.Wanted(**{field.name: args[field.name] for field in dataclasses.fields(oci_pool.Wanted)})
-        if args["state"] == "present":
-            oci_pool.check(wanted)
+        asked = wanted.Wanted(**{field.name: args[field.name] for field in dataclasses.fields(wanted.Wanted)})
         session = oci.Session(args)
-        drained = functools.partial(self._drain, Waits(self.progress))
-        pool = pool_run.POOLS[args["kind"]](session, wanted, self.progress, args["timeout"], drained, self._unlabel)
+        pool = pool_run.Pool(session, asked, self.progress, args["timeout"], self._drain)
         if args["state"] == "absent":
             result = pool.absent(self.check_mode, args["confirm"])
         else:
@@ -52,12 +47,9 @@ class ActionModule(RdmaAction):
             result["diff"] = _diff(result)
         return {**result, "calls": session.requests}
 
-    def _drain(self, waits: Waits, instance: str, address: str, seconds: float) -> Sequence[str]:
-        """The connection to the cluster is made only here and below: nothing else of a pool needs it."""
-        return drain.drain(self.client, instance, address, seconds, waits)
-
-    def _unlabel(self, nodes: Sequence[Json], labels: Json, check_mode: bool) -> tuple[Sequence[str], Sequence[str]]:
-        return drain.unlabel(self.client, nodes, labels, check_mode)
+    def _drain(self, instance: str, address: str, seconds: float) -> Sequence[str]:
+        """The connection to the cluster is made only here: nothing else of a pool needs it."""
+        return drain.drain(self.client, instance, address, seconds, Waits(self.progress))
 
 
 def _diff(result: dict[str, Any]) -> dict[str, str]:

@@ -25,7 +25,8 @@ class ActionModule(RdmaAction):
             if args[option]:
                 oci.of_kind(args[option], kind, option)
         session = oci.Session(args)
-        pool = preflight.Pool(**{field.name: args[field.name] for field in dataclasses.fields(preflight.Pool)})
+        names = [field.name for field in dataclasses.fields(preflight.Pool)]
+        pool = preflight.Pool(**{name: args[name] for name in names if name in args})
         reader = preflight_read.Reader(session, pool, args["compartment"], args["security_groups"])
         found = preflight_read.findings(reader)
         if args["policies"]:

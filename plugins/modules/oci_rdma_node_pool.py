@@ -8,12 +8,14 @@ module: oci_rdma_node_pool
 short_description: RDMA pool of an OKE cluster
 version_added: 0.1.0
 description:
-- Makes a pool whose nodes are in one RDMA network, adopts one that is there, changes its size and
-  settings.
+- Makes a pool whose nodes are in one RDMA network, changes its size and settings, deletes it.
+- A pool belongs to one cluster. O(cluster) and O(name) are in the free-form tag C(gpuops_rdma) of everything that this
+  module makes; a pool without it is never used, changed or deleted by its name, only with O(pool) and O(adopt). Pools
+  of both kinds are looked for, whatever O(kind) says.
 - Before a pool is made, everything that prevents it is reported at once, as by
   M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
-- A run that was killed is gone on with by the next one; no pool is made twice. A lack of capacity is
-  reported by availability domain.
+- Each step is decided from what OCI returns, so the next run continues a killed one; no pool is made twice. A lack of
+  capacity is reported by availability domain. Check mode prints the steps.
 - Changes of image, values of labels or other settings reach new nodes only, unless O(cycle) is set. Shape, availability
   domain, subnet and cluster cannot be changed.
 - Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
@@ -33,15 +35,20 @@ options:
     type: str
     required: true
   state:
-    description: V(absent) ends the pool with its nodes, their boot volumes, and what was made for it; see
-      O(confirm). It also waits for the deletion of an earlier run, and deletes what that left.
+    description: V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and what was
+      made for it; see O(confirm). It needs O(cluster) or O(pool), waits for the deletion of an earlier run, and deletes
+      what that left.
     type: str
     choices: [present, absent]
     default: present
   pool:
-    description: OCID of a pool that is there, instead of finding it by name.
+    description: OCID of a pool that is there, instead of finding it by cluster and name.
     type: str
     default: ''
+  adopt:
+    description: Allow changes and the deletion of the pool with the OCID O(pool) although this module did not make it.
+    type: bool
+    default: false
   cluster:
     description: OCID of the OKE cluster.
     type: str
@@ -106,8 +113,8 @@ options:
     type: str
     default: ''
   labels:
-    description: Labels of the nodes when they join. One that is taken out is taken off existing nodes too, which needs
-      the cluster's kubeconfig; a changed value reaches new nodes only.
+    description: Labels of the nodes when they join. Changes reach new nodes only; for a label that is taken out, a
+      warning has the command that takes it off existing nodes.
     type: dict
     default: {}
   disable_gpu_device_plugin:
@@ -165,8 +172,8 @@ options:
     default: []
   cycle:
     description:
-    - Bring existing nodes of a node pool to its settings, when these have changed since they were made. Needs an
-      enhanced cluster.
+    - Bring existing nodes of a node pool to the settings that this call changes, in the same request. Needs an enhanced
+      cluster.
     - V(replace_nodes) deletes the nodes one after the other and makes new ones, with other addresses. What runs on them
       is evicted as O(eviction_minutes) says.
     - V(replace_boot_volumes) keeps instances and addresses. It is possible for image, size and key of the boot volume,
@@ -193,15 +200,16 @@ options:
     type: str
     default: ''
   package_repository:
-    description: Base URL of Oracle's package repository for Ubuntu nodes, for images without the OKE packages.
+    description: Base URLs of Oracle's package repository for Ubuntu nodes, its mirrors separated by spaces, for images
+      without the OKE packages.
     type: str
     default: ''
   remove_nodes:
     description:
-    - Nodes that go, by OCID, private address or name. Needed to make a pool smaller.
-    - A node that is named without the pool getting smaller is replaced.
-    - An address or a name means the node that has it in the first run, which a tag of the pool remembers until the
-      entry is taken out; a replacement that gets the same one stays. At most 15 of them; OCIDs have no limit.
+    - Nodes that go, by OCID, private address or name. Needed to make a pool smaller. An address or a name that no node
+      or several have is refused, with the nodes that there are.
+    - A node that is named by its OCID without the pool getting smaller is replaced. An OCID that is gone counts as
+      removed, so that the entry may stay.
     type: list
     elements: str
     default: []
@@ -214,9 +222,9 @@ options:
     type: bool
     default: true
   timeout:
-    description: Minutes to wait for each request and for the nodes.
+    description: Minutes to wait for each request and for the nodes. A cluster network takes up to two hours.
     type: int
-    default: 60
+    default: 120
 """
 
 EXAMPLES = r"""
@@ -237,7 +245,8 @@ EXAMPLES = r"""
     name: rdma
     compartment: ocid1.compartment.oc1..aaaa
     nodes: 4
-    remove_nodes: [10.0.10.7]
+    cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
+    remove_nodes: [ocid1.instance.oc1.eu-frankfurt-1.aaaa]
 """
 
 RETURN = r"""
@@ -272,7 +281,7 @@ changes:
   type: list
   elements: dict
 warnings:
-  description: What could not be tidied away, and nodes that keep a label that was taken out.
+  description: What was not deleted and why, and labels that existing nodes keep.
   returned: success
   type: list
   elements: str

@@ -11,7 +11,7 @@ description:
 - Imports from a pre-authenticated request of Object Storage, waits with the progress shown, and opens the image for its
   shapes.
 - An image that came from the same object is used as it is; an import that an earlier run began is waited for. Known by
-  the freeform tag C(gpuops.rdma/source), the digest of the link without its secret part.
+  the freeform tag C(gpuops_rdma), the digest of the link without its secret part.
 - With O(image), brings an image from another region, by an export there and an import here.
 - A link that Object Storage refuses is reported before anything is created. Its secret part is never shown.
 extends_documentation_fragment:

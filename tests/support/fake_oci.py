@@ -29,7 +29,8 @@ faultDomain, compartmentId, clusterId (of OKE; "" where only the metadata tell),
 base64, of cluster networks), imageId, hpcIslandId, networkBlockId, localBlockId}. A node pool's node is CREATING until
 then, and ACTIVE from then on; the pool's work request is done when its instances are there.
 
-What is not public is marked "not public" and chosen freely; callers must not depend on it. docs/oci.md lists it.
+What OCI refuses, the fake refuses: fake_oci_rules.md has each rule with its source. What is not public is marked "not
+public" and chosen freely; callers must not depend on it. docs/oci.md lists it.
 """
 
 from __future__ import annotations
@@ -145,6 +146,21 @@ class Answer:
     status: int = 200
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A request with a retry token: its body, the answer, and when it was made."""
+
+    body: Json
+    answer: Answer
+    at: float
+
+
+TAGS, TAG_KEY, TAG_VALUE, NAME = 10, 100, 256, 255
+TOKEN_SECONDS = 24 * 3600.0
+INVALIDATED = (
+    "The retry token you provided was used in an earlier request that resulted in a system update, but a subsequent "
+    "operation has invalidated the token."
+)
 VERBS = ("inspect", "read", "use", "manage")
 DENIED = {
     "cluster-node-pools": "nodePools",
@@ -239,13 +255,14 @@ SETS = ("nsgIds", "initialNodeLabels", "podSubnetIds", "podNsgIds", "faultDomain
 
 
 class FakeOci:
-    """``lag``: seconds before a new object can be read. ``page``: entries of a page where the caller gives no limit.
-    ``capacity``: (availability domain, shape) -> hosts left; absent = enough. ``durations``: seconds by operation."""
+    """``lag``: seconds before a new object can be read, ``list_lag``: before a list has it. ``page``: entries of a page
+    where the caller gives no limit. ``capacity``: (availability domain, shape) -> hosts left; absent = enough.
+    ``durations``: seconds by operation."""
 
     def __init__(
         self, tenancy: str = "ocid1.tenancy.oc1..root", region: str = "eu-frankfurt-1", page: int = 100
     ) -> None:
-        self.tenancy, self.region, self.page, self.lag = tenancy, region, page, 0.0
+        self.tenancy, self.region, self.page, self.lag, self.list_lag = tenancy, region, page, 0.0, 0.0
         self.clock = Clock()
         self.ended = threading.Event()
         """Set by POST /fake/end, for who runs it as a process."""
@@ -289,8 +306,10 @@ class FakeOci:
         self.garbling: list[tuple[str, Garbled]] = []
         """(pattern of METHOD path, how its answers are spoilt): the request is carried out all the same."""
         self.calls: Counter[str] = Counter()
+        self.launch_error: Optional[Refused] = None
+        """What every launch of an instance fails with, as a service limit that is used up."""
         self._keys: dict[str, tuple[int, int]] = {}
-        self._retry: dict[str, Answer] = {}
+        self._retry: dict[str, Kept] = {}
         self._seen: dict[str, float] = {}
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
@@ -346,7 +365,7 @@ class FakeOci:
         item.setdefault("freeformTags", {})
         item.setdefault("definedTags", {})
         self.tables[table][item["id"]] = item
-        if lag:
+        if lag or self.list_lag:
             self._seen[item["id"]] = self.clock.now() + lag
         return item
 
@@ -356,8 +375,9 @@ class FakeOci:
             raise not_found()
         return item
 
-    def visible(self, item: Json) -> bool:
-        return self._seen.get(item["id"], 0.0) <= self.clock.now()
+    def visible(self, item: Json, listed: bool = False) -> bool:
+        more = self.list_lag if listed and item["id"] in self._seen else 0.0
+        return self._seen.get(item["id"], 0.0) + more <= self.clock.now()
 
     def stamp(self, at: Optional[float] = None) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at or self.clock.now())) + ".000Z"
@@ -443,19 +463,33 @@ class FakeOci:
                     fault.times -= 1
                     raise Refused(fault.status, fault.code, fault.message)
             token = request.headers.get("opc-retry-token", "")
-            if token and token in self._retry:
-                made = self._retry[token]
-                body = made.body if isinstance(made.body, dict) else {}
-                listed = any(body.get("id") in table for table in self.tables.values())
-                if body and (not listed or body.get("lifecycleState") in ("DELETED", "TERMINATED")):
-                    raise Refused(409, "InvalidatedRetryToken", "What this retry token has made is gone.")
-                return made
+            asked = json.loads(json.dumps(request.body))
+            if token and (answer := self._known(token, asked)):
+                return answer
+            _limits_of_names(request.body)
             self._tagged(request)
             self._stamped(request)
             answer = self._answer(dataclasses.replace(request, body=stored(request.body)))
             if token and request.method == "POST":
-                self._retry[token] = answer
+                self._retry[token] = Kept(asked, answer, self.clock.now())
             return answer
+
+    def _known(self, token: str, asked: Json) -> Optional[Answer]:
+        """The answer of the first request with this retry token; None if it is new, or older than a day."""
+        kept = self._retry.get(token)
+        if kept is None or self.clock.now() - kept.at > TOKEN_SECONDS:
+            return None
+        if kept.body != asked:
+            raise Refused(409, "Conflict", f"Token is currently in use for a different request: {token}")
+        made = kept.answer.body if isinstance(kept.answer.body, dict) else {}
+        keys = [made["id"]] if made.get("id") else []
+        work = self.works.get(kept.answer.headers.get("opc-work-request-id", ""))
+        keys += [item["identifier"] for item in work.resources if item["actionType"] == "CREATED"] if work else []
+        for key in keys:
+            found = next((table[key] for table in self.tables.values() if key in table), None)
+            if found is None or found.get("lifecycleState") in ("DELETED", "TERMINATED"):
+                raise Refused(409, "InvalidatedRetryToken", INVALIDATED)
+        return kept.answer
 
     def _tagged(self, request: Request) -> None:
         """Refuses what lacks a required tag. The wording is not public."""
@@ -495,10 +529,15 @@ class FakeOci:
     def _one(self, table: str, key: str, request: Request) -> Answer:
         item = self.get(table, key)
         if request.method == "PUT":
-            if request.headers.get("if-match", etag(item)) != etag(item):
-                raise Refused(412, "NoEtagMatch", "The etag does not match.")
+            matched(item, request)
             item.update(request.body)
         return Answer(item, {"etag": etag(item)})
+
+    def busy(self, key: str, what: str) -> None:
+        """Refuses a request on a resource whose work request is not over."""
+        works = [work for work in self.works.values() if work.status == "IN_PROGRESS"]
+        if any(item["identifier"] == key for work in works for item in work.resources):
+            raise Refused(409, "IncorrectState", f"The {what} {key} has a work request in progress. Try again later.")
 
     def listed(self, items: list[Json], request: Request, collection: bool = False) -> Answer:
         """Filtered and paged."""
@@ -509,7 +548,8 @@ class FakeOci:
         found = [
             item
             for item in items
-            if self.visible(item) and all(str(item.get(key, value)) == value for key, value in wanted.items())
+            if self.visible(item, listed=True)
+            and all(str(item.get(key, value)) == value for key, value in wanted.items())
         ]
         start = _page_start(query.get("page", ""))
         size = min(int(query.get("limit", self.page)), 1000)
@@ -549,6 +589,40 @@ class FakeOci:
 
 def etag(item: Json) -> str:
     return hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def matched(item: Json, request: Request) -> None:
+    """Refuses a request whose If-Match is not the object's etag."""
+    if request.headers.get("if-match", etag(item)) != etag(item):
+        raise Refused(412, "NoEtagMatch", "The etag does not match.")
+
+
+def _limits_of_names(body: Any) -> None:
+    """Refuses names and tags beyond their limits, wherever they are in a body. The wording is not public."""
+    if isinstance(body, list):
+        for item in body:
+            _limits_of_names(item)
+    if not isinstance(body, dict):
+        return
+    for key, value in body.items():
+        if key == "freeformTags":
+            _limits_of_tags(value or {})
+        elif key == "displayName" and not 1 <= len(str(value)) <= NAME:
+            raise Refused(400, "InvalidParameter", f"displayName must have 1 to {NAME} characters.")
+        elif key not in ("definedTags", "metadata", "nodeMetadata"):
+            _limits_of_names(value)
+
+
+def _limits_of_tags(tags: Json) -> None:
+    if len(tags) > TAGS:
+        raise Refused(400, "InvalidParameter", f"A resource can have {TAGS} free-form tags, not {len(tags)}.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= TAG_KEY or re.search(r"[.\s]", key):
+            raise Refused(400, "InvalidParameter", f"Invalid free-form tag key: {key}")
+        if len(str(value)) > TAG_VALUE:
+            raise Refused(
+                400, "InvalidParameter", f"The value of the free-form tag {key} has over {TAG_VALUE} characters."
+            )
 
 
 def _page_start(token: str) -> int:
@@ -919,6 +993,7 @@ def _scaled(oci: FakeOci, network: Json) -> Callable[[], None]:
 @route("PUT", f"{CORE}/clusterNetworks/{{key}}")
 def _scale_network(oci: FakeOci, request: Request, key: str) -> Any:
     network = oci.get("clusterNetworks", key)
+    matched(network, request)
     if network["lifecycleState"] not in ("RUNNING", "STOPPED"):
         raise Refused(409, "IncorrectState", f"The cluster network is {network['lifecycleState']}.")
     body = dict(request.body)
@@ -933,6 +1008,9 @@ def _scale_network(oci: FakeOci, request: Request, key: str) -> Any:
 @route("DELETE", f"{CORE}/clusterNetworks/{{key}}")
 def _end_network(oci: FakeOci, request: Request, key: str) -> Any:
     network = oci.get("clusterNetworks", key)
+    matched(network, request)
+    for part in (network["id"], *(item["id"] for item in network["instancePools"])):
+        oci.busy(part, "cluster network")
     network["lifecycleState"] = "TERMINATING"
 
     def finish() -> None:
@@ -951,13 +1029,18 @@ def _end_network(oci: FakeOci, request: Request, key: str) -> Any:
 def _detach(oci: FakeOci, request: Request, key: str) -> Any:
     pool, body = oci.get("instancePools", key), request.body
     found = oci.get("instances", body["instanceId"])
-    if found.get("poolId") != key:
+    if found.get("poolId") != key or found["lifecycleState"] == "TERMINATED":
         raise Refused(400, "InvalidParameter", "The instance is not of this pool.")
+    oci.busy(key, "instance pool")
+    oci.busy(pool.get("clusterNetworkId", ""), "cluster network")
+    found["lifecycleState"] = "TERMINATING"
 
     def finish() -> None:
         found["poolId"] = ""
         if body.get("isAutoTerminate"):
             terminate(oci, found["id"])
+        else:
+            found["lifecycleState"] = "RUNNING"
         if body.get("isDecrementSize"):
             pool["size"] -= 1
         else:
@@ -1005,6 +1088,25 @@ def _taken(oci: FakeOci, domain: str, shape: str, wanted: int, whole: bool, rese
 
 
 NO_CAPACITY = Refused(500, "InternalError", "Out of host capacity.")
+NO_LIMIT = Refused(
+    400,
+    "LimitExceeded",
+    "The following service limits were exceeded: gpu-h100-count. Request a service limit increase from the service "
+    "limits "
+    "page in the console.",
+)
+NO_ADDRESS = Refused(400, "InvalidParameter", "Subnet has no available private IP addresses.")
+
+
+def of_nodes(error: Refused, count: int) -> Refused:
+    """As OKE reports the errors of the launches of a node pool."""
+    return Refused(
+        error.status,
+        error.code,
+        f"{count} node(s) launch failure. Reason for failure on one of the nodes : Error returned by LaunchInstance "
+        f"operation in Compute service.({error.status}, {error.code}, false) {error.message} (opc-request-id: "
+        "3CB6F935FDD14DDF84A46620FAE6E3B0/FDEF32254979E4BF90CFC5E8E58A3EFA)",
+    )
 
 
 def _launch(oci: FakeOci, pool: Json) -> None:
@@ -1017,6 +1119,8 @@ def _launch(oci: FakeOci, pool: Json) -> None:
     for item in have[max(pool["size"], 0) :]:
         terminate(oci, item["id"])
     missing = max(pool["size"] - len(have), 0)
+    if missing and oci.launch_error:
+        raise oci.launch_error
     given = _taken(oci, domain, shape, missing, True, details.get("capacityReservationId"))
     if given < missing:
         raise NO_CAPACITY
@@ -1191,6 +1295,8 @@ def _node_pool(oci: FakeOci, request: Request) -> Any:
     compute = config.get("computeClusterId")
     if compute and oci.get("computeClusters", compute)["availabilityDomain"] != place["availabilityDomain"]:
         raise Refused(400, "InvalidParameter", "the compute cluster is in another availability domain")
+    if compute and oci.get("computeClusters", compute)["lifecycleState"] != "ACTIVE":
+        raise not_found()
     pool = oci.add("nodePools", {**body, "lifecycleState": "CREATING", "nodes": []}, oci.lag)
     return _pool_work(oci, pool, "NODEPOOL_CREATE", "CREATED")
 
@@ -1214,13 +1320,17 @@ def _fill(oci: FakeOci, pool: Json) -> None:
     if why:
         pool["lifecycleState"] = "NEEDS_ATTENTION"
         raise Refused(404, "NotAuthorizedOrNotFound", why)
-    given = _taken(oci, domain, shape, missing, False, place.get("capacityReservationId"))
+    compute = oci.tables["computeClusters"].get(config.get("computeClusterId") or "", {"lifecycleState": "ACTIVE"})
+    error = NO_CAPACITY if compute["lifecycleState"] == "ACTIVE" else not_found()
+    given, error = (0, oci.launch_error) if oci.launch_error else (missing, error)
+    given = min(given, missing) if error is NO_CAPACITY else 0
+    given = _taken(oci, domain, shape, given, False, place.get("capacityReservationId"))
     for _index in range(given):
         pool["nodes"].append(_node(oci, pool, domain, place["subnetId"]))
     _cycled(oci, pool, domain, place["subnetId"])
     pool["lifecycleState"] = "ACTIVE" if given == missing else "NEEDS_ATTENTION"
     if given < missing:
-        raise NO_CAPACITY
+        raise of_nodes(error, missing - given)
 
 
 IN_BOOT_VOLUME = ("nodeSourceDetails", "kubernetesVersion", "nodeMetadata", "sshPublicKey", "kmsKeyId")
@@ -1281,6 +1391,8 @@ def _node(oci: FakeOci, pool: Json, domain: str, subnet: str) -> Json:
 @route("PUT", f"{OKE}/nodePools/{{key}}")
 def _update_pool(oci: FakeOci, request: Request, key: str) -> Any:
     pool, body = oci.get("nodePools", key), dict(request.body)
+    matched(pool, request)
+    oci.busy(key, "node pool")
     if pool["lifecycleState"] not in ("ACTIVE", "NEEDS_ATTENTION"):
         raise Refused(409, "IncorrectState", f"The node pool is {pool['lifecycleState']}.")
     config = {**pool["nodeConfigDetails"], **body.pop("nodeConfigDetails", {})}
@@ -1297,8 +1409,12 @@ def _update_pool(oci: FakeOci, request: Request, key: str) -> Any:
 @route("DELETE", f"{OKE}/nodePools/{{key}}/node/{{node}}")
 def _delete_node(oci: FakeOci, request: Request, key: str, node: str) -> Any:
     pool = oci.get("nodePools", key)
-    if not any(item["id"] == node for item in pool["nodes"]):
+    going = next((item for item in pool["nodes"] if item["id"] == node), None)
+    if going is None:
         raise not_found()
+    matched(pool, request)
+    oci.busy(key, "node pool")
+    going["lifecycleState"] = "DELETING"
     pool.setdefault("deletions", []).append(dict(request.query))
 
     def finish() -> None:
@@ -1317,6 +1433,8 @@ def _delete_node(oci: FakeOci, request: Request, key: str, node: str) -> Any:
 @route("DELETE", f"{OKE}/nodePools/{{key}}")
 def _delete_pool(oci: FakeOci, request: Request, key: str) -> Any:
     pool = oci.get("nodePools", key)
+    matched(pool, request)
+    oci.busy(key, "node pool")
     pool["lifecycleState"] = "DELETING"
 
     def finish() -> None:

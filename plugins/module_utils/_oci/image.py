@@ -18,8 +18,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 
-TAG = "gpuops.rdma/source"
-"""Freeform tag of images that this collection imported."""
+TAG = "gpuops_rdma"
+"""Free-form tag of what this collection has made; of an image its value is ``tag_of`` its link."""
 THERE = ("AVAILABLE", "IMPORTING", "PROVISIONING")
 FIELDS = ("shape", "os", "os_version", "kernel", "gpu_driver", "cuda")
 _LINK = re.compile(r"https?://[^/]+(/p/[^/]+)?/n/(?P<space>[^/]+)/b/(?P<bucket>[^/]+)/o/(?P<object>.+)")
@@ -40,6 +40,11 @@ def digest(url: str) -> str:
     """SHA-256 of the object that the link points to: a new link to the same object gives the same digest."""
     found = parts(url)
     return hashlib.sha256("/".join((found["space"], found["bucket"], found["object"])).encode()).hexdigest()
+
+
+def tag_of(url: str) -> str:
+    """The value of TAG of the image that is imported from a link."""
+    return f"image/{digest(url)}"
 
 
 def name(url: str) -> str:

@@ -1,299 +1,456 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An RDMA pool of OKE: desired and existing state, differences, nodes to remove. PRIVATE to the collection.
+"""An RDMA pool of OKE: where OCI keeps it, and the steps from what is there to what is wanted. PRIVATE.
 
 Two kinds. ``managed_compute_cluster``: a node pool of OKE whose nodes are launched into a compute cluster.
-``cluster_network``: an instance configuration and a cluster network, whose instances join the cluster by themselves.
+``cluster_network``: a cluster network, whose instances are made from an instance configuration and join by themselves.
 
-A pool is identified by OCID or name; what the collection made has the freeform tag TAG with the pool's name, and DIGEST
-with the digest of the inputs that OCI does not return. Sources: models of the OCI SDK 2.189; terraform-oci-oke
-modules/workers (metadata of nodes); oci-hpc-oke terraform/oke-workers.tf (agent plugins, cloud-init).
+A pool is identified by its OCID, else by cluster and name: both are in the free-form tag TAG of everything that the
+collection made. What has no such tag is never used, changed or deleted by its name. Objects of OCI are its own JSON.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, picked
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.image import TAG
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.node import Cluster
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import CYCLES, NEEDED, TAGS, Wanted, for_new
 
-KINDS = ("managed_compute_cluster", "cluster_network")
-TAG, DIGEST = "gpuops.rdma/pool", "gpuops.rdma/config"
-REMOVED = "gpuops.rdma/removed"
-"""Tag: which node each address or name in remove_nodes meant when it was first read, as digest=end of the OCID."""
 ENDING = ("DELETING", "TERMINATING")
 GONE = ("DELETED", "TERMINATED", *ENDING)
 STOPPED = ("STOPPED", "STOPPING", "INACTIVE")
-METADATA = 32000
-"""Bytes that OCI accepts as metadata and extended metadata of an instance together."""
-LABELS = "gpuops.rdma/labels"
-"""Tag: which initial labels are ours, as digests of their keys, so that those that are taken out can be removed."""
-CYCLED = "gpuops.rdma/cycled"
-"""Tag: digest of the options that all nodes of a node pool were made from, at the pool's creation or the last cycle."""
-CYCLES = {"": "", "replace_nodes": "INSTANCE_REPLACE", "replace_boot_volumes": "BOOT_VOLUME_REPLACE"}
-"""Option -> CycleMode of OKE."""
-REMEMBERED = 15
-"""Entries of REMOVED: a tag's value has at most 256 characters."""
-PLUGINS = ("Compute HPC RDMA Authentication", "Compute HPC RDMA Auto-Configuration", "Compute RDMA GPU Monitoring")
-"""Without the first two the RDMA ports come up, but the fabric does not authenticate them."""
-NO_DEVICE_PLUGIN = "oci.oraclecloud.com/disable-gpu-device-plugin"
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+BUSY = ("CREATING", "UPDATING", "PROVISIONING", "SCALING", "STARTING", *ENDING)
 SHOWN = 20
-_CAPACITY = re.compile(r"out of (host )?capacity", re.IGNORECASE)
-_TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Options; "" and empty = unchanged, or OCI's default. ``boot_volume_gb``: GB, 0 = the image's.
-    ``eviction_minutes``: -1 = OKE's."""
-
-    name: str
-    kind: str = KINDS[0]
-    compartment: str = ""
-    cluster: str = ""
-    shape: str = ""
-    nodes: int = 0
-    availability_domain: str = ""
-    subnet: str = ""
-    image: str = ""
-    pool: str = ""
-    boot_volume_gb: int = 0
-    kubernetes_version: str = ""
-    compute_cluster: str = ""
-    host_group: str = ""
-    placement_constraint: str = ""
-    security_groups: Sequence[str] = ()
-    pod_subnet: str = ""
-    pod_security_groups: Sequence[str] = ()
-    max_pods: int = 0
-    ssh_public_key: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    disable_gpu_device_plugin: bool = True
-    taints: Sequence[str] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
-    defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    capacity_reservation: str = ""
-    boot_volume_key: str = ""
-    in_transit_encryption: bool = False
-    legacy_imds: bool = True
-    eviction_minutes: int = -1
-    boot_volume_vpus: int = 0
-    fault_domains: Sequence[str] = ()
-    hpc_island: str = ""
-    network_blocks: Sequence[str] = ()
-    cycle: str = ""
-    cycle_surge: str = "0"
-    cycle_unavailable: str = "1"
-    before_join: str = ""
-    after_join: str = ""
-    package_repository: str = ""
-    remove_nodes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Change:
-    """``how``: update (in place; existing nodes stay unchanged), size, remove, replace, remember (a tag), cycle."""
+class Part:
+    """What is made for a pool before it: SDK client and noun of its methods, and where its body has which option."""
 
     what: str
-    before: Any
-    after: Any
-    how: str = "update"
+    client: str
+    noun: str
+    fields: Mapping[str, str]
 
 
-# ---- input -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Kind:
+    """A kind of pool: SDK client and noun of its methods, the client of its work requests, the field of its name, and
+    where its body has which option."""
+
+    name: str
+    what: str
+    client: str
+    noun: str
+    works: str
+    title: str
+    part: Part
+    fields: Mapping[str, str]
+    delete: str
 
 
-def normal(wanted: Wanted) -> Wanted:
-    """The options as OCI returns them: a version with v, a key without the newline of its file, values of tags as
-    text. InputError for defined tags that are none."""
-    wrong = [name for name, of in wanted.defined_tags.items() if not isinstance(of, Mapping)]
-    if wrong:
-        raise InputError(
-            f"defined_tags: {', '.join(wrong)}: expected NAMESPACE: {{KEY: VALUE}}, as in Operations: {{Team: ml}}."
-        )
-    defined = {name: {key: _text(value) for key, value in of.items()} for name, of in wanted.defined_tags.items()}
-    version = wanted.kubernetes_version.strip()
-    version = f"v{version}" if version[:1].isdigit() else version
-    key = wanted.ssh_public_key.strip()
-    return replace(wanted, kubernetes_version=version, ssh_public_key=key, defined_tags=defined)
+_CONFIG, _PLACE = "nodeConfigDetails", "nodeConfigDetails.placementConfigs.0"
+_PODS, _LAUNCH = f"{_CONFIG}.nodePoolPodNetworkOptionDetails", "instanceDetails.launchDetails"
+_BOTH = {"compartment": "compartmentId", "tags": "freeformTags", "defined_tags": "definedTags"}
+MANAGED = Kind(
+    "managed_compute_cluster",
+    "node pool",
+    "oke",
+    "node_pool",
+    "oke",
+    "name",
+    Part(
+        "compute cluster",
+        "compute",
+        "compute_cluster",
+        {
+            **_BOTH,
+            "name": "displayName",
+            "availability_domain": "availabilityDomain",
+            "hpc_island": "placementConstraintDetails.hpcIslandId",
+            "network_blocks": "placementConstraintDetails.targetNetworkBlockIds",
+            "placement_constraint": "placementConstraintDetails.logicalPlacementConstraint",
+        },
+    ),
+    {
+        **_BOTH,
+        "name": "name",
+        "cluster": "clusterId",
+        "shape": "nodeShape",
+        "kubernetes_version": "kubernetesVersion",
+        "image": "nodeSourceDetails.imageId",
+        "boot_volume_gb": "nodeSourceDetails.bootVolumeSizeInGBs",
+        "metadata": "nodeMetadata",
+        "labels": "initialNodeLabels",
+        "ssh_public_key": "sshPublicKey",
+        "nodes": f"{_CONFIG}.size",
+        "node_tags": f"{_CONFIG}.freeformTags",
+        "node_defined_tags": f"{_CONFIG}.definedTags",
+        "compute_cluster": f"{_CONFIG}.computeClusterId",
+        "security_groups": f"{_CONFIG}.nsgIds",
+        "boot_volume_key": f"{_CONFIG}.kmsKeyId",
+        "in_transit_encryption": f"{_CONFIG}.isPvEncryptionInTransitEnabled",
+        "availability_domain": f"{_PLACE}.availabilityDomain",
+        "subnet": f"{_PLACE}.subnetId",
+        "capacity_reservation": f"{_PLACE}.capacityReservationId",
+        "host_group": f"{_PLACE}.hostGroupId",
+        "fault_domains": f"{_PLACE}.faultDomains",
+        "cni": f"{_PODS}.cniType",
+        "max_pods": f"{_PODS}.maxPodsPerNode",
+        "pod_subnet": f"{_PODS}.podSubnetIds",
+        "pod_security_groups": f"{_PODS}.podNsgIds",
+        "eviction_minutes": "nodeEvictionNodePoolSettings.evictionGraceDuration",
+    },
+    "delete_node_pool",
+)
+LAUNCH = {
+    "compartment": f"{_LAUNCH}.compartmentId",
+    "name": f"{_LAUNCH}.displayName",
+    "shape": f"{_LAUNCH}.shape",
+    "availability_domain": f"{_LAUNCH}.availabilityDomain",
+    "image": f"{_LAUNCH}.sourceDetails.imageId",
+    "boot_volume_gb": f"{_LAUNCH}.sourceDetails.bootVolumeSizeInGBs",
+    "boot_volume_vpus": f"{_LAUNCH}.sourceDetails.bootVolumeVpusPerGB",
+    "boot_volume_key": f"{_LAUNCH}.sourceDetails.kmsKeyId",
+    "in_transit_encryption": f"{_LAUNCH}.isPvEncryptionInTransitEnabled",
+    "capacity_reservation": f"{_LAUNCH}.capacityReservationId",
+    "no_legacy_imds": f"{_LAUNCH}.instanceOptions.areLegacyImdsEndpointsDisabled",
+    "subnet": f"{_LAUNCH}.createVnicDetails.subnetId",
+    "security_groups": f"{_LAUNCH}.createVnicDetails.nsgIds",
+    "metadata": f"{_LAUNCH}.metadata",
+    "plugins": f"{_LAUNCH}.agentConfig.pluginsConfig",
+    "node_tags": f"{_LAUNCH}.freeformTags",
+    "node_defined_tags": f"{_LAUNCH}.definedTags",
+}
+"""Options that the instances of a cluster network are made from: the content of an instance configuration."""
+NETWORK = Kind(
+    "cluster_network",
+    "cluster network",
+    "management",
+    "cluster_network",
+    "work",
+    "display_name",
+    Part("instance configuration", "management", "instance_configuration", LAUNCH),
+    {
+        **_BOTH,
+        "name": "displayName",
+        "availability_domain": "placementConfiguration.availabilityDomain",
+        "subnet": "placementConfiguration.primarySubnetId",
+        "placement_constraint": "placementConfiguration.placementConstraint",
+        "hpc_island": "hpcIslandId",
+        "network_blocks": "networkBlockIds",
+        "nodes": "instancePools.0.size",
+        "configuration": "instancePools.0.instanceConfigurationId",
+        "node_tags": "instancePools.0.freeformTags",
+        "node_defined_tags": "instancePools.0.definedTags",
+    },
+    "terminate_cluster_network",
+)
+KINDS = {kind.name: kind for kind in (MANAGED, NETWORK)}
+OCIDS = {"nodepool": MANAGED, "clusternetwork": NETWORK}
+_ON_CREATE = {
+    "hpc_island": "clusterConfiguration.hpcIslandId",
+    "network_blocks": "clusterConfiguration.networkBlockIds",
+}
+"""Where a new cluster network has options that an existing one has elsewhere."""
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+@dataclass(frozen=True)
+class Found:
+    """What there is of a pool. ``pools``: of this identity, as ``view`` has them; ``unmanaged``: other pools of the
+    name; ``parts``: {id, what, kind, has} of this identity; ``gone``: OCIDs of earlier pools and parts of it."""
+
+    pools: Sequence[Json] = ()
+    unmanaged: Sequence[Json] = ()
+    parts: Sequence[Json] = ()
+    gone: Sequence[str] = ()
+
+    @property
+    def alive(self) -> list[Json]:
+        """Pools that are not being deleted."""
+        return [item for item in self.pools if item["state"] not in GONE]
 
 
-def check(wanted: Wanted) -> None:
-    """Checks the options without asking OCI. Raises InputError."""
-    within(metadata(wanted, "v1.34.1", "10.0.0.0", "", "", True))
-    if not all(item.strip() for item in wanted.remove_nodes):
-        raise InputError("remove_nodes has a blank entry, which would mean a node without an address. Name the nodes.")
-    by_name = [item for item in wanted.remove_nodes if not item.startswith("ocid1.")]
-    if len(by_name) > REMEMBERED:
-        raise InputError(
-            f"remove_nodes has {len(by_name)} addresses or names, at most {REMEMBERED} can be remembered: replacements "
-            "get the same ones. Name the nodes by OCID."
-        )
-    if wanted.nodes < 2:
-        raise InputError(
-            f"nodes: {wanted.nodes}: an RDMA pool needs at least two nodes. "
-            "Create a single node without RDMA, or remove the pool with state: absent."
-        )
-    if re.search(r"\.GB[23]00", wanted.shape):
-        raise InputError(
-            f"{wanted.shape} belongs in a GPU memory cluster, which this module does not create. Create it with "
-            "Oracle's stack, then run the main job on its nodes."
-        )
-    for text in wanted.taints:
-        match = _TAINT.fullmatch(text)
-        if not match or match["effect"] not in EFFECTS:
-            raise InputError(
-                f"taints: {text!r} is not a taint; expected KEY=VALUE:EFFECT with one of {', '.join(EFFECTS)}."
-            )
-    if wanted.eviction_minutes > 60 or wanted.eviction_minutes < -1:
-        raise InputError(f"eviction_minutes: {wanted.eviction_minutes}: OKE evicts pods for 0 to 60 minutes.")
-    _check_kind(wanted)
-    _check_placement(wanted)
+@dataclass(frozen=True)
+class Step:
+    """``do``: part, create, set, remove, replace, enable, delete, tidy; ``on``: OCID; ``give``: option -> value;
+    ``before``: option -> value that it replaces; ``what``: for people."""
+
+    do: str
+    what: str
+    on: str = ""
+    give: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+
+    def changes(self) -> list[Json]:
+        """As the result has them: {what, before, after}."""
+        if self.do == "set":
+            names = {key: "size" if key == "nodes" else key for key in self.give}
+            return [{"what": names[key], "before": self.before.get(key), "after": of} for key, of in self.give.items()]
+        if self.do == "enable":
+            return [{"what": self.what, "before": key, "after": of} for key, of in self.give.items()]
+        return [] if self.do in ("part", "create") else [{"what": self.what, "before": self.on, "after": None}]
+
+    def line(self) -> str:
+        """What it does, in a line."""
+        names = ", ".join(key if key != "nodes" else f"nodes {of}" for key, of in self.give.items())
+        return f"{self.do} {self.what}{f' {self.on}' if self.on else ''}{f': {names}' if names else ''}"
 
 
-def _check_kind(wanted: Wanted) -> None:
-    """InputError for an option that this kind of pool does not have."""
-    managed = wanted.kind == "managed_compute_cluster"
-    if wanted.host_group and not managed:
-        raise InputError("host_group is only for node pools; a cluster network chooses its hosts itself.")
-    if wanted.fault_domains and not managed:
-        raise InputError("fault_domains is only for node pools; a cluster network chooses its hosts itself.")
-    if wanted.boot_volume_vpus and managed:
-        raise InputError("boot_volume_vpus is only for cluster networks: OKE's node pools have no such setting.")
-    if wanted.boot_volume_vpus and wanted.boot_volume_vpus not in range(10, 121, 10):
-        raise InputError(f"boot_volume_vpus: {wanted.boot_volume_vpus}: expected 10, 20 or 30 to 120 in steps of 10.")
-    if wanted.cycle and not managed:
-        raise InputError(
-            "cycle is only for node pools. Replace the nodes of a cluster network by naming them in remove_nodes."
-        )
-    limits = (wanted.cycle_surge.strip(), wanted.cycle_unavailable.strip())
-    if not all(re.fullmatch(r"\d+%?", item) for item in limits):
-        raise InputError(f"cycle_surge, cycle_unavailable: {', '.join(limits)}: expected a number such as 1, or 25%.")
-    if wanted.cycle and not any(int(item.rstrip("%")) for item in limits):
-        raise InputError("cycle_surge and cycle_unavailable are both 0: OKE could not cycle a node. Set one of them.")
+# ---- identity --------------------------------------------------------------------------------------------------------
 
 
-def _check_placement(wanted: Wanted) -> None:
-    """InputError for places that contradict each other."""
-    if wanted.network_blocks and not wanted.hpc_island:
-        raise InputError("network_blocks: set hpc_island as well, the island that these blocks are in.")
-    if wanted.compute_cluster and (wanted.hpc_island or wanted.placement_constraint):
-        raise InputError(
-            "hpc_island, network_blocks and placement_constraint place a compute cluster that is made; "
-            "compute_cluster names one that has its place."
-        )
+def identity(cluster: str, name: str) -> str:
+    """Value of TAG: the end of the cluster's OCID, and the pool's name."""
+    return f"{cluster.rpartition('.')[2]}/{name}"
 
 
-def for_new(wanted: Wanted) -> None:
-    """InputError if an option is missing that a new pool needs."""
-    names = ("cluster", "shape", "availability_domain", "subnet", "image")
-    missing = [name for name in names if not getattr(wanted, name)]
-    if missing:
-        raise InputError(f"The pool {wanted.name!r} does not exist; to create it, set {', '.join(missing)} as well.")
+def of(wanted: Wanted) -> str:
+    """Value of TAG of the wanted pool."""
+    return identity(wanted.cluster, wanted.name)
 
 
-# ---- existing pools --------------------------------------------------------------------------------------------------
-
-
-def adopted(pools: Sequence[Json], wanted: Wanted) -> Optional[Json]:
-    """The pool with this OCID or name, None if it does not exist. ``pools``: {id, name, state, tags, ...}. Of several
-    with the same name, the one that we made; InputError where that is ambiguous."""
-    alive = [item for item in pools if item["state"] not in GONE]
-    if wanted.pool:
-        found = next((item for item in alive if item["id"] == wanted.pool), None)
-        if found is None:
-            raise InputError(f"pool: {wanted.pool} does not exist, or is being deleted.")
-        return found
-    mine = [item for item in alive if item["name"] == wanted.name]
-    if len(mine) > 1:
-        mine = [item for item in mine if item["tags"].get(TAG) == wanted.name] or mine
-    if len(mine) > 1:
-        listed = ", ".join(f"{item['id']} ({item['state']})" for item in mine)
-        raise InputError(f"{len(mine)} pools have the name {wanted.name!r}: {listed}. Set pool to the OCID of one.")
-    return mine[0] if mine else None
-
-
-def token(wanted: Wanted, what: str, gone: Sequence[str] = ()) -> str:
-    """opc-retry-token, so that OCI does not repeat the request of a killed run. ``gone``: OCIDs of earlier pools."""
-    parts = (what, wanted.name, wanted.compartment, wanted.cluster, digest(wanted), *sorted(gone))
+def token(wanted: Wanted, what: str, gone: Iterable[str], number: int = 0) -> str:
+    """opc-retry-token: of the kind of request, the identity and its earlier objects, so that OCI carries out one such
+    request, whatever its other options are."""
+    parts = (what, wanted.compartment, wanted.cluster, wanted.name, *sorted(gone), *([str(number)] if number else []))
     return f"gpuops-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:40]}"
 
 
-def digest(wanted: Wanted) -> str:
-    """Digest of the options that define a node and that OCI does not return in a comparable form."""
-    inputs = picked(wanted, "taints", "before_join", "after_join", "package_repository")
-    if wanted.kind == "cluster_network":
-        names = ("image", "boot_volume_gb", "kubernetes_version", "pod_subnet", "max_pods", "ssh_public_key")
-        groups = picked(wanted, "security_groups", "pod_security_groups")
-        inputs.update({**picked(wanted, *names), **groups, "labels": labels(wanted), "plugins": PLUGINS})
-        # only where it is given: other pools keep their digest
-        given = ("capacity_reservation", "boot_volume_key", "in_transit_encryption", "boot_volume_vpus")
-        inputs.update({name: value for name, value in picked(wanted, *given).items() if value})
-    inputs.update({} if wanted.legacy_imds else {"legacy_imds": False})
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+def chosen(found: Found, wanted: Wanted) -> Optional[Json]:
+    """The pool to use, None if there is none. InputError where that is ambiguous, or one is there that is not ours."""
+    alive = found.alive
+    if wanted.pool and not alive:
+        raise InputError(f"pool: {wanted.pool} does not exist, is being deleted, or is not visible to this user.")
+    if len(alive) > 1:
+        listed = ", ".join(f"{KINDS[item['kind']].what} {item['id']} ({item['size']} nodes)" for item in alive)
+        raise InputError(
+            f"{len(alive)} pools of this cluster have the name {wanted.name!r}: {listed}. Set pool to the OCID of one "
+            "(rdma_oci_pool_ocid). Nothing was changed."
+        )
+    if alive and alive[0]["kind"] != wanted.kind:
+        pool = alive[0]
+        raise InputError(
+            f"The pool {pool['name']} is a {KINDS[pool['kind']].what} ({pool['id']}, {pool['size']} nodes), not of "
+            f"kind "
+            f"{wanted.kind}. Set kind to {pool['kind']} (rdma_oci_kind), or first remove it with state: absent. "
+            f"Nothing "
+            "was changed."
+        )
+    if not alive and found.unmanaged:
+        listed = ", ".join(item["id"] for item in found.unmanaged)
+        raise InputError(
+            f"Cannot create the pool {wanted.name}: {listed} has this name and no tag {TAG} of this cluster. To use "
+            f"it, "
+            "set pool to its OCID (rdma_oci_pool_ocid) and adopt (rdma_oci_adopt); else choose another name. Nothing "
+            "was changed."
+        )
+    return alive[0] if alive else None
 
 
-def node_settings(wanted: Wanted) -> str:
-    """Digest of all options that the nodes of a node pool are made from."""
-    made = picked(wanted, *IN_PLACE)
-    made.update(labels=labels(wanted), security_groups=sorted(wanted.security_groups), config=digest(wanted))
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:32]
+# ---- objects of OCI --------------------------------------------------------------------------------------------------
 
 
-def minutes(duration: str) -> int:
-    """Minutes of an ISO 8601 duration, in which OKE may give 60 minutes as PT1H; -1 for one that is not set or read."""
-    found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration or "")
-    return (int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + int(found[3] or 0)) // 60 if found else -1
+def read(body: Json, fields: Mapping[str, str]) -> Json:
+    """Option -> value, of an object of OCI; options without a value are left out."""
+    found = {name: _decoded(name, _at(body, path.split("."))) for name, path in fields.items()}
+    return {name: value for name, value in found.items() if not _empty(name, value)}
 
 
-def labels(wanted: Wanted) -> dict[str, str]:
-    """Initial labels of the nodes: the option, and the one that keeps OKE's device plugin away."""
-    own = {NO_DEVICE_PLUGIN: "true"} if wanted.disable_gpu_device_plugin else {}
-    return {**own, **{str(key): str(value) for key, value in wanted.labels.items()}}
+def _empty(name: str, value: Any) -> bool:
+    return value is None or (name != "eviction_minutes" and value in ("", 0, (), [], {}))
 
 
-def tags(wanted: Wanted) -> dict[str, str]:
-    """Freeform tags of the pool: the option, TAG and DIGEST."""
-    return {**{str(key): str(value) for key, value in wanted.tags.items()}, TAG: wanted.name, DIGEST: digest(wanted)}
+def _at(body: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        if isinstance(body, list):
+            body = body[int(step)] if int(step) < len(body) else None
+        else:
+            body = (body or {}).get(step)
+    return body
 
 
-def taken_out(there: Json, wanted: Wanted) -> dict[str, str]:
-    """Labels that an earlier run had the nodes join with, by what the pool records, and that are in no option now."""
-    if there["tags"].get(TAG) != wanted.name:
-        return {}
-    known, named = there["tags"].get(LABELS, "").split(), labels(wanted)
-    given = there.get("given_labels", {key: of for key, of in there.get("labels", {}).items() if _mark(key) in known})
-    return {key: value for key, value in given.items() if key not in named}
+def write(values: Mapping[str, Any], fields: Mapping[str, str]) -> Json:
+    """A body with these options."""
+    body: Json = {}
+    for name, value in values.items():
+        if name in fields and not _empty(name, value):
+            _put(body, fields[name].split("."), _encoded(name, value))
+    return body
 
 
-def first_tags(wanted: Wanted) -> dict[str, str]:
-    """Freeform tags of a new node pool, with what a later run has to know about its nodes."""
-    return {**tags(wanted), LABELS: _marks(labels(wanted)), CYCLED: node_settings(wanted)}
+def _put(body: Any, path: Sequence[str], value: Any) -> None:
+    for step, following in zip(path, [*path[1:], ""]):
+        if isinstance(body, list):
+            body.extend({} for _ in range(int(step) + 1 - len(body)))
+            body = body[int(step)]
+        elif following:
+            body = body.setdefault(step, [] if following.isdigit() else {})
+        else:
+            body[step] = value
 
 
-def _marks(keys: Iterable[str]) -> str:
-    """Value of the tag LABELS: a tag's value has at most 256 characters, 36 labels."""
-    return " ".join(sorted(_mark(key) for key in keys)[:36])
+def _encoded(name: str, value: Any) -> Any:
+    if name == "labels":
+        return [{"key": key, "value": of} for key, of in value.items()]
+    if name == "eviction_minutes":
+        return f"PT{value}M"
+    if name == "pod_subnet":
+        return [value]
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _mark(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+def _decoded(name: str, value: Any) -> Any:
+    if name == "labels":
+        return {item["key"]: item.get("value", "") for item in value or []}
+    if name == "eviction_minutes":
+        return minutes(value)
+    if name == "pod_subnet":
+        return value[0] if value else ""
+    return value
 
 
-# ---- what differs ----------------------------------------------------------------------------------------------------
+def minutes(duration: Any) -> Optional[int]:
+    """Minutes of an ISO 8601 duration, in which OKE may give 60 minutes as PT1H; None for one that is not set."""
+    found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", str(duration or ""))
+    return (int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + int(found[3] or 0)) // 60 if found else None
+
+
+def view(kind: Kind, body: Json, config: Optional[Json] = None, nodes: Optional[Sequence[Json]] = None) -> Json:
+    """A pool as plans and results need it. ``config``: instance configuration; ``nodes``: of a cluster network."""
+    own = read(body, kind.fields)
+    has = {**read(config or {}, LAUNCH), **{key: of for key, of in own.items() if not key.startswith("node_")}}
+    listed = [_node(item) for item in (body.get("nodes") or [] if nodes is None else nodes)]
+    leaving = [item["id"] for item in listed if item["state"].upper() in GONE]
+    parts = {kind.noun: body["id"]}
+    if kind is NETWORK:
+        pool = _at(body, ["instancePools", "0"]) or {}
+        parts.update({"instance_pool": pool.get("id", ""), "instance_configuration": has.get("configuration", "")})
+        given = has.get("metadata", {}).get("oke-initial-node-labels", "")
+        has["labels"] = dict(item.split("=", 1) for item in given.split(",") if "=" in item)
+    else:
+        parts["compute_cluster"] = has.get("compute_cluster", "")
+    return {
+        "kind": kind.name,
+        "id": body["id"],
+        "name": has.get("name", ""),
+        "state": body.get("lifecycleState", ""),
+        "details": body.get("lifecycleDetails") or "",
+        "tag": (has.get("tags") or {}).get(TAG, ""),
+        "size": has.get("nodes", 0),
+        "shape": has.get("shape", ""),
+        "availability_domain": has.get("availability_domain", ""),
+        "compartment": has.get("compartment", ""),
+        "rdma": has.get("compute_cluster", "") if kind is MANAGED else body["id"],
+        "nodes": [item for item in listed if item["id"] not in leaving],
+        "leaving": [item for item in leaving if item],
+        "cycling": bool(_at(body, ["nodePoolCyclingDetails", "isNodeCyclingEnabled"])),
+        "parts": parts,
+        "has": has,
+    }
+
+
+def _node(item: Json) -> Json:
+    error = item.get("nodeError")
+    return {
+        "id": item["id"],
+        "name": item.get("name") or item.get("displayName") or item["id"],
+        "private_ip": item.get("privateIp") or "",
+        "fault_domain": item.get("faultDomain") or "",
+        "state": str(item.get("lifecycleState") or item.get("state") or ""),
+        **({"error": f"{error.get('code')}: {error.get('message')}"} if error else {}),
+    }
+
+
+# ---- what is wanted --------------------------------------------------------------------------------------------------
+
+
+def desired(wanted: Wanted, cluster: Cluster, pool: Optional[Json] = None) -> Json:
+    """Option -> value that the pool should have, of both its body and what its nodes are made from. ``pool``: the one
+    that is there: a call that does not describe the whole pool, or a pool that is not ours, changes what is named."""
+    kind = KINDS[wanted.kind]
+    named = {name: getattr(wanted, name) for name in {**kind.fields, **kind.part.fields} if hasattr(wanted, name)}
+    found = {name: of for name, of in named.items() if not _empty(name, of) and of != -1}
+    has = pool["has"] if pool else {}
+    if pool:
+        found = {**({key: of for key, of in has.items() if key in LAUNCH} if kind is NETWORK else {}), **found}
+        found.update({key: has[key] for key in ("name", "compartment") if key in has})
+    found["tags"] = {**has.get("tags", {}), **wanted.tags, **({} if pool else {TAG: of(wanted)})}
+    there = has.get("defined_tags", {})
+    merged = {name: {**there.get(name, {}), **values} for name, values in wanted.defined_tags.items()}
+    found["defined_tags"] = {**there, **merged}
+    if pool is None or (ours(pool, wanted) and wanted.whole):
+        found["metadata"], found["labels"] = oci_node.metadata(wanted, cluster), oci_node.labels(wanted)
+        found["node_tags"] = {**wanted.tags, TAG: of(wanted)}
+        found["node_defined_tags"] = dict(wanted.defined_tags)
+        found.update(
+            {"plugins": oci_node.plugins(), "no_legacy_imds": not wanted.legacy_imds} if kind is NETWORK else {}
+        )
+    else:
+        _only_whole(wanted)
+        found["labels"] = {**has.get("labels", {}), **{str(key): str(value) for key, value in wanted.labels.items()}}
+    if pool is None and kind is MANAGED:
+        found.update(_new_pods(wanted, cluster), kubernetes_version=cluster.version)
+    return found
+
+
+def ours(pool: Json, wanted: Wanted) -> bool:
+    """Whether the collection made the pool, as one of this cluster and name."""
+    return bool(pool["tag"] == of(wanted) or (not wanted.cluster and pool["tag"].endswith(f"/{pool['name']}")))
+
+
+def _only_whole(wanted: Wanted) -> None:
+    names = ["taints", "before_join", "after_join", "package_repository"]
+    names += ["labels"] if wanted.kind == NETWORK.name else []
+    given, missing = [
+        [name for name in part if bool(getattr(wanted, name)) is set_]
+        for part, set_ in ((names, True), (NEEDED, False))
+    ]
+    if given:
+        raise InputError(
+            f"{', '.join(given)}: what a node is started with is written as a whole, for a pool of this collection. "
+            f"Set "
+            f"{', '.join(missing) or 'no pool of another owner'} as well. Nothing was changed."
+        )
+
+
+def _new_pods(wanted: Wanted, cluster: Cluster) -> Json:
+    if not cluster.native:
+        return {"cni": cluster.cni, "pod_subnet": "", "max_pods": 0, "pod_security_groups": []}
+    return {"cni": cluster.cni, "pod_subnet": wanted.pod_subnet or wanted.subnet}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether OCI's value is the wanted one: the order of a list does not count, nor what is empty."""
+    return bool(_plain(one) == _plain(other))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item not in (None, "", False)}
+    if isinstance(value, (list, tuple)):
+        return sorted((_plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+    return None if value in ("", 0, False) else value
+
+
+def content(values: Mapping[str, Any]) -> Json:
+    """Of option -> value, what an instance configuration holds. Defined tags are left out: the tenancy adds its own."""
+    return {
+        name: _plain(of) for name, of in values.items() if name in LAUNCH and _plain(of) and name != "node_defined_tags"
+    }
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
 
 FIXED = {
     "shape": "shape",
@@ -303,292 +460,284 @@ FIXED = {
     "compute_cluster": "compute cluster",
     "capacity_reservation": "capacity reservation",
     "hpc_island": "HPC island",
+    "network_blocks": "network blocks",
     "placement_constraint": "placement constraint",
 }
 """What cannot be changed without recreating the pool; option -> label in messages."""
-IN_PLACE = (
+_IN_PLACE = (
     "image",
     "boot_volume_gb",
     "kubernetes_version",
+    "metadata",
+    "labels",
     "ssh_public_key",
+    "security_groups",
     "boot_volume_key",
     "in_transit_encryption",
+    "fault_domains",
+    "eviction_minutes",
+    "tags",
+    "defined_tags",
 )
-IMDS = "areLegacyImdsEndpointsDisabled"
-"""Node metadata by which OKE switches off version 1 of the instance metadata service."""
+_OF_NEW_NODES = ("image", "boot_volume_gb", "kubernetes_version", "metadata", "labels", "ssh_public_key")
 
 
-def differences(there: Json, wanted: Wanted) -> list[Change]:
-    """Changes from the pool to the options; only options that are set count. InputError if one cannot be changed.
-    ``there``: fields as in Wanted, tags, size, nodes [{id, name, private_ip, state}], rdma (what backs it, "" = none).
-    """
-    if there["state"] == "FAILED":
+def plan(found: Found, wanted: Wanted, cluster: Cluster) -> list[Step]:
+    """The steps from what is there to what is wanted, [] if there is nothing to do. InputError if there are none."""
+    pool, kind = chosen(found, wanted), KINDS[wanted.kind]
+    goal = desired(wanted, cluster, pool)
+    if pool is None:
+        for_new(wanted)
+        part = [] if wanted.compute_cluster or usable(found.parts, wanted, goal) else [Step("part", kind.part.what)]
+        return [*part, Step("create", kind.what, give={"nodes": wanted.nodes})]
+    _refuse(pool, wanted)
+    going = resolved(pool, wanted)
+    changed = _settings(pool, goal)
+    steps = (
+        [Step("part", kind.part.what)] if "configuration" in changed and not usable(found.parts, wanted, goal) else []
+    )
+    size = _size(pool, wanted)
+    replaced = [Step("remove" if pool["size"] > wanted.nodes else "replace", "nodes", key) for key in going]
+    if replaced or not size:
+        steps += [_set(pool, changed, wanted)] if changed else []
+        steps += [*replaced, *([_set(pool, size, wanted)] if size else [])]
+    else:
+        steps.append(_set(pool, {**changed, **size}, wanted))
+    off = {item["id"]: item["plugins_off"] for item in pool["nodes"] if item.get("plugins_off")}
+    steps += [Step("enable", "agent plugins", give=off)] if off else []
+    used = pool["parts"].values()
+    if not steps:
+        steps = [Step("tidy", item["what"], item["id"]) for item in found.parts if item["id"] not in used]
+    if steps and not ours(pool, wanted) and not wanted.adopt:
+        does = "; ".join(step.line() for step in steps)
         raise InputError(
-            f"The pool {there['name']} ({there['id']}) has FAILED: {there.get('details') or 'OCI gives no reason'}. "
-            "Remove it with state: absent, then run again."
+            f"The {kind.what} {pool['name']} ({pool['id']}) has no tag {TAG} of this cluster and pool, so it is not "
+            f"changed ({does}). Set adopt (rdma_oci_adopt) to allow it. Nothing was changed."
         )
-    if not there["rdma"]:
+    return steps
+
+
+def usable(parts: Sequence[Json], wanted: Wanted, goal: Json) -> str:
+    """OCID of a part of this identity that the wanted pool can be made with; "" if there is none. An instance
+    configuration is one by its content, a compute cluster by its place."""
+    for item in [item for item in parts if item["kind"] == wanted.kind]:
+        if wanted.kind == NETWORK.name:
+            if content(item["has"]) == content(goal):
+                return str(item["id"])
+        elif all(same(item["has"].get(name), goal.get(name)) for name in ("availability_domain", *PLACED)):
+            return str(item["id"])
+    return ""
+
+
+PLACED = ("hpc_island", "network_blocks", "placement_constraint")
+
+
+def absent(found: Found) -> list[Step]:
+    """The steps that delete the pools of the identity, of both kinds, and what was made for them."""
+    steps = [Step("delete", KINDS[item["kind"]].what, item["id"]) for item in found.alive]
+    return steps or [Step("tidy", item["what"], item["id"]) for item in found.parts]
+
+
+def _refuse(pool: Json, wanted: Wanted) -> None:
+    name = f"{pool['name']} ({pool['id']})"
+    if pool["state"] == "FAILED":
+        why = pool["details"] or "OCI gives no reason"
+        raise InputError(f"The pool {name} has FAILED: {why}. Remove it with state: absent, then run again.")
+    if not pool["rdma"]:
         raise InputError(
-            f"The pool {there['name']} ({there['id']}) is backed by neither a compute cluster nor a cluster network: "
-            "it has no RDMA, and RDMA cannot be added. Create another pool and remove this one."
+            f"The pool {name} is backed by neither a compute cluster nor a cluster network: it has no RDMA, and RDMA "
+            "cannot be added. Create another pool and remove this one."
         )
-    for key, label in {**FIXED, "network_blocks": "network blocks"}.items():
-        before, after = (_set(of) for of in (there.get(key) or "", getattr(wanted, key)))
-        if after and before and before != after:
+    for key, label in FIXED.items():
+        before, after = pool["has"].get(key), getattr(wanted, key)
+        if after and before and not same(before, after):
+            shown = [of if isinstance(of, str) else ", ".join(sorted(of)) for of in (before, after)]
             raise InputError(
-                f"The {label} of the pool {there['name']} is {before}, not {after}, and cannot be changed. "
-                "Create another pool, or first remove this one with state: absent."
+                f"The {label} of the pool {pool['name']} is {shown[0]}, not {shown[1]}, and cannot be changed. Create "
+                "another pool, or first remove this one with state: absent."
             )
-    stopped = [item["name"] for item in there["nodes"] if item["state"].upper() in STOPPED]
-    if there["state"] in STOPPED or stopped:
-        what = f"Nodes of the pool {there['name']} are" if stopped else f"The pool {there['name']} is"
+    stopped = [item["name"] for item in pool["nodes"] if item["state"].upper() in STOPPED]
+    if pool["state"] in STOPPED or stopped:
+        what = f"Nodes of the pool {pool['name']} are" if stopped else f"The pool {pool['name']} is"
         raise InputError(
-            f"{what} stopped ({', '.join(stopped[:SHOWN]) or there['state']}); they keep their hosts and are billed. "
+            f"{what} stopped ({', '.join(stopped[:SHOWN]) or pool['state']}); they keep their hosts and are billed. "
             "Start the instances, then run again. Nothing was changed."
         )
-    going, value = removals(there, wanted)
-    before = there["tags"].get(REMOVED, "")
-    there = {**there, "tags": remembered(there["tags"], value)}
-    found = [Change("removed nodes", before, value, "remember")] if value != before else []
-    found += [
-        Change(key, there.get(key), getattr(wanted, key))
-        for key in IN_PLACE
-        if getattr(wanted, key) and key in there and there.get(key) != getattr(wanted, key)
-    ]
-    found = [*found, *_sets(there, wanted), *_nodes(there, wanted, going)]
-    if wanted.cycle and there["tags"].get(CYCLED) != node_settings(wanted):
-        found.append(Change("nodes", there["tags"].get(CYCLED, ""), node_settings(wanted), "cycle"))
+    tags = len({**pool["has"].get("tags", {}), **wanted.tags})
+    if tags > TAGS:
+        raise InputError(f"tags: the pool {name} would have {tags} free-form tags; OCI accepts {TAGS}. Leave some out.")
+
+
+def _settings(pool: Json, goal: Json) -> Json:
+    """Options that differ, with their new values."""
+    has = pool["has"]
+    if pool["kind"] == NETWORK.name:
+        one, other = content(has), content(goal)
+        names = sorted(name for name in {**one, **other} if one.get(name) != other.get(name))
+        found: Json = {"configuration": names} if names else {}
+    else:
+        found = {
+            name: goal[name] for name in _IN_PLACE[:-2] if name in goal and _differs(name, has.get(name), goal[name])
+        }
+    for name in ("tags", "defined_tags"):
+        if name in goal and not same(has.get(name, {}), goal[name]):
+            found[name] = goal[name]
     return found
 
 
-def _set(value: Any) -> str:
-    """A text, or a list whose order does not count as text."""
-    return value if isinstance(value, str) else ", ".join(sorted(value))
+def _differs(name: str, before: Any, after: Any) -> bool:
+    if name == "metadata":  # OKE may add keys of its own
+        keys = {*after, oci_node.IMDS}
+        return any((before or {}).get(key, "") != after.get(key, "") for key in keys)
+    return before != after if name == "eviction_minutes" else not same(before, after)
 
 
-def removals(there: Json, wanted: Wanted) -> tuple[list[Json], str]:
-    """The nodes that remove_nodes means, and the value of the tag REMOVED: an address or a name means the node that had
-    it when it was first read, never the replacement that got the same one."""
-    known = dict(part.split("=", 1) for part in there["tags"].get(REMOVED, "").split(" ") if "=" in part)
-    going, meant = [], {}
-    for entry in wanted.remove_nodes:
-        key = _mark(entry)
-        own = entry.startswith("ocid1.") or any(item["id"] == entry for item in there["nodes"])
-        end = known.get(key, "")
-        found = [
-            item
-            for item in there["nodes"]
-            if (
-                item["id"].endswith(end) if end and not own else entry in (item["id"], item["name"], item["private_ip"])
+def _set(pool: Json, give: Json, wanted: Wanted) -> Step:
+    before = {name: pool["has"].get(name) for name in give}
+    if wanted.cycle and any(name in give for name in (*_OF_NEW_NODES, "boot_volume_key", "security_groups")):
+        give = {**give, "cycle": wanted.cycle}
+    return Step("set", pool["name"], pool["id"], give, before)
+
+
+def _size(pool: Json, wanted: Wanted) -> Json:
+    launched = [item for item in pool["nodes"] if not item.get("error") or item["state"] == "ACTIVE"]
+    more = wanted.nodes > pool["size"]
+    # after a request that failed half-way OCI fills the pool when its size is set again
+    less = len(launched) < pool["size"] == wanted.nodes and pool["state"] not in BUSY and not pool["leaving"]
+    return {"nodes": wanted.nodes} if more or less else {}
+
+
+def resolved(pool: Json, wanted: Wanted) -> list[str]:
+    """OCIDs of the nodes that remove_nodes means and that are there. InputError for an address or a name that no node
+    or several have, for one that would be replaced (its replacement can get the same address), and if fewer nodes are
+    wanted than remain."""
+    nodes = [*pool["nodes"]]
+    shown = ", ".join(f"{item['private_ip'] or item['name']} = {item['id']}" for item in nodes[:SHOWN])
+    less, going = pool["size"] - wanted.nodes, []
+    for entry in dict.fromkeys(wanted.remove_nodes):
+        fits = [item for item in nodes if entry in (item["id"], item["name"], item["private_ip"])]
+        exact = entry.startswith("ocid1.") or [item["id"] for item in fits] == [entry]
+        if len(fits) > 1 or not (fits or exact):
+            found = f"{len(fits)} nodes have" if fits else "no node has"
+            fits = fits or nodes
+            listed = ", ".join(f"{item['private_ip'] or item['name']} = {item['id']}" for item in fits[:SHOWN])
+            raise InputError(
+                f"remove_nodes: {entry}: {found} this name or address in the pool {pool['name']}: {listed}. Name nodes "
+                "by OCID; take out an entry that an earlier run has removed. Nothing was changed."
             )
-        ]
-        going += [item for item in found if item not in going]
-        if not own and (end or found):
-            meant[key] = end or found[0]["id"][-8:]
-    return going, " ".join(f"{key}={end}" for key, end in meant.items())
-
-
-def remembered(own: Mapping[str, str], value: str) -> dict[str, str]:
-    """The pool's tags with this value of REMOVED; "" = without it."""
-    rest = {key: item for key, item in own.items() if key != REMOVED}
-    return {**rest, REMOVED: value} if value else rest
-
-
-def _sets(there: Json, wanted: Wanted) -> Iterator[Change]:
-    ours = there["tags"].get(TAG) == wanted.name
-    # in a pool that we did not make only what was asked for, none of our defaults
-    named = labels(wanted) if ours else {str(key): str(value) for key, value in wanted.labels.items()}
-    remembers = {}
-    if "labels" in there:
-        out = taken_out(there, wanted)
-        after = {**{key: value for key, value in there["labels"].items() if key not in out}, **named}
-        if after != there["labels"]:
-            yield Change("labels", there["labels"], after)
-            remembers = {LABELS: _marks(named)} if ours else {}
-    if (
-        wanted.eviction_minutes >= 0
-        and there.get("eviction_minutes", wanted.eviction_minutes) != wanted.eviction_minutes
-    ):
-        yield Change("eviction_minutes", there["eviction_minutes"], wanted.eviction_minutes)
-    for key in ("security_groups", "fault_domains"):
-        have, asked = there.get(key), list(getattr(wanted, key))
-        if asked and have is not None and set(have) != set(asked):
-            yield Change(key, have, asked)
-    mine = tags(wanted) if ours else {str(key): str(value) for key, value in wanted.tags.items()}
-    if ours and there["tags"].get(DIGEST) != mine[DIGEST]:
-        yield Change("config", there["tags"].get(DIGEST), mine[DIGEST])
-    mine.pop(DIGEST, None)
-    mine.update(remembers)
-    if _part(mine, there["tags"]):
-        yield Change("tags", there["tags"], {**there["tags"], **mine})
-    defined = there.get("defined_tags") or {}
-    if any(_part(of, defined.get(name, {})) for name, of in wanted.defined_tags.items()):
-        merged = {name: {**defined.get(name, {}), **of} for name, of in wanted.defined_tags.items()}
-        yield Change("defined_tags", defined, {**defined, **merged})
-
-
-def _part(wanted: Mapping[str, str], there: Mapping[str, str]) -> bool:
-    return any(there.get(key) != value for key, value in wanted.items())
-
-
-def _nodes(there: Json, wanted: Wanted, going: Sequence[Json]) -> list[Change]:
-    """Changes of size and nodes. To shrink, the nodes must be named: nothing is deleted unasked."""
-    size, nodes = there["size"], there["nodes"]
-    launched = [item for item in nodes if not item.get("error") or item["state"] == "ACTIVE"]
-    less = size - wanted.nodes
+        if fits and not exact and less <= 0:
+            raise InputError(
+                f"remove_nodes: {entry} is {fits[0]['id']}: name a node that is to be replaced by its OCID, since its "
+                "replacement can get the same address. Nothing was changed."
+            )
+        going += [item["id"] for item in fits]
+    going = list(dict.fromkeys(going))
     if less > 0 and len(going) != less:
-        listed = ", ".join(f"{item['name']} ({item['private_ip'] or item['id']})" for item in nodes[:SHOWN])
         named = f"{len(going)} of them are named" if wanted.remove_nodes else "none is named"
         raise InputError(
-            f"The pool {there['name']} has {size} nodes and should have {wanted.nodes}: name the {less} to remove in "
-            f"remove_nodes ({named}). Its nodes: {listed}{' ...' if len(nodes) > SHOWN else ''}."
+            f"The pool {pool['name']} has {pool['size']} nodes and should have {wanted.nodes}: name the {less} to "
+            f"remove in remove_nodes ({named}; rdma_oci_remove_nodes). Its nodes: {shown}"
+            f"{' ...' if len(nodes) > SHOWN else ''}. Nothing was changed."
         )
-    if less > 0:
-        return [Change("nodes", item["id"], None, "remove") for item in going]
-    found = [Change("nodes", item["id"], None, "replace") for item in going]
-    if less < 0:
-        found.append(Change("size", size, wanted.nodes, "size"))
-    elif len(launched) < size and there["state"] not in ("CREATING", "UPDATING", "PROVISIONING", "SCALING"):
-        # after a request that failed half-way OCI fills the pool when its size is set again
-        found.append(Change("size", len(launched), size, "size"))
-    return found
+    return going
 
 
-# ---- nodes -----------------------------------------------------------------------------------------------------------
-
-_JOIN = """#!/bin/bash
-# Joins this node to its OKE cluster. Written by gpuops.rdma; it also logs to the serial console.
-say() { echo "gpuops-join: $*" | tee /dev/console; }
-imds=http://169.254.169.254/opc/v2
-for _ in $(seq 150); do
-  curl -fsSL -H 'Authorization: Bearer Oracle' $imds/identity/cert.pem | grep -q 'BEGIN CERTIFICATE' && break
-  sleep 2
-done
-mkdir -p /etc/crio/crio.conf.d
-printf '[crio.runtime]\\ndefault_ulimits = ["memlock=-1:-1"]\\n' > /etc/crio/crio.conf.d/12-memlock.conf
-printf '[crio.image]\\nshort_name_mode = "disabled"\\n' > /etc/crio/crio.conf.d/11-names.conf
-@BEFORE@
-. /etc/os-release
-install_oke() {
-  version=@VERSION@; minor=${version%.*}
-  for base in file:///opt/oke-node-client-packages @REPOSITORY@; do
-    printf 'Enabled: yes\\nTypes: deb\\nURIs: %s\\nSuites: stable\\nComponents: main\\nTrusted: yes\\n' \\
-      "$base/ubuntu-$VERSION_CODENAME/kubernetes-$minor" > /etc/apt/sources.list.d/oke-node-client.sources
-    apt-get -o DPkg::Lock::Timeout=600 -y update
-    apt-get -o DPkg::Lock::Timeout=600 -y install "oci-oke-node-all-$version" && return 0
-  done
-  return 1
-}
-join() {
-  if command -v oke >/dev/null; then oke bootstrap @ARGUMENTS@
-  elif [ -s /var/run/oke-init.sh ]; then bash /var/run/oke-init.sh @ARGUMENTS@
-  else
-    bash /etc/oke/oke-install.sh --apiserver-endpoint "$(cat /etc/oke/oke-apiserver)" \\
-      --kubelet-ca-cert "$(base64 -w 0 /etc/kubernetes/ca.crt)" @ARGUMENTS@
-  fi
-}
-if ! command -v oke >/dev/null; then
-  if [ "$ID" = ubuntu ]; then install_oke || say 'no bootstrap: oke is neither on the image nor to be installed'
-  else
-    # of node pools; a self-managed node of Oracle Linux has the script on its image
-    curl -fsSL -H 'Authorization: Bearer Oracle' $imds/instance/metadata/oke_init_script | base64 -d \\
-      > /var/run/oke-init.sh
-    [ -s /var/run/oke-init.sh ] || [ -e /etc/oke/oke-install.sh ] \\
-      || say 'no bootstrap: neither oke nor oke_init_script nor /etc/oke/oke-install.sh is there'
-  fi
-fi
-joined=
-for attempt in $(seq 20); do
-  if join > /var/log/gpuops-join.log 2>&1; then joined=yes; say "joined in attempt $attempt"; break; fi
-  say "attempt $attempt failed: $(tail -n 3 /var/log/gpuops-join.log | tr '\\n' ' ')"
-  sleep 15
-done
-[ "$joined" ] || say 'gave up'
-[ "$ID" = ubuntu ] && systemctl restart systemd-networkd
-@AFTER@
-"""
-_NETWORKD = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
+# ---- bodies of requests ----------------------------------------------------------------------------------------------
 
 
-def cloud_init(wanted: Wanted, version: str, api_server: str, ca: str) -> str:
-    """user_data in base64: cloud-init (JSON is YAML) with the script that joins the cluster. ``api_server``: address
-    without port; ``ca``: base64 of the cluster's PEM; ``version``: of Kubernetes, v1.34.1."""
-    extra = f"--register-with-taints={','.join(wanted.taints)}" if wanted.taints else ""
-    filled = {
-        "@BEFORE@": wanted.before_join.strip(),
-        "@AFTER@": wanted.after_join.strip(),
-        "@VERSION@": shlex.quote(version.lstrip("v")),
-        "@REPOSITORY@": shlex.quote(wanted.package_repository) if wanted.package_repository else "",
-        "@ARGUMENTS@": f"--kubelet-extra-args {shlex.quote(extra)}" if extra else "",
+def part_body(wanted: Wanted, goal: Json) -> Json:
+    """Of the request that makes the pool's part."""
+    kind = KINDS[wanted.kind]
+    body = write(goal, kind.part.fields)
+    if kind is MANAGED:
+        if place := body.get("placementConstraintDetails"):
+            place["type"] = "COMPUTE_CLUSTER"
+        return body
+    body.update(write(goal, {**_BOTH, "name": "displayName"}))
+    body["instanceDetails"]["instanceType"] = "compute"
+    launch = body["instanceDetails"]["launchDetails"]
+    launch["sourceDetails"]["sourceType"] = "image"
+    launch["createVnicDetails"]["assignPublicIp"] = False
+    off = ("areAllPluginsDisabled", "isManagementDisabled", "isMonitoringDisabled")
+    launch["agentConfig"].update(dict.fromkeys(off, False))
+    return body
+
+
+def create_body(wanted: Wanted, goal: Json, part: str) -> Json:
+    """Of the request that makes the pool with this part."""
+    kind = KINDS[wanted.kind]
+    if kind is MANAGED:
+        return _with_constants(write({**goal, "compute_cluster": part}, kind.fields))
+    body = write({**goal, "configuration": part}, {**kind.fields, **_ON_CREATE})
+    body["instancePools"][0]["displayName"] = wanted.name
+    return body
+
+
+_WHOLE = ("nodeSourceDetails", f"{_PLACE}.")
+"""Parts of a body that OKE takes as a whole."""
+
+
+def update_body(pool: Json, give: Mapping[str, Any], wanted: Wanted, part: str = "") -> Json:
+    """Of the request that sets these options."""
+    fields = KINDS[pool["kind"]].fields
+    give = {**give, "configuration": part}
+    if pool["kind"] == NETWORK.name:
+        body = write({name: of for name, of in give.items() if name != "cycle"}, fields)
+        if "instancePools" in body:
+            body["instancePools"][0]["id"] = pool["parts"]["instance_pool"]
+        return body
+    whole = [prefix for prefix in _WHOLE if any(fields.get(name, "").startswith(prefix) for name in give)]
+    kept = {
+        name: of for name, of in pool["has"].items() if any(fields.get(name, "").startswith(item) for item in whole)
     }
-    # in one pass: a mark in the user's commands stays as it is
-    script = re.sub("@(BEFORE|AFTER|VERSION|REPOSITORY|ARGUMENTS)@", lambda found: filled[found[0]], _JOIN)
-    files = [
-        {"path": "/etc/oke/oke-apiserver", "content": api_server},
-        {"path": "/etc/kubernetes/ca.crt", "encoding": "b64", "content": ca, "permissions": "0644"},
-        # Ubuntu's networkd drops the routes that the cloud agent sets for RDMA
-        {"path": "/etc/systemd/networkd.conf.d/gpuops.conf", "content": _NETWORKD, "permissions": "0644"},
-        {"path": "/usr/local/sbin/gpuops-join", "content": script, "permissions": "0755"},
-    ]
-    config = {"write_files": files, "runcmd": [["/usr/local/sbin/gpuops-join"]]}
-    return base64.b64encode(f"#cloud-config\n{json.dumps(config)}\n".encode()).decode()
+    body = _with_constants(write({**kept, **give}, fields))
+    body.update({"nodeMetadata": give["metadata"]} if "metadata" in give else {})
+    if give.get("cycle"):
+        body["nodePoolCyclingDetails"] = {
+            "isNodeCyclingEnabled": True,
+            "maximumSurge": wanted.cycle_surge,
+            "maximumUnavailable": wanted.cycle_unavailable,
+            "cycleModes": [CYCLES[wanted.cycle]],
+        }
+    elif pool["cycling"]:  # else OKE would cycle the nodes for this change too
+        body["nodePoolCyclingDetails"] = {"isNodeCyclingEnabled": False}
+    return body
 
 
-def metadata(wanted: Wanted, version: str, api_server: str, ca: str, tenancy: str, native: bool) -> dict[str, str]:
-    """Instance metadata of a self-managed node, read by ``oke bootstrap``. ``native``: VCN-native pod networking."""
-    values = {
-        "apiserver_host": api_server,
-        "cluster_ca_cert": ca,
-        "oke-k8version": version,
-        "oke-kubeproxy-proxy-mode": "iptables",
-        "oke-tenancy-id": tenancy,
-        "oke-initial-node-labels": ",".join(f"{key}={value}" for key, value in labels(wanted).items()),
-        "user_data": cloud_init(wanted, version, api_server, ca),
-    }
-    if wanted.ssh_public_key:
-        values["ssh_authorized_keys"] = wanted.ssh_public_key
-    if native:
-        values.update(
-            {
-                "oke-native-pod-networking": "true",
-                "oke-max-pods": str(wanted.max_pods or 31),
-                "pod-subnets": wanted.pod_subnet or wanted.subnet,
-                "pod-nsgids": ",".join(wanted.pod_security_groups),
-            }
+def _with_constants(body: Json) -> Json:
+    if "nodeSourceDetails" in body:
+        body["nodeSourceDetails"]["sourceType"] = "IMAGE"
+    if "nodeEvictionNodePoolSettings" in body:
+        body["nodeEvictionNodePoolSettings"]["isForceDeleteAfterGraceDuration"] = True
+    return body
+
+
+# ---- in words --------------------------------------------------------------------------------------------------------
+
+
+def not_running(nodes: Sequence[Json]) -> list[str]:
+    """Names of the nodes that do not run yet."""
+    return [item["name"] for item in nodes if item["state"].upper() not in ("ACTIVE", "RUNNING")]
+
+
+def errors(nodes: Sequence[Json]) -> list[str]:
+    """Errors that OCI reports for nodes, one line each."""
+    return [f"{item['name'] or item['private_ip']}: {item['error']}" for item in nodes if item.get("error")]
+
+
+def taken_out(pool: Json, goal: Json) -> list[str]:
+    """Labels that are taken out of the pool: existing nodes keep them."""
+    return sorted(pool["has"].get("labels", {}).keys() - goal.get("labels", {}).keys())
+
+
+def capacity(shape: str, nodes: int, reports: Mapping[str, Any], reserved: str) -> str:
+    """What to do about a lack of hosts. ``reports``: availability domain -> {status, count}, or why it is unknown;
+    ``reserved``: OCID of the capacity reservation that was asked."""
+    if reserved:
+        return (
+            f"The capacity reservation {reserved} has no hosts left for {nodes} nodes of {shape}. Enlarge it, name "
+            "another (rdma_oci_capacity_reservation), or want fewer nodes (rdma_oci_nodes)."
         )
-    return values
-
-
-def within(values: Mapping[str, str]) -> dict[str, str]:
-    """Instance metadata unchanged. InputError if OCI would refuse it for its size."""
-    size = len(json.dumps(dict(values)).encode())
-    if size > METADATA:
-        script = len(values.get("user_data", ""))
-        raise InputError(
-            f"The metadata of a node would have {size} bytes, OCI accepts {METADATA}; user_data in base64 is {script} "
-            "of them. Shorten before_join and after_join, for example by fetching a script. Nothing was changed."
-        )
-    return dict(values)
-
-
-def certificate(kubeconfig: Any) -> str:
-    """The cluster's CA (base64 of PEM) from a parsed kubeconfig. InputError without one."""
-    try:
-        return str(kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"])
-    except (KeyError, IndexError, TypeError):
-        raise InputError("The cluster's kubeconfig has no certificate authority; is this an OKE cluster?") from None
-
-
-# ---- what went wrong -------------------------------------------------------------------------------------------------
-
-
-def lacks_capacity(text: str) -> bool:
-    """Whether an error of OCI reports missing host capacity."""
-    return bool(_CAPACITY.search(text))
-
-
-def capacity(shape: str, nodes: int, reports: Mapping[str, Any]) -> str:
-    """Text about where there is capacity. ``reports``: availability domain -> {status, count}, or why it is unknown."""
     lines = []
     for domain, report in reports.items():
         if isinstance(report, str):
@@ -598,16 +747,7 @@ def capacity(shape: str, nodes: int, reports: Mapping[str, Any]) -> str:
         lines.append(f"- {domain}: {report['status']}{count}")
     return (
         f"Current capacity of {shape} ({nodes} nodes requested):\n" + "\n".join(lines) + "\n"
-        "The hosts of a report are not necessarily in one RDMA network. What exists is kept; the next run continues. "
-        "Try another availability domain, fewer nodes, or reserved capacity."
+        "The hosts of a report are not necessarily in one RDMA network. Try another availability domain "
+        "(rdma_oci_availability_domain), fewer nodes (rdma_oci_nodes), or reserved capacity "
+        "(rdma_oci_capacity_reservation)."
     )
-
-
-def not_running(nodes: Sequence[Json]) -> list[str]:
-    """Names of the nodes that do not run yet."""
-    return [item["name"] or item["id"] for item in nodes if item["state"].upper() not in ("ACTIVE", "RUNNING")]
-
-
-def errors(nodes: Sequence[Json]) -> list[str]:
-    """Errors that OCI reports for nodes ({name, private_ip, error}), one line each."""
-    return [f"{item['name'] or item['private_ip']}: {item['error']}" for item in nodes if item.get("error")]

@@ -26,7 +26,7 @@ SELF_MANAGED_FROM, NATIVE_CNI_FROM = "1.25", "1.27.10"
 API_PORTS = (6443, 12250)
 """Nodes reach the cluster's endpoint at these; 12250 is where a node gets its identity."""
 GPU_PLUGIN = "NvidiaGpuPlugin"
-TCP, EVERY = "6", "all"
+TCP, EVERY, NATIVE, PODS = "6", "all", "OCI_VCN_IP_NATIVE", 31
 Findings = Iterator[Finding]
 
 
@@ -40,8 +40,8 @@ Read = Union[Any, Unread]
 
 @dataclass(frozen=True)
 class Pool:
-    """The requested pool. ``image``, ``subnet``, ``cluster``: "" = not given, not judged. ``pool``: name or OCID of one
-    that may exist already."""
+    """The requested pool. ``image``, ``subnet``, ``cluster``, ``pod_subnet``, ``compute_cluster``: "" = not given, not
+    judged. ``pool``: name or OCID of one that may exist already."""
 
     shape: str
     nodes: int
@@ -51,13 +51,17 @@ class Pool:
     subnet: str = ""
     cluster: str = ""
     pool: str = ""
+    pod_subnet: str = ""
+    max_pods: int = 0
+    compute_cluster: str = ""
 
 
 @dataclass(frozen=True)
 class Facts:
     """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
     and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
-    ``there``: size of the existing pool; its nodes need no further limit or capacity."""
+    ``there``: size of the existing pool; its nodes need no further limit or capacity. ``pods``: subnet of the pods, as
+    ``subnet``: {name, cidr, lists, used}, used -1 where it cannot be counted; ``compute_cluster``: its state."""
 
     domains: Read = ()
     shapes: Read = ()
@@ -71,6 +75,8 @@ class Facts:
     rules: Read = ()
     groups: tuple[str, ...] = ()
     there: Read = 0
+    pods: Read = None
+    compute_cluster: Read = None
 
 
 def judge(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> list[Finding]:
@@ -85,7 +91,41 @@ def judge(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> list[Finding]
     found += _cluster(pool, facts) if pool.cluster else []
     found += _image(pool, facts, known) if pool.image else []
     found += network(facts) if pool.subnet else []
+    found += [*_addresses(pool, facts, missing), *_compute_cluster(pool, facts)]
     return found
+
+
+def _addresses(pool: Pool, facts: Facts, missing: int) -> Findings:
+    """OCI keeps three addresses of a subnet; a node has one, and with VCN-native networking one for each of its
+    pods."""
+    each, cni = pool.max_pods or PODS, ""
+    pods, text = missing * each, f"{each} pods on each of {missing} nodes"
+    if not (facts.cluster is None or isinstance(facts.cluster, Unread)):
+        cni = facts.cluster["cni"]
+    needs = [(facts.subnet, missing, "error", "rdma_oci_subnet", f"one for each of {missing} nodes")]
+    if cni == NATIVE and pool.pod_subnet in ("", pool.subnet):
+        needs.append((facts.subnet, missing + pods, "warning", "rdma_oci_pod_subnet", f"{text}, and these"))
+    elif cni == NATIVE:
+        needs.append((facts.pods, pods, "warning", "rdma_oci_pod_subnet", text))
+    for subnet, count, severity, option, why in needs if missing > 0 else ():
+        if subnet is None or isinstance(subnet, Unread) or not subnet["cidr"]:
+            continue
+        size = ipaddress.ip_network(subnet["cidr"], strict=False).num_addresses
+        free = max(size - 3 - max(subnet["used"], 0), 0)
+        if free < count:
+            found, expected = f"{free} addresses left in {subnet['cidr']}", f"{count}, {why}"
+            remedy = f"use a larger subnet ({option}), or fewer nodes (rdma_oci_nodes)"
+            yield finding("oci.subnet", subnet["name"], found, expected=expected, remedy=remedy, severity=severity)
+            return
+
+
+def _compute_cluster(pool: Pool, facts: Facts) -> Findings:
+    if isinstance(facts.compute_cluster, Unread):
+        yield finding("oci.pool", pool.compute_cluster, facts.compute_cluster.why, severity="unknown")
+    elif facts.compute_cluster and facts.compute_cluster != "ACTIVE":
+        remedy = "name another one (rdma_oci_compute_cluster), or none: one is made"
+        found = f"the compute cluster is {facts.compute_cluster}"
+        yield finding("oci.pool", pool.compute_cluster, found, expected="ACTIVE", remedy=remedy, severity="error")
 
 
 # ---- the pool itself -------------------------------------------------------------------------------------------------
@@ -199,7 +239,7 @@ def _cluster(pool: Pool, facts: Facts) -> Findings:
     if cluster["type"] == "BASIC_CLUSTER":
         remedy = "upgrade it to an enhanced cluster; that cannot be undone"
         yield finding("oci.cluster", subject, "is a basic cluster", expected="an enhanced cluster", remedy=remedy)
-    native = cluster["cni"] == "OCI_VCN_IP_NATIVE"
+    native = cluster["cni"] == NATIVE
     least = NATIVE_CNI_FROM if native else SELF_MANAGED_FROM
     if pool.kind == "cluster_network" and versions.older(cluster["version"], least):
         expected = f"{least} or newer" + (" with VCN-native pod networking" if native else "")
@@ -267,6 +307,9 @@ def network(facts: Facts, only_joining: bool = False) -> Findings:
     if isinstance(facts.rules, Unread):
         yield finding("oci.network", facts.subnet["name"], facts.rules.why, severity="unknown")
         return
+    for key in [rule["missing"] for rule in facts.rules if rule.get("missing")]:
+        found, remedy = "no such network security group, or not visible to this user", "check rdma_oci_security_groups"
+        yield finding("oci.network", key, found, remedy=remedy, severity="error")
     subject, cidr = facts.subnet["name"], facts.subnet["cidr"]
     end = "" if facts.cluster is None or isinstance(facts.cluster, Unread) else facts.cluster["private_endpoint"]
     address = end.partition(":")[0]

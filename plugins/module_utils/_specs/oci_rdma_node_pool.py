@@ -22,6 +22,7 @@ SPEC: dict[str, Any] = {
     "compartment": {"type": "str", "required": True},
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "pool": {"type": "str", "default": ""},
+    "adopt": {"type": "bool", "default": False},
     "cluster": {"type": "str", "default": ""},
     "shape": {"type": "str", "default": ""},
     "nodes": {"type": "int", "default": 0},
@@ -62,5 +63,5 @@ SPEC: dict[str, Any] = {
     "remove_nodes": {"type": "list", "elements": "str", "default": []},
     "confirm": {"type": "str", "default": ""},
     "wait": {"type": "bool", "default": True},
-    "timeout": {"type": "int", "default": 60},
+    "timeout": {"type": "int", "default": 120},
 }

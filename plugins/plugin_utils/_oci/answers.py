@@ -149,6 +149,43 @@ def _name(found: Any) -> str:
     return "null" if found is None else {"list": "a list", "dict": "an object"}.get(type(found).__name__, repr(found))
 
 
+REMEDIES = (
+    (
+        r"limits? (were|was) exceeded|LimitExceeded|QuotaExceeded",
+        "Ask Oracle for a higher service limit, or want fewer nodes (rdma_oci_nodes).",
+    ),
+    (
+        r"out of (host )?capacity",
+        "Try another availability domain (rdma_oci_availability_domain), fewer nodes "
+        "(rdma_oci_nodes), or reserved capacity (rdma_oci_capacity_reservation).",
+    ),
+    (
+        r"private IP|available IP|IP address",
+        "Use a larger subnet (rdma_oci_subnet, rdma_oci_pod_subnet), or want fewer nodes (rdma_oci_nodes).",
+    ),
+    (r"register timeout|NodeRegistrationTimeout", "See why the nodes do not join: oci_join_wait, or docs/oci.md."),
+    (r"required tag|tag", "Set the tags that the tenancy requires (rdma_oci_defined_tags, rdma_oci_tags)."),
+    (r"TooManyRequests", "Too many requests, even after retries: run again later."),
+    (r"IncorrectState|Conflict", "Another request is at work on it: run again when that is over."),
+    (r"NoEtagMatch", "It was changed meanwhile: run again."),
+    (
+        r"InvalidParameter|CannotParseRequest|MissingParameter",
+        "Correct the input that OCI names, an rdma_oci_ variable.",
+    ),
+    (
+        r"NotAuthorized|Authorization failed",
+        "Check OCIDs, region (rdma_oci_region) and policies: docs/oci_policies.md.",
+    ),
+)
+"""What to do about an error of OCI, by its code or words; the first that fits."""
+
+
+def remedy(status: int, text: str) -> str:
+    """What to do about an answer of OCI; "" if only its own words help."""
+    found = next((words for pattern, words in REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
+    return found or ("OCI is at fault: run again; what exists is kept." if status >= 500 else "")
+
+
 def foreign(headers: Any, status: int, request: Any, with_id: bool) -> str:
     """What shows that an answer is not OCI's, from its headers; "" if nothing does. ``request``: the SDK's.
     ``with_id``: OCI's own services send opc-request-id with every answer, identity domains need not."""

@@ -1,19 +1,15 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a pool changes at its nodes in the cluster, by Kubernetes' API. PRIVATE.
-
-A node is drained before its instance is detached: OKE does so for node pools, nobody for cluster networks. Labels that
-are taken out of the pool are taken off its nodes: OCI gives them to new nodes only.
-"""
+"""Drains a node before its instance is detached: OKE does so for node pools, nobody for cluster networks. PRIVATE."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REMOVAL
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -22,8 +18,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 POLL = 5.0
-Node = tuple[str, str, str, Mapping[str, str]]
-"""Name, end of the provider ID, address, labels."""
+Node = tuple[str, str, str]
+"""Name, end of the provider ID, address."""
 
 
 def drain(client: Client, instance: str, address: str, seconds: float, waits: Waits) -> Sequence[str]:
@@ -59,30 +55,9 @@ def drain(client: Client, instance: str, address: str, seconds: float, waits: Wa
     return left
 
 
-def unlabel(
-    client: Client, nodes: Sequence[Json], labels: Mapping[str, str], dry_run: bool
-) -> tuple[list[str], list[str]]:
-    """Takes these labels off nodes ({id, name, private_ip}) of the cluster that have them with this value. Returns the
-    names of the changed nodes, and of those that are not in the cluster; InputError if none is."""
-    listed = client.projected(client.path("v1", "Node"), _node)
-    done, missing = [], []
-    for item in nodes:
-        node = _of(listed, item["id"], item["private_ip"])
-        if node is None:
-            missing.append(item["name"] or item["id"])
-            continue
-        off = {key: None for key, value in labels.items() if node[3].get(key) == value}
-        if off and not dry_run:
-            client.patch(client.path("v1", "Node", "", node[0]), {"metadata": {"labels": off}})
-        done += [node[0]] if off else []
-    if len(missing) == len(nodes):
-        raise InputError(f"The cluster {client.host} has none of them as a node; is it the pool's?")
-    return done, missing
-
-
 def _node(node: Json) -> Node:
     found = facts.node_facts(node)
-    return found.name, found.provider_id.rpartition("/")[2], found.internal_ip, node["metadata"].get("labels") or {}
+    return found.name, found.provider_id.rpartition("/")[2], found.internal_ip
 
 
 def _of(listed: Sequence[Node], instance: str, address: str) -> Optional[Node]:

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import check_tags
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work as oci_work
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
@@ -47,7 +48,7 @@ class Import:
     def __init__(self, session: oci.Session, options: Json, url: str, waits: Waits) -> None:
         self.session, self.options, self.url, self.waits = session, options, url, waits
         self.compartment = options["compartment"]
-        self.source = oci_image.digest(url)
+        self.source = oci_image.tag_of(url)
         self.name = options["name"] or oci_image.name(url)
 
     def known(self) -> str:
@@ -89,8 +90,7 @@ class Import:
         ]
 
     def _create(self) -> tuple[str, str]:
-        """With the retry token OCI recognises the request of a killed run for a day. If that import failed or its image
-        is gone, OCI would only repeat that answer: then the request gets a new token."""
+        """(OCID, work request) of the image; see oci_work.create. An import that failed is requested anew."""
         models = self.session.oci.core.models
         source = models.ImageSourceViaObjectStorageUriDetails(
             source_uri=self.url,
@@ -103,12 +103,17 @@ class Import:
             freeform_tags={**self.options["tags"], oci_image.TAG: self.source},
             image_source_details=source,
         )
-        text = "|".join([self.url, self.compartment, self.name, str(sorted(self.options["tags"].items()))])
-        token = hashlib.sha256(text.encode()).hexdigest()[:40]
+        check_tags(self.options["tags"], 1)
+        token = hashlib.sha256(f"image|{self.compartment}|{self.source}".encode()).hexdigest()[:40]
         what = f"import {hidden(self.url)} into {self.compartment}"
-        made = oci_work.create(
-            self.session, what, "compute", "create_image", token, details, made=lambda answer: not self._failed(answer)
-        )
+
+        def there() -> Optional[Json]:
+            return oci_image.there(self._images(), self.source)
+
+        request = oci_work.Request(what, "compute", "create_image", token, details)
+        made, first = oci_work.create(self.session, request, there, self.waits, lambda made: not self._failed(made))
+        if first:
+            return str(first["id"]), "" if first["state"] == "AVAILABLE" else self._work(first["id"])
         return str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
 
     def _failed(self, answer: Any) -> bool:

@@ -286,7 +286,10 @@ class Writer:
         return self.session if home == self.session.region else self.session.elsewhere(home)
 
     def _tags(self) -> dict[str, str]:
-        return {**{str(key): str(value) for key, value in self.options["tags"].items()}, TAG: self.options["name"]}
+        return {
+            **{str(key): str(value) for key, value in self.options["tags"].items()},
+            TAG: self.options["name"],
+        }
 
 
 # ---- for the preflight -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Facts, Pool, Unread
@@ -51,8 +52,10 @@ class Reader:
                 "addons": workers.submit(_read, self._addons),
                 "image": workers.submit(_read, self._image),
                 "image_shapes": workers.submit(_read, self._image_shapes),
-                "subnet": workers.submit(_read, self._subnet),
+                "subnet": workers.submit(_read, lambda: self._subnet(self.pool.subnet)),
                 "there": workers.submit(_read, self._there),
+                "pods": workers.submit(_read, lambda: self._subnet(self.pool.pod_subnet)),
+                "compute_cluster": workers.submit(_read, self._compute_cluster),
             }
             found = {name: future.result() for name, future in futures.items()}
             limits = workers.submit(_read, lambda: self._limits(found["shapes"]))
@@ -61,7 +64,7 @@ class Reader:
 
     def joining(self) -> list[Finding]:
         """Findings on the security rules that joining needs; [] if they allow it."""
-        subnet = _read(self._subnet)
+        subnet = _read(lambda: self._subnet(self.pool.subnet))
         facts = Facts(cluster=self.cluster, subnet=subnet, rules=_read(lambda: self._rules(subnet)))
         return list(preflight.network(dataclasses.replace(facts, groups=self.groups), only_joining=True))
 
@@ -158,11 +161,22 @@ class Reader:
         mine = [item for item in listed if name in (item.id, item.name) and item.lifecycle_state not in GONE]
         return sum(item.node_config_details.size or 0 for item in mine if item.node_config_details)
 
-    def _subnet(self) -> Optional[Json]:
-        if not self.pool.subnet:
+    def _subnet(self, key: str) -> Optional[Json]:
+        if not key:
             return None
-        found = self.session.call(f"read the subnet {self.pool.subnet}", "network", "get_subnet", self.pool.subnet).data
-        return {"name": found.display_name, "cidr": found.cidr_block or "", "lists": found.security_list_ids or []}
+        found = self.session.call(f"read the subnet {key}", "network", "get_subnet", key).data
+        what, more = f"list private addresses of {key}", {"subnet_id": key, "limit": oci.PAGE}
+        used = _read(lambda: len(self.session.all(what, "network", "list_private_ips", **more)))
+        counted = {"used": -1 if isinstance(used, Unread) else used}
+        named = {"name": found.display_name, "cidr": found.cidr_block or "", "lists": found.security_list_ids or []}
+        return {**named, **counted}
+
+    def _compute_cluster(self) -> Optional[str]:
+        key = self.pool.compute_cluster
+        if not key:
+            return None
+        what = f"read the compute cluster {key}"
+        return str(self.session.call(what, "compute", "get_compute_cluster", key).data.lifecycle_state)
 
     def _rules(self, subnet: Any) -> Any:
         if subnet is None or isinstance(subnet, Unread):
@@ -174,7 +188,12 @@ class Reader:
             found += [_rule("EGRESS", rule, rule.destination) for rule in listed.egress_security_rules or []]
         for key in self.groups:
             what, method = f"list rules of the security group {key}", "list_network_security_group_security_rules"
-            for rule in self.session.all(what, "network", method, key):
+            try:
+                rules = self.session.all(what, "network", method, key)
+            except NotFound:
+                found.append({"direction": "", "protocol": "", "missing": key})
+                continue
+            for rule in rules:
                 ingress = rule.direction == "INGRESS"
                 end, kind = (rule.source, rule.source_type) if ingress else (rule.destination, rule.destination_type)
                 found.append(_rule(rule.direction, rule, end, kind))

@@ -321,12 +321,9 @@ class Session:
                 404,
                 error.code,
             )
-        if error.status == 429:
-            return ClusterError(
-                f"Cannot {what}: {answer}. Too many requests, even after retries.{request}", 429, error.code
-            )
         kind = Conflict if error.status in (409, 412) else ClusterError
-        return kind(f"Cannot {what}: {answer}.{request}", error.status, error.code)
+        remedy = answers.remedy(error.status, f"{error.code}: {error.message}")
+        return kind(f"Cannot {what}: {answer}. {remedy}".rstrip() + request, error.status, error.code)
 
     def _why_not_authenticated(self, error: Any) -> str:
         try:
@@ -336,7 +333,12 @@ class Session:
         if abs(skew) > SKEW:
             return f"This machine's clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}; OCI accepts 300 s."
         if self.auth_type not in ("config", "environment"):
-            return "The token has expired or belongs to another region or tenancy."
+            renew = {
+                "security_token": f"Renew it: oci session refresh --profile {self._profile()}, or oci session "
+                "authenticate.",
+                "instance_obo_user": "Open Cloud Shell again.",
+            }.get(self.auth_type, "Run again: a new one is fetched.")
+            return f"The token has expired or belongs to another region or tenancy. {renew}"
         return "Check user, tenancy, fingerprint and key of the profile: they do not match."
 
 
@@ -348,6 +350,18 @@ def auth_of_environment() -> str:
         keys = ("OCI_CLI_KEY_CONTENT", "OCI_CLI_KEY_FILE")
         return "environment" if any(os.environ.get(name) for name in keys) else "config"
     return CLI_AUTH.get(chosen, chosen)
+
+
+def plain(found: Any) -> Any:
+    """A model of the SDK as OCI's own JSON, without what is not set. The SDK's conversion refuses unexpected types."""
+    if isinstance(found, (list, tuple)):
+        return [plain(item) for item in found]
+    if isinstance(found, dict):
+        return {key: plain(of) for key, of in found.items()}
+    names = getattr(found, "attribute_map", None)
+    if names is None:
+        return found if isinstance(found, (str, int, float, bool, type(None))) else str(found)
+    return {names[key]: plain(of) for key in found.swagger_types if (of := getattr(found, key)) is not None}
 
 
 def of_kind(ocid: str, kind: str, option: str) -> str:

@@ -223,8 +223,9 @@ class Stack:
 
     def _created(self, details: Any) -> Json:
         what = f"create the stack {self.name} in {self.options['compartment']}"
-        made = oci_work.create(self.session, what, RM, "create_stack", self._token(), details, made=self._alive)
-        return self._active(made.data.id)
+        request = oci_work.Request(what, RM, "create_stack", self._token(), details)
+        made, first = oci_work.create(self.session, request, self.find, self.waits, self._alive)
+        return self._active(first["id"] if first else made.data.id)
 
     def _alive(self, answer: Any) -> bool:
         return self._active(answer.data.id)["state"] not in GONE

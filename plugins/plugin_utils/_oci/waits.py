@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional, TypeVar
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError, Unreachable
 
-FIRST, POLL, SHOW_EVERY = 1.0, 15.0, 60.0
-"""Seconds. Between two reads: a quarter of the time passed, at least FIRST, at most POLL or the call's ``poll``."""
+FIRST, POLL, SHOW_EVERY, OUTAGE = 1.0, 15.0, 60.0, 600.0
+"""Seconds. Between two reads: a quarter of the time passed, at least FIRST, at most POLL or the call's ``poll``.
+OUTAGE: for how long OCI may answer that it is at fault, or not at all, before a wait ends."""
 Found = TypeVar("Found")
 
 
@@ -35,10 +36,20 @@ class Waits:
         poll: float = POLL,
     ) -> Found:
         """What ``read`` returns once ``done`` accepts it; both may raise to end the wait. ``show``: its line, printed
-        every minute with the time. Raises what ``late`` returns after ``seconds``; it gets the time passed as text."""
-        started, shown = self.clock(), -SHOW_EVERY
+        every minute with the time. Raises what ``late`` returns after ``seconds``; it gets the time passed as text.
+        An outage of OCI does not end it for OUTAGE seconds."""
+        started, shown, well = self.clock(), -SHOW_EVERY, self.clock()
         while True:
-            found, passed = read(), self.clock() - started
+            try:
+                found, passed, well = read(), self.clock() - started, self.clock()
+            except ClusterError as error:
+                passed = self.clock() - started
+                fault = isinstance(error, Unreachable) or error.status == 429 or error.status >= 500
+                if not fault or self.clock() - well > OUTAGE or passed >= seconds:
+                    raise
+                self.progress(f"still waiting: {error}")
+                self.sleep(poll)
+                continue
             if done(found):
                 return found
             if passed >= seconds:

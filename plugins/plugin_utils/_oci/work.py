@@ -8,41 +8,77 @@ Only the work request is conclusive: OCI documents no failed state of images and
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional, TypeVar
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Conflict, DeadlinePassed, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    Conflict,
+    DeadlinePassed,
+    NotFound,
+    Unrecoverable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 OVER = ("FAILED", "CANCELED", "CANCELING")
-TRIES = 9
+TRIES, SOON, SEEN_AFTER = 30, 3.0, 300.0
+"""SEEN_AFTER: seconds within which OCI lists a new object."""
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that creates something. ``what`` completes "Cannot ..."; ``token``: of its kind and identity."""
+
+    what: str
+    client: str
+    method: str
+    token: str
+    body: Any
 
 
 def create(
     session: oci.Session,
-    what: str,
-    client: str,
-    method: str,
-    token: str,
-    *args: Any,
+    request: Request,
+    there: Callable[[], Optional[Found]],
+    waits: Waits,
     made: Callable[[Any], bool] = bool,
-) -> Any:
-    """The answer to a request that creates something. By the retry token OCI recognises the request of a killed run and
-    repeats its answer. Where it refuses that token, since the object was deleted, or ``made`` says that what it repeats
-    has come to nothing, the request gets a new token."""
-    number = 1
-    while True:
-        suffix = f"-{number}" if number > 1 else ""
+) -> tuple[Any, Optional[Found]]:
+    """(OCI's answer, None), or (None, what the first request with this token has made, as ``there`` finds it). By the
+    token OCI knows the request of a killed run for a day, and repeats its answer. Where what it made is deleted, or
+    ``made`` says that it has come to nothing, the request gets a new token."""
+    for number in range(TRIES):
+        token = f"{request.token}{f'-{number + 1}' if number else ''}"
         try:
-            answer = session.call(what, client, method, *args, opc_retry_token=f"{token}{suffix}")
-            if number == TRIES or made(answer):
-                return answer
+            answer = session.call(request.what, request.client, request.method, request.body, opc_retry_token=token)
+            if made(answer):
+                return answer, None
         except Conflict as error:
-            if error.reason != "InvalidatedRetryToken" or number == TRIES:
+            if not known_token(error):
                 raise
-        number += 1
+            if found := first(error, there, waits):
+                return None, found
+    raise Unrecoverable(f"Cannot {request.what}: {TRIES} such requests of this day have come to nothing.")
+
+
+def known_token(error: Conflict) -> bool:
+    """Whether OCI refuses a request for its retry token, which an earlier one has used."""
+    return error.reason == "InvalidatedRetryToken" or "token" in str(error).lower()
+
+
+def first(error: Conflict, there: Callable[[], Optional[Found]], waits: Waits) -> Optional[Found]:
+    """What ``there`` finds once OCI lists what the first request with a token has made; None if that is gone."""
+    found = there()
+    if found or error.reason == "InvalidatedRetryToken":
+        return found
+    waits.progress("an earlier run has requested it; looking for what it made")
+    with contextlib.suppress(DeadlinePassed):
+        return waits.until(there, bool, SEEN_AFTER, lambda _found, passed: DeadlinePassed(passed), poll=SOON)
+    return None
 
 
 def wait(session: oci.Session, what: str, key: str, seconds: float, waits: Waits, client: str = "work") -> None:
@@ -53,20 +89,40 @@ def wait(session: oci.Session, what: str, key: str, seconds: float, waits: Waits
     def done(work: Any) -> bool:
         if work.status in OVER:
             after, why = (waits.clock() - started) / 60, _errors(session, client, work)
-            raise Unrecoverable(f"{what} ended as {work.status} after {after:.0f} min: {why}")
+            raise Unrecoverable(f"{what} ended as {work.status} after {after:.0f} min (work request {key}): {why}")
         return bool(work.status == "SUCCEEDED")
 
     def late(work: Any, passed: str) -> DeadlinePassed:
-        return DeadlinePassed(f"{what} is not done after {passed} ({_status(work)}). OCI continues it: run again.")
+        return DeadlinePassed(
+            f"{what} is not done after {passed} (work request {key}: {_status(work)}). OCI continues it: run again."
+        )
+
+    def read() -> Any:
+        try:
+            return session.call(f"read the work request {key} of {what}", client, "get_work_request", key).data
+        except NotFound:  # a new one, for some seconds
+            if waits.clock() - started > SEEN_AFTER:
+                raise
+            return _New()
 
     waits.until(
-        lambda: session.call(f"read the work request of {what}", client, "get_work_request", key).data,
+        read,
         done,
         seconds,
         late,
         lambda work: f"{what}: {_status(work)}",
     )
     waits.progress(f"{what}: done after {(waits.clock() - started) / 60:.0f} min")
+
+
+@dataclass(frozen=True)
+class _New:
+    status: str = "ACCEPTED"
+
+
+def lacks_capacity(text: str) -> bool:
+    """Whether an error of OCI reports missing host capacity."""
+    return bool(re.search(r"out of (host )?capacity", text, re.IGNORECASE))
 
 
 def _status(work: Any) -> str:

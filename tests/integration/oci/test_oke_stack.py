@@ -12,7 +12,6 @@ from typing import Any
 import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    ClusterError,
     DeadlinePassed,
     InputError,
     Unrecoverable,
@@ -164,9 +163,8 @@ def test_a_stack_that_is_not_listed_yet_is_not_made_twice(site: Site) -> None:
 
 
 def test_the_service_is_down_in_the_middle(site: Site) -> None:
-    site.fake.fail("GET /20180917/jobs/[^/]+$", 503, "ServiceUnavailable", "try later")
-    with pytest.raises(ClusterError, match=r"Cannot read the job .*503 ServiceUnavailable"):
-        site.run()
+    """Some minutes do not end a wait."""
+    site.fake.fail("GET /20180917/jobs/[^/]+$", 503, "ServiceUnavailable", "try later", times=3)
     assert site.run()["outputs"]["cluster_id"] and len(site.stacks.stacks) == 1
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REMOVAL
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.drain import drain, unlabel
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.drain import drain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 INSTANCE = "ocid1.instance.oc1.eu-frankfurt-1.bad"
@@ -98,17 +98,3 @@ def test_the_node_is_known_by_its_instance_else_by_its_address() -> None:
     cluster.nodes = cluster.nodes[:1]  # has the address, but is another instance
     assert cluster.drain() == [] and cluster.evicted == [] and cluster.patched == []
     assert "is no node of the cluster" in cluster.lines[0]
-
-
-def test_labels_are_taken_off_where_they_are_as_the_pool_gave_them() -> None:
-    """A value that somebody has changed is theirs; a node that has not joined yet is named."""
-    cluster = Cluster()
-    for node, rack in zip(cluster.nodes, ("7", "8")):
-        node["metadata"]["labels"] = {"rack": rack, "team": "ml"}
-    pool = [{"id": item["spec"]["providerID"], "name": item["metadata"]["name"]} for item in cluster.nodes]
-    asked = [{**item, "private_ip": ""} for item in (*pool, {"id": "ocid1.instance.oc1..new", "name": "new"})]
-    assert unlabel(cluster, asked, {"rack": "7"}, True) == (["good"], ["new"]) and cluster.patched == []  # type: ignore[arg-type]
-    assert unlabel(cluster, asked, {"rack": "7"}, False) == (["good"], ["new"])  # type: ignore[arg-type]
-    assert cluster.patched == [("Node/good", {"metadata": {"labels": {"rack": None}}})]
-    with pytest.raises(InputError, match=r"10.0.0.10:6443 has none of them as a node"):
-        unlabel(cluster, asked[2:], {"rack": "7"}, False)  # type: ignore[arg-type]

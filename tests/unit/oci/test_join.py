@@ -9,8 +9,9 @@ import base64
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join, pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member
+from support.paths import ROOT
 
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 GIVEN = {
@@ -111,7 +112,7 @@ def test_managed_nodes_need_no_policy_and_are_given_their_endpoint() -> None:
 
 
 def test_the_script_that_joins_says_what_is_looked_for() -> None:
-    script = pool._JOIN
+    script = (ROOT / "files/oci/join.sh").read_text("utf-8")
     for words in ("gpuops-join: $*", "'no bootstrap: ", '"joined in attempt $attempt"', '"attempt $attempt failed: '):
         assert words in script
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""RDMA pools and hosts of OCI as data: differences, retry tokens, the script of a node, capacity, labels."""
+"""RDMA pools and hosts of OCI as data: plans, retry tokens, the script of a node, capacity, labels."""
 
 from __future__ import annotations
 
@@ -18,88 +18,237 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Wanted
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import wanted as oci_wanted
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work
 from support.paths import load
 
 PAGE = load("cloud_init_page", "tools/cloud_init_page.py")
-WANTED = Wanted("rdma", nodes=2, shape="BM.GPU.H100.8", compartment="c", cluster="k", labels={"team": "ml"})
+KEY = "ocid1.cluster.oc1.eu-frankfurt-1.k"
+FULL = {"shape": "BM.GPU.H100.8", "subnet": "s", "image": "i", "availability_domain": "AD-1", "cluster": KEY}
+WANTED = Wanted("rdma", nodes=2, compartment="c", labels={"team": "ml"}, **FULL)
+CLUSTER = oci_node.Cluster(script=PAGE.SCRIPT.read_text("utf-8"))
 NODES = [
-    {"id": f"i{index}", "name": f"n{index}", "private_ip": f"10.0.0.{index}", "state": "ACTIVE"} for index in (1, 2)
-]
-
-
-def there(**changes: Any) -> dict[str, Any]:
-    told = {
-        "id": "p",
-        "name": "rdma",
-        "state": "ACTIVE",
-        "rdma": "cc",
-        "size": 2,
-        "nodes": NODES,
-        "shape": WANTED.shape,
+    {
+        "id": f"ocid1.instance.oc1..{index}",
+        "name": f"n{index}",
+        "privateIp": f"10.0.0.{index}",
+        "lifecycleState": "ACTIVE",
     }
-    return {**told, "tags": oci_pool.tags(WANTED), "labels": oci_pool.labels(WANTED), **changes}
+    for index in (1, 2)
+]
+ONE, TWO = (item["id"] for item in NODES)
 
 
-def changed(pool: dict[str, Any], **asked: Any) -> list[tuple[str, str]]:
-    found = oci_pool.differences(pool, dataclasses.replace(WANTED, **asked))
-    return [(item.what, item.how) for item in found]
+def asked(kind: str = "managed_compute_cluster", **options: Any) -> Wanted:
+    return dataclasses.replace(WANTED, kind=kind, **options)
 
 
-def test_only_what_is_given_is_compared() -> None:
-    assert changed(there()) == []
-    assert changed(there(image="a", kubernetes_version="v1.33.1", boot_volume_gb=100)) == []
-    assert changed(there(image="a"), image="b") == [("image", "update")]
-    assert changed(there(labels={**oci_pool.labels(WANTED), "more": "x"})) == [], "labels of others stay"
-    assert changed(there(), taints=["a=b:NoSchedule"]) == [("config", "update")]
-    assert changed(there(tags={"owner": "them"}), taints=["a=b:NoSchedule"]) == [], "not ours: its script is not known"
-    assert changed(there(security_groups=["b", "a"]), security_groups=["a", "b"]) == []
+def there(wanted: Wanted = WANTED, nodes: Any = NODES, **changes: Any) -> dict[str, Any]:
+    """A pool that was made with these options, as OCI returns it."""
+    kind = oci_pool.KINDS[wanted.kind]
+    goal = oci_pool.desired(wanted, CLUSTER)
+    body = oci_pool.create_body(wanted, goal, "ocid1.part")
+    if kind is oci_pool.NETWORK:
+        placed = body.pop("clusterConfiguration", {})
+        listed = [{**item, "state": "Running"} for item in nodes]
+        config = oci_pool.part_body(wanted, goal)
+        return oci_pool.view(
+            kind, {"id": "p", "lifecycleState": "RUNNING", **body, **placed, **changes}, config, listed
+        )
+    return oci_pool.view(kind, {"id": "p", "lifecycleState": "ACTIVE", **body, "nodes": nodes, **changes})
 
 
-def test_nodes_that_are_missing_are_asked_for_once() -> None:
-    assert changed(there(nodes=NODES[:1])) == [("size", "size")]
-    assert changed(there(nodes=NODES[:1], state="UPDATING")) == [], "OCI is at it"
-    lost = {**NODES[1], "state": "FAILING", "error": "LimitExceeded: Out of host capacity."}
-    assert changed(there(nodes=[NODES[0], lost])) == [("size", "size")], "a node that was never launched"
-    assert changed(there(nodes=[NODES[0], {**lost, "state": "ACTIVE"}])) == []
-    meant = ("removed nodes", "remember")
-    assert changed(there(), remove_nodes=["i1"]) == [("nodes", "replace")]
-    assert changed(there(), remove_nodes=["10.0.0.1"]) == [meant, ("nodes", "replace")]
-    assert changed(there(), nodes=3, remove_nodes=["n2"]) == [meant, ("nodes", "replace"), ("size", "size")]
+def planned(wanted: Wanted, *pools: Any, **more: Any) -> list[str]:
+    """The steps, in words."""
+    steps = oci_pool.plan(oci_pool.Found(pools, **more), wanted, CLUSTER)
+    return [f"{step.do} {', '.join(step.give) or step.on}".strip() for step in steps]
 
 
-def test_a_retry_token_is_of_one_request() -> None:
-    token = oci_pool.token(WANTED, "nodepool")
-    assert token == oci_pool.token(WANTED, "nodepool") and len(token) <= 64
+def part(wanted: Wanted, key: str = "ocid1.part") -> dict[str, Any]:
+    body = oci_pool.part_body(wanted, oci_pool.desired(wanted, CLUSTER))
+    kind = oci_pool.KINDS[wanted.kind]
+    return {"id": key, "what": kind.part.what, "kind": kind.name, "has": oci_pool.read(body, kind.part.fields)}
+
+
+KINDS = list(oci_pool.KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pool_that_is_as_wanted_has_no_steps(kind: str) -> None:
+    wanted = asked(kind, security_groups=("a", "b"), taints=("a=b:NoSchedule",), tags={"cost": "x"}, ssh_public_key="k")
+    assert planned(wanted, there(wanted)) == []
+    assert planned(dataclasses.replace(wanted, security_groups=("b", "a")), there(wanted)) == []
+    assert planned(dataclasses.replace(wanted, image="other"), there(wanted)) == (
+        ["set image"] if kind == KINDS[0] else ["part", "set configuration"]
+    )
+    short = Wanted("rdma", kind=kind, nodes=2, compartment="c", cluster=KEY)
+    assert planned(short, there(wanted)) == [], "what is not named is not compared"
+    with pytest.raises(InputError, match=r"taints: .* Set shape, availability_domain, subnet, image as well"):
+        planned(dataclasses.replace(short, taints=("a=b:NoSchedule",)), there(wanted))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "option",
+    [{"taints": ("x=y:NoExecute",)}, {"labels": {"team": "other"}}, {"labels": {}}, {"after_join": "echo"}]
+    + [{"boot_volume_gb": 100}, {"security_groups": ("g",)}, {"boot_volume_key": "k"}, {"legacy_imds": False}],
+    ids=str,
+)
+def test_each_option_of_nodes_is_compared(kind: str, option: dict[str, Any]) -> None:
+    """The digest of before left out shape, subnet and cluster: the configuration of another request was used."""
+    steps = planned(asked(kind, **option), there(asked(kind)))
+    assert [step.split()[0] for step in steps] == (["set"] if kind == KINDS[0] else ["part", "set"]), steps
+
+
+def test_a_new_pool_is_made_from_its_own_part_only() -> None:
+    network = asked("cluster_network")
+    assert planned(network) == ["part", "create nodes"]
+    assert planned(network, parts=[part(network)]) == ["create nodes"]
+    for other in (
+        asked("cluster_network", shape="BM.GPU.H200.8"),
+        asked("cluster_network", subnet="t"),
+        asked("cluster_network", cluster=KEY + "2"),
+        asked("cluster_network", capacity_reservation="r"),
+    ):
+        assert planned(network, parts=[part(other)]) == ["part", "create nodes"], other
+        assert planned(other, parts=[part(network)]) == ["part", "create nodes"], other
+    assert planned(WANTED, parts=[part(asked(availability_domain="AD-2"))]) == ["part", "create nodes"]
+    assert planned(WANTED, parts=[part(network)]) == ["part", "create nodes"], "of the other kind"
+    assert planned(asked(compute_cluster="cc")) == ["create nodes"]
+
+
+def test_sizes_and_removals_are_steps_in_an_order() -> None:
+    assert planned(asked(nodes=3), there()) == ["set nodes"]
+    assert planned(asked(nodes=3, image="b"), there()) == ["set image, nodes"], "one request"
+    assert planned(asked(image="b", remove_nodes=[ONE]), there()) == ["set image", f"replace {ONE}"], "settings first"
+    assert planned(asked(nodes=3, remove_nodes=[TWO]), there()) == [f"replace {TWO}", "set nodes"]
+    three = there(asked(nodes=3), [*NODES, {**NODES[0], "id": "ocid1.instance.oc1..3", "name": "n3", "privateIp": "x"}])
+    assert planned(asked(remove_nodes=["10.0.0.2"]), three) == [f"remove {TWO}"]
+    with pytest.raises(InputError, match="name the 1 to remove in remove_nodes"):
+        planned(WANTED, three)
+    assert planned(WANTED, there(nodes=NODES[:1])) == ["set nodes"], "asked for again"
+    assert planned(WANTED, there(nodes=NODES[:1], lifecycleState="UPDATING")) == [], "OCI is at it"
+    error = {"nodeError": {"code": "LimitExceeded", "message": "x"}}
+    assert planned(WANTED, there(nodes=[NODES[0], {**NODES[1], **error, "lifecycleState": "FAILING"}])) == ["set nodes"]
+    assert planned(WANTED, there(nodes=[NODES[0], {**NODES[1], **error}])) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("10.0.0.9", r"no node has this name or address in the pool rdma: 10.0.0.1 = ocid1.instance.oc1..1"),
+        ("same", r"2 nodes have this name or address .*10.0.0.1 = .*10.0.0.2 = "),
+        ("10.0.0.1", r"is ocid1.instance.oc1..1: name a node that is to be replaced by its OCID"),
+    ],
+)
+def test_a_name_that_is_no_node_or_several_is_refused(entry: str, words: str) -> None:
+    """Four nodes were replaced for one name; a mistyped address changed nothing, without a word."""
+    with pytest.raises(InputError, match=words):
+        planned(asked(remove_nodes=[entry]), there(nodes=[{**item, "name": "same"} for item in NODES]))
+    assert planned(asked(remove_nodes=["ocid1.instance.oc1..gone"]), there()) == [], "removed by an earlier run"
+
+
+def test_a_pool_belongs_to_one_cluster_and_is_of_one_kind() -> None:
+    network = asked("cluster_network")
+    with pytest.raises(InputError, match=r"is a cluster network .* Set kind to cluster_network \(rdma_oci_kind\)"):
+        planned(WANTED, there(network))
+    with pytest.raises(InputError, match=r"2 pools of this cluster have the name 'rdma'.*rdma_oci_pool_ocid"):
+        planned(WANTED, there(), there(network))
+    with pytest.raises(InputError, match=r"theirs has this name and no tag gpuops_rdma .*adopt"):
+        planned(WANTED, unmanaged=[{"id": "theirs", "kind": "cluster_network"}])
+    other = there(asked(cluster=KEY + "2"), clusterId=KEY)
+    assert planned(asked(pool="p"), other) == []
+    with pytest.raises(InputError, match=r"p\) has no tag gpuops_rdma of this cluster.*rdma_oci_adopt"):
+        planned(asked(pool="p", nodes=3), other)
+    assert planned(asked(pool="p", nodes=3, adopt=True), other) == ["set nodes"]
+    first, second = oci_pool.of(WANTED), oci_pool.of(asked(cluster=KEY + "2"))
+    assert first == "k/rdma" != second and "." not in oci_pool.TAG
+    found = oci_pool.Found([there(), there(network)], parts=[part(network)])
+    assert [step.do for step in oci_pool.absent(found)] == ["delete", "delete"], "of both kinds"
+    assert [step.do for step in oci_pool.absent(oci_pool.Found(parts=[part(network)]))] == ["tidy"]
+
+
+def test_what_cannot_be_changed_is_refused() -> None:
+    for option, words in (
+        ({"shape": "BM.GPU.H200.8"}, "shape of the pool rdma is BM.GPU.H100.8, not BM.GPU.H200.8"),
+        ({"subnet": "t"}, "subnet of the pool rdma is s, not t"),
+        ({"compute_cluster": "x"}, "compute cluster of the pool rdma is ocid1.part, not x"),
+    ):
+        with pytest.raises(InputError, match=words):
+            planned(asked(**option), there())
+    with pytest.raises(InputError, match=r"has FAILED: no quota. Remove it with state: absent"):
+        planned(WANTED, there(lifecycleState="FAILED", lifecycleDetails="no quota"))
+    with pytest.raises(InputError, match="has FAILED"):
+        planned(WANTED, there(lifecycleState="FAILED"))
+    with pytest.raises(InputError, match=r"would have 11 free-form tags"):
+        planned(
+            asked(tags={"ours": "x"}), there(freeformTags={oci_pool.TAG: "k/rdma", **{f"k{n}": "x" for n in range(9)}})
+        )
+
+
+def test_a_cycle_is_part_of_the_request_that_changes_the_settings() -> None:
+    wanted = asked(image="b", cycle="replace_nodes")
+    assert planned(wanted, there()) == ["set image, cycle"] and planned(wanted, there(asked(image="b"))) == []
+    step = oci_pool.plan(oci_pool.Found([there()]), wanted, CLUSTER)[0]
+    body = oci_pool.update_body(there(), step.give, wanted)
+    assert body["nodePoolCyclingDetails"]["cycleModes"] == ["INSTANCE_REPLACE"]
+    assert body["nodeSourceDetails"] == {"imageId": "b", "sourceType": "IMAGE"}
+    assert planned(asked(nodes=3, cycle="replace_nodes"), there()) == ["set nodes"], "new nodes have them"
+    cycling = there(nodePoolCyclingDetails={"isNodeCyclingEnabled": True})
+    assert oci_pool.update_body(cycling, {"nodes": 3}, WANTED)["nodePoolCyclingDetails"] == {
+        "isNodeCyclingEnabled": False
+    }
+
+
+def test_a_retry_token_is_of_kind_identity_and_earlier_pools() -> None:
+    """With the inputs in it a changed label made four more nodes within OCI's listing lag."""
+    token = oci_pool.token(WANTED, "node_pool", ())
+    assert (
+        token == oci_pool.token(asked(labels={}, taints=("a:NoExecute",), nodes=9), "node_pool", ())
+        and len(token) <= 64
+    )
     others = [
-        oci_pool.token(WANTED, "computecluster"),
-        oci_pool.token(dataclasses.replace(WANTED, name="other"), "nodepool"),
-        oci_pool.token(WANTED, "nodepool", ["ocid of one that is gone"]),
+        oci_pool.token(WANTED, "compute_cluster", ()),
+        oci_pool.token(asked(name="other"), "node_pool", ()),
+        oci_pool.token(asked(cluster="other"), "node_pool", ()),
+        oci_pool.token(WANTED, "node_pool", ["ocid of one that is gone"]),
+        oci_pool.token(WANTED, "node_pool", (), 1),
     ]
-    assert len({token, *others}) == 4
+    assert len({token, *others}) == 6
 
 
-def test_no_secret_and_no_order_in_the_digest() -> None:
-    one = dataclasses.replace(WANTED, kind="cluster_network", labels={"a": "1", "b": "2"})
-    two = dataclasses.replace(one, labels={"b": "2", "a": "1"})
-    assert oci_pool.digest(one) == oci_pool.digest(two) != oci_pool.digest(WANTED)
+@pytest.mark.parametrize(
+    ("tags", "words"),
+    [
+        ({"a.b": "x"}, "without periods"),
+        ({"a b": "x"}, "without periods and"),
+        ({"k" * 101: "x"}, "up to 100 characters"),
+        ({"k": "x" * 257}, "values of up to 256"),
+        ({f"k{n}": "x" for n in range(10)}, "10 tags and 1 of this collection; a resource can have 10"),
+    ],
+)
+def test_tags_that_oci_refuses_are_refused_before(tags: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        oci_wanted.check(asked(tags=tags))
 
 
 @pytest.mark.parametrize("taints", [(), ("nvidia.com/gpu=present:NoSchedule", "a:NoExecute")])
 def test_the_script_of_a_node(taints: tuple[str, ...]) -> None:
     """Valid shell with what the user gave in it, in a document that cloud-init reads."""
-    asked = dataclasses.replace(
-        WANTED, taints=taints, before_join="echo 'before'", after_join="echo after", package_repository="https://x/prod"
-    )
-    data = base64.b64decode(oci_pool.cloud_init(asked, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
+    both = "https://x/prod https://mirror/prod"
+    wanted = asked(taints=taints, before_join="echo 'before'", after_join="echo after", package_repository=both)
+    data = base64.b64decode(oci_node.cloud_init(wanted, dataclasses.replace(CLUSTER, ca="Q0E="))).decode()
     head, _newline, body = data.partition("\n")
     files = {item["path"]: item for item in json.loads(body)["write_files"]}
     assert head == "#cloud-config" and files["/etc/oke/oke-apiserver"]["content"] == "10.0.0.10"
     assert files["/etc/kubernetes/ca.crt"] | {"encoding": "b64", "content": "Q0E="} == files["/etc/kubernetes/ca.crt"]
     script = files["/usr/local/sbin/gpuops-join"]["content"]
     assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=20).returncode == 0
-    assert "echo 'before'" in script and "echo after" in script and "https://x/prod" in script and "@" not in script
+    assert "echo 'before'" in script and "echo after" in script and f" {both};" in script and "@" not in script
+    assert "kernel.apparmor_restrict_unprivileged_userns = 0" in script and "SELINUX=permissive" in script
     assert ("--register-with-taints=nvidia.com/gpu=present:NoSchedule,a:NoExecute" in script) == bool(taints)
     assert "version=1.34.1" in script
 
@@ -161,33 +310,36 @@ def test_the_page_has_the_documents_that_nodes_get() -> None:
 
 
 def test_metadata_of_a_self_managed_node() -> None:
-    told = oci_pool.metadata(WANTED, "v1.34.1", "10.0.0.10", "Q0E=", "tenancy", native=False)
+    network = asked("cluster_network")
+    told = oci_node.metadata(network, dataclasses.replace(CLUSTER, cni="FLANNEL_OVERLAY", tenancy="tenancy"))
     assert "pod-subnets" not in told and told["oke-tenancy-id"] == "tenancy"
-    native = oci_pool.metadata(
-        dataclasses.replace(WANTED, subnet="s"), "v1.34.1", "10.0.0.10", "Q0E=", "tenancy", native=True
-    )
+    assert "oke.oraclecloud.com/pool.name=rdma" in told["oke-initial-node-labels"]
+    native = oci_node.metadata(network, CLUSTER)
     assert native["pod-subnets"] == "s" and native["oke-max-pods"] == "31"
+    assert len(oci_node.plugins()) == 11
     with pytest.raises(InputError, match="no certificate authority"):
-        oci_pool.certificate({"clusters": []})
+        oci_node.certificate({"clusters": []})
 
 
 def test_capacity_in_words() -> None:
-    text = oci_pool.capacity("BM.GPU.H100.8", 4, {"AD-1": {"status": "AVAILABLE", "count": 3}, "AD-2": "no right"})
+    text = oci_pool.capacity("BM.GPU.H100.8", 4, {"AD-1": {"status": "AVAILABLE", "count": 3}, "AD-2": "no right"}, "")
     assert "- AD-1: AVAILABLE, 3 hosts\n- AD-2: unknown (no right)" in text and "not necessarily in one RDMA" in text
-    assert oci_pool.lacks_capacity("InternalError: Out of host capacity.") and not oci_pool.lacks_capacity("Limit")
+    reserved = oci_pool.capacity("BM.GPU.H100.8", 4, {}, "ocid1.reservation")
+    assert "ocid1.reservation has no hosts left for 4 nodes" in reserved and "AVAILABLE" not in reserved
+    assert work.lacks_capacity("InternalError: Out of host capacity.") and not work.lacks_capacity("Limit")
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"nodes": 1}, "at least two nodes"),
         ({"shape": "BM.GPU.GB300.4"}, "GPU memory cluster"),
         ({"kind": "cluster_network", "host_group": "h"}, "host_group is only for node pools"),
     ],
 )
-def test_what_needs_no_answer_of_oci(asked: dict[str, Any], words: str) -> None:
+def test_what_needs_no_answer_of_oci(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        oci_pool.check(dataclasses.replace(WANTED, **asked))
+        oci_wanted.check(dataclasses.replace(WANTED, **options))
 
 
 def host(index: int, **changes: Any) -> dict[str, Any]:
@@ -230,32 +382,12 @@ def test_a_long_report_is_cut() -> None:
 
 def test_a_mark_in_the_users_commands_stays() -> None:
     wanted = dataclasses.replace(WANTED, before_join="echo @AFTER@ @VERSION@", after_join="echo done")
-    script = base64.b64decode(oci_pool.cloud_init(wanted, "v1.34.1", "10.0.0.10", "Q0E=")).decode()
+    script = base64.b64decode(oci_node.cloud_init(wanted, CLUSTER)).decode()
     assert "echo @AFTER@ @VERSION@" in script and script.count("echo done") == 1
 
 
-def test_what_an_address_meant_is_remembered() -> None:
-    """By the end of the OCID of the node that had it; a replacement with the same address is another node."""
-    asked = dataclasses.replace(WANTED, remove_nodes=["10.0.0.1", "ocid1.instance.oc1..x"])
-    nodes = [{**NODES[0], "id": "ocid1.instance.oc1..old11111"}, NODES[1]]
-    going, value = oci_pool.removals(there(nodes=nodes), asked)
-    assert [item["id"] for item in going] == ["ocid1.instance.oc1..old11111"] and value.endswith("=old11111")
-    after = there(nodes=[{**NODES[0], "id": "ocid1.instance.oc1..new22222"}, NODES[1]])
-    after["tags"] = oci_pool.remembered(after["tags"], value)
-    assert oci_pool.removals(after, asked) == ([], value)
-    assert oci_pool.removals(after, WANTED) == ([], ""), "no longer asked for: forgotten"
-    many = dataclasses.replace(WANTED, remove_nodes=[f"10.0.0.{number}" for number in range(16)])
-    with pytest.raises(InputError, match="at most 15 can be remembered"):
-        oci_pool.check(many)
-    most = there(
-        nodes=[{**NODES[0], "private_ip": f"10.0.0.{n}", "id": f"ocid1.instance.oc1..{n:08d}"} for n in range(15)]
-    )
-    value = oci_pool.removals(most, dataclasses.replace(WANTED, remove_nodes=[f"10.0.0.{n}" for n in range(15)]))[1]
-    assert value.count("=") == 15 and len(value) <= 256
-
-
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"kind": "cluster_network", "cycle": "replace_nodes"}, "cycle is only for node pools"),
         ({"cycle": "replace_nodes", "cycle_unavailable": "0%"}, "are both 0"),
@@ -268,34 +400,6 @@ def test_what_an_address_meant_is_remembered() -> None:
         ({"eviction_minutes": 61}, "0 to 60 minutes"),
     ],
 )
-def test_options_that_a_pool_does_not_have(asked: dict[str, Any], words: str) -> None:
+def test_options_that_a_pool_does_not_have(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        oci_pool.check(dataclasses.replace(WANTED, **asked))
-
-
-def test_a_cycle_is_due_when_settings_of_nodes_have_changed() -> None:
-    made = oci_pool.first_tags(WANTED)
-    assert changed(there(tags=made), cycle="replace_nodes") == []
-    assert changed(there(tags=made), cycle="replace_nodes", nodes=3) == [("size", "size")], "new nodes have them"
-    due = [("image", "update"), ("nodes", "cycle")]
-    assert changed(there(tags=made, image="a"), cycle="replace_nodes", image="b") == due
-    assert changed(there(tags=made, image="b"), cycle="replace_nodes", image="b") == due[1:], (
-        "changed by an earlier run"
-    )
-    assert changed(there(tags=made, image="a"), image="b") == due[:1]
-
-
-def test_labels_that_are_taken_out() -> None:
-    tags, have = oci_pool.first_tags(WANTED), {**oci_pool.labels(WANTED), "theirs": "x"}
-    found = oci_pool.differences(there(tags=tags, labels=have), dataclasses.replace(WANTED, labels={}))
-    assert next((item.what, item.after) for item in found) == (
-        "labels",
-        {oci_pool.NO_DEVICE_PLUGIN: "true", "theirs": "x"},
-    )
-    assert oci_pool.taken_out(there(tags=tags, labels=have), dataclasses.replace(WANTED, labels={})) == {"team": "ml"}
-    configured = there(given_labels={"team": "ml", "rack": "7"})
-    assert oci_pool.taken_out(configured, WANTED) == {"rack": "7"}, "a cluster network's are in its configuration"
-    assert oci_pool.taken_out({**configured, "tags": {}}, WANTED) == {}, "a pool that is not ours"
-    assert changed(there(tags=oci_pool.tags(WANTED), labels=have), labels={}) == [], "of an earlier release: not known"
-    many = dataclasses.replace(WANTED, labels={f"key-{index}": "x" for index in range(99)})
-    assert len(oci_pool.first_tags(many)[oci_pool.LABELS]) <= 256
+        oci_wanted.check(dataclasses.replace(WANTED, **options))

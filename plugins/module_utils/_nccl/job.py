@@ -221,8 +221,8 @@ def unreached(port: int) -> str:
     resolver takes longer than the shell had, so the name is looked up once more."""
     return f"""unreached() {{
   if type -P getent >/dev/null && ! timeout 15 getent ahosts "$1" >/dev/null; then
-    echo "{SAYS}the cluster's DNS does not resolve the worker of $1 after $2 s; see kubectl -n kube-system get pods \
--l k8s-app=kube-dns"
+    echo "{SAYS}the cluster's DNS does not resolve the worker of $1 after $2 s; see the pods \
+k8s-app=kube-dns of kube-system"
   else
     said=${{3:-no answer}}
     echo "{SAYS}no sshd at $1 port {port} after $2 s: ${{said##*: }}"

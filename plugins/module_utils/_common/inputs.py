@@ -49,13 +49,10 @@ def _instead(name: str) -> str:
     return f"did you mean {words[near[0]]}?" if near else "no input is like it"
 
 
-def ignored(
-    role: str, names: Iterable[str], options: Iterable[str], passed: Iterable[str], connection: Iterable[str]
-) -> dict[str, str]:
-    """Variable -> what to do about it, of those with a role's prefix that are no options of it: all that were
-    ``passed`` to the role, of others, which may be an inventory's own, those that are like an option. ``connection``:
-    options of every task that connects to a cluster."""
-    known, passed = {name.removeprefix(f"{role}_") for name in options}, set(passed)
+def ignored(role: str, names: Iterable[str], options: Iterable[str], connection: Iterable[str]) -> dict[str, str]:
+    """Variable -> what to do about it, of those with a role's prefix that are no options of it but like one: others
+    are an inventory's own, or the role's. ``connection``: options of every task that connects to a cluster."""
+    known = {name.removeprefix(f"{role}_") for name in options}
     found = {}
     for name in sorted(names):
         rest = name.removeprefix(f"{role}_")
@@ -63,8 +60,6 @@ def ignored(
             found[name] = f"its tasks take {rest} from module_defaults of group/gpuops.rdma.cluster"
         elif near := difflib.get_close_matches(rest, known, n=1, cutoff=_NEAR_OPTION):
             found[name] = f"did you mean {role}_{near[0]}?"
-        elif name in passed:
-            found[name] = "no option is like it"
     return found
 
 

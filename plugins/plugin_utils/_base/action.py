@@ -208,13 +208,13 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             return
         name = str(role.get_name(include_role_fqcn=False))
         given = [one for one in self._task_vars if one.startswith(f"{name}_") and not one.endswith("_result")]
-        strange = set(given) - set(role.get_default_vars())
+        strange = set(given) - set(role.get_default_vars()) - set(self._task.vars)  # what the role's own task sets
         if not strange:
             return
         options = files.role_options(role._role_path)
         others = [f"{one}_" for one in files.role_names(role._role_path) if one.startswith(f"{name}_")]
         strange = {one for one in strange - set(options) if not one.startswith(tuple(others))}
-        found = inputs.ignored(name, strange, options, self._task.get_vars(), AUTH)
+        found = inputs.ignored(name, strange, options, AUTH)
         if found:
             listed = "; ".join(f"{one}: {instead}" for one, instead in found.items())
             raise InputError(f"Nothing was done: the role {role} has no such option. {listed}")

@@ -50,10 +50,9 @@ def test_options_that_a_role_would_ignore_are_named() -> None:
     """What an inventory has for itself under a role's prefix stays alone; what was passed to the role does not."""
     options = ("plan_shapes", "plan_nodes", "plan_dest")
     names = ("plan_shape", "plan_kubeconfig", "plan_owner", "plan_reviewer")
-    assert inputs.ignored("plan", names, options, ("plan_reviewer",), ("kubeconfig", "context")) == {
+    assert inputs.ignored("plan", names, options, ("kubeconfig", "context")) == {
         "plan_shape": "did you mean plan_shapes?",
         "plan_kubeconfig": "its tasks take kubeconfig from module_defaults of group/gpuops.rdma.cluster",
-        "plan_reviewer": "no option is like it",
     }
 
 

@@ -34,8 +34,8 @@ class Api:
     def guard(self) -> None:
         """Its runs are alone."""
 
-    def at_end(self, path: str) -> bool:
-        return False
+    def at_end(self, path: str) -> bool | None:
+        return None
 
     @staticmethod
     def _place(obj: Any) -> str:

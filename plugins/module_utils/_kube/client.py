@@ -133,8 +133,9 @@ class Client:
         self.patience = PATIENCE
         self.guard: Callable[[], None] = _unguarded
         """Called before each write that is no dry run; what it raises keeps the write from being sent."""
-        self.at_end: Callable[[str], bool] = lambda _path: False
-        """Whether the object is removed at the run's end, as the run needs it until then."""
+        self.at_end: Callable[[str], Optional[bool]] = lambda _path: None
+        """None: the object is removed now. Else it goes at the run's end, as the run needs it until then: whether it
+        was there before the run."""
 
     @classmethod
     def connect(cls, auth: Mapping[str, Any]) -> Client:

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from ansible import constants, context
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
@@ -126,13 +126,14 @@ class OneRun:
                 raise RdmaError(STOPPED.format(_lost(found)))
             self._state(client).with_suffix(".wrote").touch()
 
-    def until_the_end(self, client: Client, path: str) -> bool:
-        """Whether the object, the Lease's namespace, is removed when the run ends, and not now."""
+    def until_the_end(self, client: Client, path: str) -> Optional[bool]:
+        """None for an object that is removed now. The Lease's namespace goes when the run ends: whether it was there
+        before the run."""
         if path != client.path("v1", "Namespace", "", lease.NAMESPACE):
-            return False
+            return None
         self.require(client, look=True)
         self._state(client).with_suffix(".goes").touch()
-        return True
+        return not self._state(client).with_suffix(".made").exists()
 
     def _orphaned(self) -> bool:
         return self.process not in (os.getpid(), os.getppid())
@@ -163,7 +164,9 @@ class OneRun:
             except Conflict:
                 continue
             except NotFound:
-                made = _make_namespace(client) or made
+                if _make_namespace(client):
+                    made = True
+                    self._state(client).with_suffix(".made").touch()
                 continue
             keeper = _Keeper(client.unguarded(), self.folder, self._state(client), self.id, held, began, made)
             _kept(self.process, self.folder, keeper.step, keeper.release, begin=client.reconnect)

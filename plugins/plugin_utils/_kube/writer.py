@@ -136,8 +136,8 @@ class Writer:
         if obj["metadata"].get("deletionTimestamp"):
             return None
         path, done = self.client.path_of(obj), _change("delete", kube_objects.reference(obj), obj, None)
-        if not self.dry_run and self.client.at_end(path):
-            return {**done, "object": obj, "later": True}
+        if not self.dry_run and (before := self.client.at_end(path)) is not None:
+            return {**done, "object": obj, "later": True} if before else None
         self.client.delete(path, propagation=propagation, dry_run=self.dry_run)
         return {**done, "object": obj}
 

@@ -51,6 +51,8 @@ LONGEST_LINE = 1 << 20
 """Bytes of a log's line that are kept in one piece: binary noise may have no line end at all."""
 JSON = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+STARTS = 10.0
+"""Seconds for which a request that was granted before is sent again when it is forbidden."""
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -131,6 +133,7 @@ class Client:
         self._discovered: dict[str, dict[str, tuple[str, bool]]] = {}
         self._dated = (0.0, 0.0)
         self.patience = PATIENCE
+        self._granted: set[str] = set()
         self.guard: Callable[[], None] = _unguarded
         """Called before each write that is no dry run; what it raises keeps the write from being sent."""
         self.at_end: Callable[[str], Optional[bool]] = lambda _path: None
@@ -424,7 +427,8 @@ class Client:
         """``idempotent``: the request may be sent again when the answer is lost; by default, all but POST may."""
         again = method != "POST" if idempotent is None else idempotent
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        deadline = time.monotonic() + self.patience
+        begin = time.monotonic()
+        deadline = begin + self.patience
         pause, renewed = 0.2, False
         while True:
             status, data = 0, b""
@@ -440,6 +444,7 @@ class Client:
                     self._dated = (email.utils.mktime_tz(said), boottime())
                 if status < 400:
                     self._waits = False
+                    self._granted.add(path)
                     return data
                 if not renewed and self._renewed(status, headers):
                     renewed = True
@@ -449,7 +454,9 @@ class Client:
                 failure = Unreachable(f"Failed to {_verb(method)} {path} at {self.host}: {_cause(error)}.")
                 if _unrecoverable(error):
                     raise failure from None
-            if time.monotonic() + pause > deadline or not _worth_retrying(again, status, data):
+            # A server that has just started knows no roles until its cache is filled, and refuses what it granted.
+            starts = again and status == 403 and path in self._granted and time.monotonic() < begin + STARTS
+            if not starts and (time.monotonic() + pause > deadline or not _worth_retrying(again, status, data)):
                 raise failure from None
             if not self._waits:
                 self._waits = True

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+
+SEEN = 10.0
+"""Seconds until admission knows a new class; 0.1 are usual."""
 
 
 def read(client: Client, name: str) -> Optional[Json]:
@@ -43,9 +47,25 @@ def ensure(client: Client, name: str) -> None:
     if found is None:
         try:
             client.apply(objects.owned(parts.priority_class()))
+            _await_admission(client, name)
         except Forbidden as error:
             raise InputError(
                 f"Cannot create PriorityClass {name}: {error} Have an administrator create it (kubectl create "
                 f"priorityclass {name} --value=0 --preemption-policy=Never), or name one with preemptionPolicy Never "
                 "in rdma_priority_class."
             ) from None
+
+
+def _await_admission(client: Client, name: str) -> None:
+    """Returns when the API server admits pods of the class that was just made: its admission reads a cache."""
+    container = {"name": "none", "image": "none"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpuops-priority", "namespace": "default"}}
+    deadline = time.monotonic() + SEEN
+    while time.monotonic() < deadline:
+        try:
+            client.admitted({**pod, "spec": {"priorityClassName": name, "containers": [container]}})
+            return
+        except ClusterError as error:
+            if f"no PriorityClass with name {name}" not in (error.said or str(error)):
+                return  # something else refuses this pod; the run's own are tried by preflight
+        time.sleep(0.1)

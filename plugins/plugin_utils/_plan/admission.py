@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan, PodExtras
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client, live
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import RBAC
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, perftest
@@ -152,7 +153,8 @@ class Tries:
         self.client, self.survey = client, survey
         self.spaces = {item.name: item.labels for item in survey.namespaces if item.phase == "Active"}
         self._places: dict[str, tuple[str, str]] = {}
-        named = [obj for obj in objects if obj["kind"] in _NAMED]
+        # Ours is made before the first pod, whatever the run's other objects are.
+        named = [*(obj for obj in objects if obj["kind"] in _NAMED), parts.priority_class()]
         self._absent = {(obj["kind"], obj["metadata"]["name"]) for obj in named if not self._there(obj)}
         """Accounts and PriorityClasses that the run makes and that are not there yet."""
 

@@ -137,7 +137,7 @@ def _teardown_names_any_right(here: Site, least: int) -> None:
         try:
             kube_rights.require_removal(client, kube_rights.served(client, kube_objects.KINDS), kube_objects.SELECTOR)
         except InputError as error:
-            return str(error).split("\n- ")[1:]
+            return [one.partition("\n")[0] for one in str(error).split("\n- ")[1:]]
         return []
 
     def noted(**permission: str) -> bool:

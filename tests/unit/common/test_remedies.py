@@ -24,7 +24,7 @@ OF_MODULES = {
     "api", "blueprint_deployment", "blueprint_lint", "blueprint_proof", "blueprints_install", "client", "deploy",
     "discovered", "host_checks", "manifest", "oke", "oke_stack", "policy_run", "pool", "pool_run", "release",
     "release_run", "scaling", "serving_plan", "session", "set_text", "sharing_plan", "stack_inputs", "stack_run",
-    "stage", "taints", "topology", "vgpu", "waiting",
+    "stage", "taints", "topology", "vgpu", "waiting", "wanted",
 }  # fmt: skip
 """Files whose messages name options of a module: those of OCI, Blueprints and OpenShift, which have roles of their own
 variables, and those about how a module is called."""

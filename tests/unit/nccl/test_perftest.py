@@ -346,7 +346,7 @@ def test_memory_that_cannot_be_registered_is_no_matter_of_cables(
     assert {rail.error for rail in found.rails} == {error}
     items = judged(found)["findings"]
     assert {(item.id, item.subject) for item in items} == {("perftest.memory", "a"), ("perftest.memory", "b")}
-    assert all(error in item.found and "host_checks" in item.remedy for item in items)
+    assert all(error in item.found and "host checks" in item.remedy for item in items)
 
 
 def _head(rail: int) -> str:

@@ -170,7 +170,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             raise AnsibleActionFail(shown) from None
         except Exception as error:
             result.update(failed=True, msg=self._internal(error))
-        result = TASK.data(result)
+        if not result.get("_ansible_no_log"):  # else Ansible shows none of it, and a login must reach its variable
+            result = TASK.data(result)
         result.setdefault("changed", False)
         if self._client is not None:
             result["requests"] = self._client.requests

@@ -16,6 +16,7 @@ import fcntl
 import getpass
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -396,8 +397,10 @@ def end() -> None:
     folder = _folder(os.getpid())
     if not folder.is_dir():
         return
-    (folder / "end").touch()
     until = time.monotonic() + ENDING
+    for worker in multiprocessing.active_children():  # after Ctrl-C one may still remove what it has made
+        worker.join(max(0.0, until - time.monotonic()))
+    (folder / "end").touch()
     while any(folder.glob("*.held")) and time.monotonic() < until:
         time.sleep(TICK / 5)
     shutil.rmtree(folder, ignore_errors=True)

@@ -74,7 +74,7 @@ _HAS = {
 
 def given(sample: Sample) -> dict[str, str]:
     """Instance metadata of a node."""
-    script = SCRIPT.read_text("utf-8")
+    script = "#!/bin/bash\n" + SCRIPT.read_text("utf-8")
     cluster = oci_node.Cluster(VERSION, "FLANNEL_OVERLAY", ENDPOINT, CA, "ocid1.tenancy.oc1..aaaa", script)
     return oci_node.metadata(sample.pool, cluster)
 

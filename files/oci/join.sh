@@ -1,4 +1,3 @@
-#!/bin/bash
 # Joins this node to its OKE cluster. Written by gpuops.rdma; it also logs to the serial console.
 # Follows files/oke-ubuntu-cloud-init.sh of oracle-quickstart/oci-hpc-oke (61d210a).
 say() { echo "gpuops-join: $*" | tee /dev/console; }

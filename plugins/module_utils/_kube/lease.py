@@ -94,7 +94,7 @@ def decide(found: Optional[Json], run: str, now: datetime.datetime) -> Decision:
 
 def refusal(decision: Decision, place: str) -> str:
     """Why the run must not write, and what to do. ``place``: the Lease's namespace/name."""
-    space, _, name = place.partition("/")
+    space, _sep, name = place.partition("/")
     if decision.state is State.FOREIGN:
         by = f", held by {decision.holder.user!r}," if decision.holder.user else ""
         return (

@@ -292,7 +292,7 @@ def write(values: Mapping[str, Any], fields: Mapping[str, str]) -> Json:
 def _put(body: Any, path: Sequence[str], value: Any) -> None:
     for step, following in zip(path, [*path[1:], ""]):
         if isinstance(body, list):
-            body.extend({} for _ in range(int(step) + 1 - len(body)))
+            body.extend({} for _new in range(int(step) + 1 - len(body)))
             body = body[int(step)]
         elif following:
             body = body.setdefault(step, [] if following.isdigit() else {})

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     DeadlinePassed,
     InputError,
     NotFound,
+    RdmaError,
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
@@ -431,7 +432,7 @@ class Pool:
         return self.waits.until(state, bool, SEEN_AFTER, late, poll=SOON)
 
     def _do_set(self, step: Step, found: Found, pool: Optional[Json]) -> None:
-        assert pool is not None
+        pool = _there(pool)
         wanted, kind = self.wanted, oci_pool.KINDS[pool["kind"]]
         goal = oci_pool.desired(wanted, self._about(pool), pool)
         part = oci_pool.usable(found.parts, wanted, goal) if "configuration" in step.give else ""
@@ -447,7 +448,7 @@ class Pool:
         self._finish(kind, work, f"update of the {self._named(pool)}")
 
     def _do_remove(self, step: Step, found: Found, pool: Optional[Json]) -> None:
-        assert pool is not None
+        pool = _there(pool)
         kind, minutes, less = oci_pool.KINDS[pool["kind"]], self.wanted.eviction_minutes, step.do == "remove"
         what = f"delete the node {step.on} of {pool['name']}"
         if kind is oci_pool.MANAGED:
@@ -490,7 +491,7 @@ class Pool:
         self.waits.until(exists, lambda there: not there, self.seconds, late, poll=POLL)
 
     def _do_enable(self, step: Step, found: Found, pool: Optional[Json]) -> None:
-        assert pool is not None
+        pool = _there(pool)
         on = [{"name": name, "desiredState": "ENABLED"} for name in oci_node.PLUGINS]
         for node in [item for item in pool["nodes"] if item["id"] in step.give]:
             kept = [item for item in node["agent"].get("pluginsConfig") or [] if item["name"] not in oci_node.PLUGINS]
@@ -499,7 +500,7 @@ class Pool:
             self.session.call(what, "compute", "update_instance", node["id"], body)
 
     def _do_delete(self, step: Step, found: Found, pool: Optional[Json]) -> None:
-        assert pool is not None
+        pool = _there(pool)
         kind = oci_pool.KINDS[pool["kind"]]
         more = {"if_match": pool["etag"]}
         work = self._start(f"delete the {self._named(pool)}", kind.client, kind.delete, pool["id"], **more)
@@ -677,4 +678,11 @@ class Pool:
 
 def _script() -> str:
     """The script that joins a node."""
-    return (files.FILES / "oci" / "join.sh").read_text("utf-8")
+    return "#!/bin/bash\n" + (files.FILES / "oci" / "join.sh").read_text("utf-8")
+
+
+def _there(pool: Optional[Json]) -> Json:
+    """The pool that a step is for. Raises RdmaError if it is gone since the steps were decided."""
+    if pool is None:
+        raise RdmaError("The pool is gone since this run read it. Run again.")
+    return pool

@@ -171,7 +171,9 @@ class Tries:
         refused = [one for one in answers if one.tried.is_pod and admission.lacks_limits(one.error)]
         limited = [extras.dressed(one.tried.obj, PodExtras(limits=True)) for one in refused]
         with ThreadPoolExecutor(max_workers=WORKERS) as workers:
-            found = workers.map(self._one, [replace(one.tried, obj=obj) for one, obj in zip(refused, limited)])
+            found = workers.map(
+                self._one, [Tried(**{**vars(one.tried), "obj": obj}) for one, obj in zip(refused, limited)]
+            )
             return [new for one, new in zip(refused, found) if new.error not in ("", one.error)]
 
     def _place(self, name: str, wanted: Optional[Json]) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nc
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects
 
@@ -83,6 +84,8 @@ class Workers:
 
     def apply(self, dry_run: bool = False) -> None:
         """Applies the job and keeps it in ``job`` as the API server returned it. ClusterError for a refusal."""
+        if not dry_run:
+            priority.ensure(self.client, self.test.priority_class)
         for obj in scan_job.workers_only(self.objects, self.settings.deadline + SLACK):
             answer = self.client.apply(extras.dressed(obj, self.test.fabric.extras), dry_run=dry_run)
             if obj["kind"] in ("Job", "MPIJob"):

@@ -133,7 +133,6 @@ class Kind:
     stage: str
     remedy: str = ""
     docs: str = ""
-    id_0_1: str = ""
 
 
 SEVERITIES = {"fail": "error", "warn": "warning"}
@@ -159,18 +158,15 @@ def kinds() -> dict[str, Kind]:
     """Id -> what its findings have in common, of files/findings.yml, host_rules.yml and workload_rules.yml."""
     domain = _document()["domains"]
     found = {
-        ident: Kind(**{"severity": "error", "stage": domain[ident.split(".")[0]]["stage"], "id_0_1": ident, **entry})
+        ident: Kind(**{"severity": "error", "stage": domain[ident.split(".")[0]]["stage"], **entry})
         for ident, entry in findings().items()
     }
     for rule in host_rules():
         severity = SEVERITIES[rule["severity"]]
-        old = rule.get("id_0_1", rule["id"].replace(".", "-"))
-        own = Kind(rule["what"], severity, "host_checks", rule["remedy"], "host_rules.md", old)
+        own = Kind(rule["what"], severity, "host_checks", rule["remedy"], "host_rules.md")
         found.setdefault(rule["id"], own)
     for rule in workload_rules():
-        found[rule["id"]] = Kind(
-            rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md", rule["id"]
-        )
+        found[rule["id"]] = Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
     return dict(sorted(found.items()))
 
 
@@ -179,7 +175,7 @@ def table() -> str:
     lines = [_TABLE_HEAD]
     for ident, kind in kinds().items():
         lines += [f'    "{ident}": (']
-        lines += [f"        {_literal(value)}," for value in (kind.severity, kind.stage, kind.remedy, kind.id_0_1)]
+        lines += [f"        {_literal(value)}," for value in (kind.severity, kind.stage, kind.remedy)]
         lines += ["    ),"]
     return "\n".join([*lines, "}", ""])
 
@@ -193,8 +189,8 @@ _TABLE_HEAD = '''\
 # fmt: off
 from __future__ import annotations
 
-TABLE: dict[str, tuple[str, str, str, str]] = {
-    # id: (severity, stage, remedy, id in release 0.1)'''
+TABLE: dict[str, tuple[str, str, str]] = {
+    # id: (severity, stage, remedy)'''
 
 
 def _literal(text: str) -> str:
@@ -284,9 +280,8 @@ def _finding_page() -> str:
 
 def _entry(ident: str, kind: Kind) -> list[str]:
     more = f" More: [{kind.docs}]({kind.docs})." if kind.docs else ""
-    old = f" In 0.1: `{kind.id_0_1}`." if kind.id_0_1 != ident else ""
     remedy = f" *{_sentence(kind.remedy.replace('{subject}', FILLED))}*" if kind.remedy else ""
-    return [f"### {ident}", "", f"{_sentence(kind.what)}{remedy}{more} {kind.severity.capitalize()}.{old}"]
+    return [f"### {ident}", "", f"{_sentence(kind.what)}{remedy}{more} {kind.severity.capitalize()}."]
 
 
 def _message_page() -> str:

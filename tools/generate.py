@@ -206,10 +206,9 @@ def inputs_document() -> str:
     """docs/inputs.md: the playbooks' inputs, from their mappings to the roles' variables and the roles' specs."""
     known = all_inputs()
     first = [_row_of(name, known[name]) for name in input_table.DATA["first"]]
-    renamed = [(f"`{old}`", f"`{new}`") for old, new in input_table.DATA["renamed"].items()]
     parts = [
         f"{_INPUTS_HEAD}\n## The twelve that people set\n\n{_input_rows(first)}",
-        f"{_UNKNOWN_INPUTS}{table(('former name', 'name'), renamed)}",
+        _UNKNOWN_INPUTS,
         *map(_inputs_of, INPUT_FILES),
     ]
     return "".join(parts)
@@ -293,11 +292,11 @@ def rules_document(path: pathlib.Path = ROOT / "files" / "host_rules.yml") -> st
     parts = [_RULES_HEAD]
     for group in dict.fromkeys(rule.group for rule in rules):
         rows = [
-            (f"`{rule.id}`", rule.severity, _sentence(rule.what), rule.remedy, rule.reference, f"`{rule.id_0_1}`")
+            (f"`{rule.id}`", rule.severity, _sentence(rule.what), rule.remedy, rule.reference)
             for rule in rules
             if rule.group == group
         ]
-        parts += [f"\n## {group}\n", table(("Rule", "Else", "What must hold", "What to do", "Source", "In 0.1"), rows)]
+        parts += [f"\n## {group}\n", table(("Rule", "Else", "What must hold", "What to do", "Source"), rows)]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
@@ -312,7 +311,7 @@ a card that is not there) is reported by that rule alone. Of several failed rule
 act on.
 
 In a VM, what the hypervisor hides (links, ACS, IOMMU, the PCI tree) is unknown; in a container, all that is the host's
-own. `rdma_host_checks_select` and `rdma_host_checks_mute` take ids of this page, and for one release those of 0.1.
+own. `rdma_host_checks_select` and `rdma_host_checks_mute` take ids of this page.
 """
 
 

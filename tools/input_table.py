@@ -44,9 +44,7 @@ def text(inputs: Mapping[str, options.Json]) -> str:
         *options.entries(dict(sorted(known.items()))),
         "}\n\nOWN = frozenset((\n    # set by the playbooks\n",
         *(f"    {json.dumps(name)},\n" for name in sorted(own)),
-        "))\n\nRENAMED: dict[str, str] = {\n",
-        *(f"    {json.dumps(old)}: {json.dumps(new)},\n" for old, new in sorted(DATA["renamed"].items())),
-        "}\n",
+        "))\n",
     ]
     return "".join(parts)
 

@@ -18,8 +18,7 @@ class ActionModule(RdmaAction):
         asked = [one for one in args["uses"] if one["nodes"] or one["selector"].strip()]
         nodes = {one["use"]: self._nodes(one) for one in asked}
         exclusive.check(nodes, {one["use"]: one["resources"] for one in asked})
-        counts = {use: len(names) for use, names in nodes.items()}
-        return {"changed": False, "uses": counts, "rows": counts}
+        return {"changed": False, "uses": {use: len(names) for use, names in nodes.items()}}
 
     def _nodes(self, use: Json) -> list[str]:
         """Names of the use's nodes; the use itself checks that they have GPUs."""

@@ -120,7 +120,7 @@ def _keep(
 
 
 def _flat(item: Finding) -> Json:
-    return {key: getattr(item, key) for key in ("id", "id_0_1", "severity", "subject", "found", "expected", "remedy")}
+    return {key: getattr(item, key) for key in ("id", "severity", "subject", "found", "expected", "remedy")}
 
 
 def _look(name: str) -> str:

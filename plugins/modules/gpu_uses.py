@@ -11,7 +11,6 @@ version_added: 0.1.0
 description:
 - Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that do not go
   together, before anything is written. Writes nothing.
-- Its former name is C(gpuops.rdma.gpu_rows), which still leads here.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
@@ -20,12 +19,10 @@ options:
     type: list
     elements: dict
     required: true
-    aliases: [rows]
     suboptions:
       use:
         description: The use.
         type: str
-        aliases: [row]
         required: true
         choices: [mig, mps, serving, time_slicing, vgpu]
       nodes:
@@ -57,10 +54,6 @@ EXAMPLES = r"""
 RETURN = r"""
 uses:
   description: Number of nodes of each use that is asked for.
-  returned: success
-  type: dict
-rows:
-  description: The same, under the name that it had as C(gpuops.rdma.gpu_rows).
   returned: success
   type: dict
 requests:

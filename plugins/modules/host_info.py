@@ -24,7 +24,6 @@ options:
       - Refused when it has no C(proc) or no C(sys). Links are resolved inside it.
     type: path
     default: /
-    aliases: [root]
   interval:
     description: Seconds, at most 3600, between two readings of the counters. V(0) reads them once, without C(delta).
     type: float

@@ -19,13 +19,11 @@ options:
     type: list
     elements: str
     default: []
-    aliases: [shapes]
   nodes:
     description: Only these nodes. One that the cluster does not list is a problem C(node.absent).
     type: list
     elements: str
     default: []
-    aliases: [names]
   label_selector:
     description: Label selector, applied by the API server.
     type: str
@@ -63,7 +61,6 @@ options:
     description: Nodes per request.
     type: int
     default: 500
-    aliases: [limit]
   max_nodes:
     description: At most so many entries in RV(nodes). RV(summary) always counts all.
     type: int

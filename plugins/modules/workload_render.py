@@ -72,11 +72,6 @@ options:
     description: Variables of the job. They win over those of the shape.
     type: dict
     default: {}
-  mpi:
-    description: Has no effect any more; the version of Open MPI is found in the image.
-    type: int
-    choices: [4, 5]
-    default: 4
   pull_secrets:
     description: Secrets of the namespace for O(image).
     type: list

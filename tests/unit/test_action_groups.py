@@ -41,27 +41,8 @@ PLAYBOOK = """
         kubeconfig: /nonexistent/of-the-task
       register: from_task
       ignore_errors: true
-    - gpuops.rdma.gpu_rows:
-        rows:
-          - {row: mps, selector: pool=small}
-      register: from_old_name
-      ignore_errors: true
-    - gpuops.rdma.gpu_rows:
-        rows:
-          - {row: mps, nodes: "a, b"}
-          - {row: mig, nodes: "b"}
-      register: old_options
-      ignore_errors: true
-    - gpuops.rdma.gpu_rows:
-        rows:
-          - {row: mps, nodes: "a, b"}
-      register: old_result
     - ansible.builtin.assert:
         that:
-          - "'/nonexistent/of-the-group' in from_old_name.msg"
-          - "'mig and mps on b' in old_options.msg"
-          - old_result.uses.mps == 2
-          - old_result.rows.mps == 2
           - "'/nonexistent/of-the-group' in from_group.msg"
           - "'/nonexistent/of-the-task' in from_task.msg"
 """
@@ -114,5 +95,3 @@ def test_defaults_of_the_group_reach_a_task_and_give_way_to_its_own(tmp_path: Pa
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "Use gpuops.rdma.gpu_uses instead, with the options uses and use in place of rows and row" in said

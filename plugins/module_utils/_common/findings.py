@@ -23,14 +23,13 @@ def finding(
     remedy: Optional[str] = None,
     severity: str = "",
     stage: str = "",
-    id_0_1: str = "",
 ) -> Finding:
     """A finding of the catalogue's entry ``ident``. Raises KeyError for an unknown one.
 
-    ``remedy``, ``severity``, ``stage`` and ``id_0_1`` override the entry's own where they depend on the case; a
-    ``remedy`` of "" omits it.
+    ``remedy``, ``severity`` and ``stage`` override the entry's own where they depend on the case; a ``remedy`` of ""
+    omits it.
     """
-    usual_severity, usual_stage, usual_remedy, old = TABLE[ident]
+    usual_severity, usual_stage, usual_remedy = TABLE[ident]
     return Finding(
         id=ident,
         severity=severity or usual_severity,
@@ -39,5 +38,4 @@ def finding(
         expected=expected,
         remedy=usual_remedy.replace("{subject}", subject) if remedy is None else remedy,
         stage=stage or usual_stage,
-        id_0_1=id_0_1 or old,
     )

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN, RENAMED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import short
 
@@ -41,8 +41,6 @@ def _meant(name: str) -> str:
 
 
 def _instead(name: str) -> str:
-    if name in RENAMED:
-        return f"it is called {RENAMED[name]} now"
     # without the prefix, which all share, the likeness is that of the words
     words = {known[len(PREFIX) :]: known for known in INPUTS}
     near = difflib.get_close_matches(name[len(PREFIX) :].lower(), words, n=1, cutoff=_NEAR)

@@ -435,7 +435,6 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_workload_kueue_queue": {"type": "str"},
     "rdma_workload_level": {"type": "str", "choices": ["local_block", "network_block", "island"]},
     "rdma_workload_local_queue": {"type": "str"},
-    "rdma_workload_mpi": {"type": "int", "choices": [4, 5]},
     "rdma_workload_name": {"type": "str"},
     "rdma_workload_namespace": {"type": "str"},
     "rdma_workload_namespaces": {"type": "list", "elements": "str"},
@@ -463,10 +462,3 @@ OWN = frozenset((
     "rdma_run_dir",
     "rdma_verify_stages",
 ))
-
-RENAMED: dict[str, str] = {
-    "rdma_collective": "rdma_collectives",
-    "rdma_metrics_timeout": "rdma_workloads_timeout",
-    "rdma_serving_timeout": "rdma_workloads_timeout",
-    "rdma_vgpu_timeout": "rdma_workloads_timeout",
-}

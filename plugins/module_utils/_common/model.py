@@ -123,8 +123,6 @@ class Finding:
     expected: str = ""
     remedy: str = ""
     stage: str = ""
-    id_0_1: str = ""
-    """The id in release 0.1; to be removed in the next release."""
 
     def line(self) -> str:
         """Subject, what was found, expected, remedy and id in one line, for a message."""

@@ -53,7 +53,6 @@ class Rule:
     reference: str
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
-    id_0_1: str = ""
     unless: tuple[Sequence[Any], ...] = ()
     each: str = ""
     holds: tuple[Any, ...] = ()
@@ -91,7 +90,7 @@ def _function(rule: str) -> str:
 def _rule(entry: Json, exceptions: Json) -> Rule:
     values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     unless = tuple(exceptions.get(name, ()) for name in entry.get("unless", ()))
-    return Rule(**{"id_0_1": entry["id"].replace(".", "-"), **values, "unless": unless})
+    return Rule(**{**values, "unless": unless})
 
 
 def _readable(rule: Rule) -> bool:
@@ -1073,10 +1072,7 @@ def judge(rules: Table, document: Json, shape: Shape, *, mode: Mode, profile: Js
 
 
 def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
-    """The rules to apply; IDs of release 0.1 are accepted too. InputError for an unknown ID, with the nearest one, or
-    if no rule is left."""
-    new = {rule.id_0_1: rule.id for rule in rules.rules}
-    select, mute = ([new.get(name, name) for name in names] for names in (select, mute))
+    """The rules to apply. InputError for an unknown ID, with the nearest one, or if no rule is left."""
     ids = [rule.id for rule in rules.rules]
     unknown = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
     if unknown:
@@ -1165,5 +1161,4 @@ def _finding(result: Result, subject: str) -> Finding:
         remedy=remedy,
         severity=SEVERITIES[result.status],
         stage=STAGE,
-        id_0_1=result.rule.id_0_1,
     )

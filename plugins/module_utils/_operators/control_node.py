@@ -71,8 +71,7 @@ def _least(ident: str, what: str, have: Mapping[str, str], wanted: Mapping[str, 
         found = have.get(name, "")
         if not found or _below(found, least):
             subject = f"{what} {name}"
-            old = f"control_node.{subject.lower().replace(' ', '-')}"
-            yield finding(ident, subject, found or "not installed", expected=f">= {least}", id_0_1=old)
+            yield finding(ident, subject, found or "not installed", expected=f">= {least}")
 
 
 def helm_fits(machine: Machine, table: Json) -> bool:

@@ -51,7 +51,6 @@ class Target:
                 expected=self.expected if name in planned else "ready",
                 remedy=_refused(why, namespaces)
                 or self.remedy_for(name if name in planned else "NODE", namespaces, why),
-                id_0_1=f"{self.name}.late",
             )
             for name, why in late.items()
         ]
@@ -66,8 +65,7 @@ class Target:
         from ready."""
         shown = "; ".join(f"{name}: {one}" for name, one in sorted(late.items())[:5])
         words = f"{why}, because of {len(late)} outside of this run: {shown}"
-        stage, old = self.stage or self.name, f"{self.name}.elsewhere"
-        return finding("wait.elsewhere", "cluster", words, expected="ready", stage=stage, id_0_1=old)
+        return finding("wait.elsewhere", "cluster", words, expected="ready", stage=self.stage or self.name)
 
 
 def _refused(why: str, namespaces: Namespaces) -> str:

@@ -149,7 +149,7 @@ def network_policy(view: View) -> Iterable[Finding]:
 def helm(view: View) -> Iterable[Finding]:
     """Findings about Helm, if the run installs a chart; a manifest needs no Helm."""
     found = view.helm if any(not item.manifest for item in view.installs) else ()
-    return [replace(item, stage="preflight", id_0_1="preflight.helm") for item in found]
+    return [replace(item, stage="preflight") for item in found]
 
 
 def crd_version(view: View) -> Iterator[Finding]:

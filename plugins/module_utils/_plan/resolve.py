@@ -314,7 +314,6 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
                     expected="a supported shape",
                     remedy="narrow with rdma_shape" if fact.shape in shapes else None,
                     severity="error",
-                    id_0_1="plan.shape",
                 )
             )
             continue
@@ -329,7 +328,6 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
                     remedy=f"kubectl uncordon {fact.name}",
                     severity="warning",
                     stage="plan",
-                    id_0_1="plan.cordoned",
                 )
             )
     return tuple(nodes), findings

@@ -389,11 +389,11 @@ def _count_findings(plan: Plan, supply: _Supply, nodes: Optional[Sequence[Json]]
             continue
         if now is None:
             text = "the node is no longer in the cluster"
-            found.append(finding("node.absent", name, text, expected="present", remedy="", id_0_1="node.gone"))
+            found.append(finding("node.absent", name, text, expected="present", remedy=""))
             continue
         if not now["ready"]:
             text = f"not Ready: {now.get('ready_reason') or 'no reason given'}"
-            found.append(finding("node.not-ready", name, text, expected="Ready", id_0_1="node.ready"))
+            found.append(finding("node.not-ready", name, text, expected="Ready"))
         for item in _resource_findings(plan, node, now, supply):
             unjudged |= set() if item else {name}
             found += [item] if item else []
@@ -420,7 +420,6 @@ def _resource_findings(plan: Plan, node: Node, now: Json, supply: _Supply) -> It
             f"{have} of {number} {resource} allocatable",
             expected=f"{number} ({node.shape})",
             remedy=next_step.again(stage, [node.name]),
-            id_0_1=f"node.{key}",
         )
 
 
@@ -440,7 +439,7 @@ def _severity(item: Json) -> int:
 
 
 def _shown(item: Json, more: Sequence[str] = ()) -> Json:
-    keys = ("id", "id_0_1", "severity", *more, "found", "expected", "remedy", "stage")
+    keys = ("id", "severity", *more, "found", "expected", "remedy", "stage")
     return {key: item.get(key, "") for key in keys}
 
 

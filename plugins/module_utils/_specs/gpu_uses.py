@@ -16,14 +16,8 @@ SPEC: dict[str, Any] = {
         "type": "list",
         "elements": "dict",
         "required": True,
-        "aliases": ["rows"],
         "options": {
-            "use": {
-                "type": "str",
-                "required": True,
-                "choices": ["mig", "mps", "serving", "time_slicing", "vgpu"],
-                "aliases": ["row"],
-            },
+            "use": {"type": "str", "required": True, "choices": ["mig", "mps", "serving", "time_slicing", "vgpu"]},
             "nodes": {"type": "list", "elements": "str", "default": []},
             "selector": {"type": "str", "default": ""},
             "resources": {"type": "list", "elements": "str", "default": []},

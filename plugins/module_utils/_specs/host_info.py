@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 SPEC: dict[str, Any] = {
-    "host_root": {"type": "path", "default": "/", "aliases": ["root"]},
+    "host_root": {"type": "path", "default": "/"},
     "interval": {"type": "float", "default": 0.0},
     "collect": {"type": "path"},
     "pci": {"type": "bool", "default": False},

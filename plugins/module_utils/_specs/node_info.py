@@ -14,8 +14,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shapes import S
 SPEC: dict[str, Any] = {
     **AUTH,
     **SHAPES,
-    "shape": {"type": "list", "elements": "str", "default": [], "aliases": ["shapes"]},
-    "nodes": {"type": "list", "elements": "str", "default": [], "aliases": ["names"]},
+    "shape": {"type": "list", "elements": "str", "default": []},
+    "nodes": {"type": "list", "elements": "str", "default": []},
     "label_selector": {"type": "str", "default": ""},
     "field_selector": {"type": "str", "default": ""},
     "resource": {"type": "str", "default": "nvidia.com/sriov_rdma_vf"},
@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {
     "device_ids": {"type": "bool", "default": False},
     "details": {"type": "bool", "default": False},
     "query": {"type": "str", "default": ""},
-    "page_size": {"type": "int", "default": 500, "aliases": ["limit"]},
+    "page_size": {"type": "int", "default": 500},
     "max_nodes": {"type": "int", "default": 1000},
     "max_problems": {"type": "int", "default": 200},
 }

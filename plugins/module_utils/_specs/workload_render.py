@@ -27,7 +27,6 @@ SPEC: dict[str, Any] = {
     "image": {"type": "str", "default": ""},
     "command": {"type": "list", "elements": "str", "default": []},
     "env": {"type": "dict", "default": {}},
-    "mpi": {"type": "int", "default": 4, "choices": [4, 5]},
     "pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
     "kueue_queue": {"type": "str", "default": ""},
     "queue": {"type": "str", "default": "auto"},

@@ -48,7 +48,6 @@ class Judge:
                     expected="the devices of a shape in files/topology",
                     remedy="set its shape",
                     stage=rules.STAGE,
-                    id_0_1="host-shape",
                 ),
                 document,
             )

@@ -91,7 +91,7 @@ def test_named_arguments_and_no_other_constructor():
 def test_entries(ident):
     entry = ENTRIES[ident]
     assert GRAMMAR.fullmatch(ident) and ident.split(".")[0] in DOCUMENT["domains"]
-    assert set(entry) <= {"severity", "stage", "what", "remedy", "docs", "id_0_1"} and entry["what"]
+    assert set(entry) <= {"severity", "stage", "what", "remedy", "docs"} and entry["what"]
     assert entry.get("severity", "error") in SEVERITIES
     assert not re.findall(r"[{](?!subject[}])", entry.get("remedy", ""))
 
@@ -110,9 +110,9 @@ def test_the_entry_gives_what_the_call_leaves_out():
         "14 of 16",
         "16",
     )
-    assert (one.stage, one.id_0_1) == ("sriov", "vf-missing") and "rdma_nodes=n1;" in one.remedy
-    other = finding("vf.missing", "n1", "14", remedy="", severity="unknown", stage="verify", id_0_1="node.vfs")
-    assert (other.remedy, other.severity, other.stage, other.id_0_1) == ("", "unknown", "verify", "node.vfs")
+    assert one.stage == "sriov" and "rdma_nodes=n1;" in one.remedy
+    other = finding("vf.missing", "n1", "14", remedy="", severity="unknown", stage="verify")
+    assert (other.remedy, other.severity, other.stage) == ("", "unknown", "verify")
 
 
 def test_an_unknown_id_is_refused():

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import inputs
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN, RENAMED
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS, OWN
 from support.paths import ROOT
 
 DATA = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
@@ -33,7 +33,7 @@ DATA = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
         ("rdma_Mode", "did you mean rdma_mode?"),
         ("rmda_shape", "did you mean rdma_shape?"),
         ("RDMA_SHAPE", "did you mean rdma_shape?"),
-        ("rdma_collective", "it is called rdma_collectives now"),
+        ("rdma_collective", "did you mean rdma_collectives?"),
         ("rdma_zzzz", "no input is like it"),
     ],
 )
@@ -62,11 +62,6 @@ def test_all_are_named_at_once_each_with_its_place() -> None:
     assert text.startswith("Nothing was done: 2 variables are no inputs of these playbooks: rdma_qqqq (set by the inv")
     assert "rdma_shap (set by -e or a survey): did you mean rdma_shape?" in text
     assert "rdma_unknown_inputs=warn" in text
-
-
-def test_former_names_are_none_now_and_lead_to_inputs() -> None:
-    assert not set(RENAMED) & set(INPUTS)
-    assert set(RENAMED.values()) <= set(INPUTS)
 
 
 def test_twelve_inputs_come_first() -> None:

@@ -377,7 +377,7 @@ def test_a_failed_stage_marks_no_node_and_has_a_safe_next_step(stage: str, playb
 
 @pytest.mark.parametrize("playbook", RAN)
 def test_each_finding_of_the_catalogue_has_a_safe_next_step(playbook: str) -> None:
-    for ident, (severity, stage, remedy, _old) in TABLE.items():
+    for ident, (severity, stage, remedy) in TABLE.items():
         for subject in ("cluster", NAMES[0]):
             found = samples.finding(
                 subject, severity, "x", id=ident, stage=stage, remedy=remedy.replace("{subject}", subject)

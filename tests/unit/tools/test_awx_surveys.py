@@ -251,7 +251,7 @@ def test_nothing_given_is_not_refused() -> None:
 def test_a_blank_selector_is_no_use() -> None:
     made = gpu_uses.ActionModule.__new__(gpu_uses.ActionModule)
     uses = [{"use": "mps", "nodes": [], "selector": " ", "resources": []}]
-    assert made.act({"uses": uses}) == {"changed": False, "uses": {}, "rows": {}}
+    assert made.act({"uses": uses}) == {"changed": False, "uses": {}}
 
 
 def plan_images(given: Any) -> dict[str, Any]:

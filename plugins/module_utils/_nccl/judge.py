@@ -544,7 +544,7 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
         return None
     if case.sockets:
         table = measured_here(table, max((row.size for row in case.run.rows), default=0))
-    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case), case.run.nccl_version)
+    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
 
 
 def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
@@ -587,8 +587,9 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     if row.busbw < value and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
         return "unjudged", f"{text}, which does not apply: it is for the shape's own settings{_set(case)}"
     if row.busbw < value and source != _GIVEN and is_older(table, source, case.run.nccl_version):
-        why = f"which was measured with NCCL {table['from_nccl']} or newer ({source})"
-        return "unjudged", f"{text}, {why}: NCCL {case.run.nccl_version} may be slower, not a node. Use a newer image"
+        why = f"which is for NCCL {table['from_nccl']} or newer ({source})"
+        remedy = "Use a newer image, or set a threshold of your own"
+        return "unjudged", f"{text}, {why}: NCCL {case.run.nccl_version} may be slower, not a node. {remedy}"
     if row.busbw < value:
         return "fail", text + _by_itself(case) + _suspect(case, table, row) + _above(case, row.busbw)
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
@@ -652,7 +653,7 @@ def _crowded(case: _Case) -> str:
 def _suspect(case: _Case, table: Json, row: NcclRow) -> str:
     """What may be slow, for the end of a reason."""
     if case.several and _by_itself(case) and case.shape is not None and case.nodes:
-        ring = threshold_for(table, case.shape, case.collective, case.nodes, "RING", case.run.nccl_version)
+        ring = threshold_for(table, case.shape, case.collective, case.nodes, "RING")
         if ring and (row.busbw or 0.0) >= ring[0]:
             return f", and reaches the ring's threshold {ring[0]:.4g}: the algorithm is slower, not a node"
     if case.several:

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SO
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.bandwidth import LIMITS, algorithm, limit
 
 NEAR = 0.99
-_KEYS = ("shapes", "collectives", "nodes", "algo", "nccl", "fraction", "gbytes", "source")
+_KEYS = ("shapes", "collectives", "nodes", "algo", "fraction", "gbytes", "source")
 _MOST = 1e15
 """Beyond any number of bytes or GB/s that a site writes."""
 _SITE = "this site's own threshold"
@@ -79,10 +79,9 @@ def with_site(table: Json, rows: Sequence[Json]) -> Json:
 
 
 def is_older(table: Json, source: str, nccl: str) -> bool:
-    """Whether a run's NCCL is older than those that a row with this source was measured with. Rows of one NCCL, of a
-    site and of its baseline are for what they are compared with."""
-    own = [str(row["source"]) for row in _rows(table) if "nccl" in row]
-    known = (*own, *table.get("site", ()), *table.get("baseline", ()))
+    """Whether a run's NCCL is older than those that a row with this source is for. Rows of a site and of its baseline
+    are for what they are compared with."""
+    known = (*table.get("site", ()), *table.get("baseline", ()))
     return bool(nccl) and source not in known and versions.older(nccl, str(table.get("from_nccl") or "0"))
 
 
@@ -150,21 +149,19 @@ def _rows(table: Json) -> Sequence[Json]:
     return rows
 
 
-def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str, nccl: str) -> bool:
+def _fits(row: Json, shape: Shape, collective: str, nodes: int, algo: str) -> bool:
     text = str(row["nodes"])
     wanted = nodes >= int(text[:-1]) if text.endswith("+") else nodes == int(text)
     named = shape.name in row["shapes"] or "*" in row["shapes"]
-    of_it = "nccl" not in row or versions.minor(nccl) == versions.minor(str(row["nccl"]))
-    return wanted and named and of_it and collective in row["collectives"] and row.get("algo", algo) == algo
+    return wanted and named and collective in row["collectives"] and row.get("algo", algo) == algo
 
 
 def threshold_for(
-    table: Json, shape: Shape, collective: str, nodes: int, algo: str, nccl: str = ""
+    table: Json, shape: Shape, collective: str, nodes: int, algo: str
 ) -> Optional[tuple[float, Optional[float], str]]:
-    """(GB/s, fraction of the limit or None, source), or None if no row of the table applies. ``nccl``: version of the
-    run's NCCL, "" = unknown."""
+    """(GB/s, fraction of the limit or None, source), or None if no row of the table applies."""
     for row in _rows(table):
-        if not _fits(row, shape, collective, nodes, algo, nccl):
+        if not _fits(row, shape, collective, nodes, algo):
             continue
         if "gbytes" in row:
             return float(row["gbytes"]), None, str(row["source"])

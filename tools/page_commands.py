@@ -40,6 +40,7 @@ PROGRAMS = {
     "kubectl",
     "oci",
     "pip",
+    "ssh",
 }
 """Programs of others, whose arguments are theirs to judge."""
 WHOLE = re.compile(rf"(ansible-playbook {NAME}|ansible \S+ -m |make |-e )\S")

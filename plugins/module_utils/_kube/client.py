@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNER
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.login import Login, first_line
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.login import LOOPBACK, Login, first_line
 
 with contextlib.suppress(ImportError):  # reported by Login, so that documentation renders without the library
     import urllib3
@@ -55,7 +55,6 @@ STARTS = 10.0
 """Seconds for which a request that was granted before is sent again when it is forbidden."""
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RETRY_STATUS = (429, 500, 502, 503, 504)
 _BUDGET = b'"DisruptionBudget"'
 """Reason in the answer to an eviction that a PodDisruptionBudget forbids."""
@@ -128,7 +127,7 @@ class Client:
         """Prints that a server does not answer and is tried again."""
         self._waits = False
         # Over loopback compressing costs the server more than it saves.
-        self._encoding = "identity" if (urlsplit(self.host).hostname or "") in _LOOPBACK else "gzip"
+        self._encoding = "identity" if (urlsplit(self.host).hostname or "") in LOOPBACK else "gzip"
         self._count = threading.Lock()
         self._discovered: dict[str, dict[str, tuple[str, bool]]] = {}
         self._dated = (0.0, 0.0)

@@ -24,10 +24,12 @@ import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
+from urllib.parse import unquote, urlsplit
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 
@@ -43,6 +45,7 @@ except ImportError as error:  # reported by Login(), so that documentation rende
 
 Json = dict[str, Any]
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_LOGIN = 60.0
 """Seconds that a login program may take; OCI's takes 1.3."""
 _PARTIAL_CHAIN = 0x80000
@@ -180,6 +183,7 @@ class Login:
                 "Install the collection's requirements.txt into the Python that runs ansible-playbook."
             )
         self._program: Optional[Program] = None
+        self._proxy = ""
         self._configuration = kubernetes_client.Configuration()
         self._lock = threading.Lock()
         # A kubeconfig that was asked for wins over the environment's host, which AWX's credentials set.
@@ -192,6 +196,7 @@ class Login:
                 self._use_host(str(host), auth)
             else:
                 self._use_kubeconfig(auth, stack)
+            self._use_proxy()
             self._configuration.connection_pool_maxsize = 16
             self._configuration.retries = False
             self.pool = kubernetes_client.ApiClient(self._configuration).rest_client.pool_manager
@@ -268,6 +273,28 @@ class Login:
             checked = os.environ.get("K8S_AUTH_VERIFY_SSL", "true").lower() not in ("false", "no", "0")
         self._configuration.verify_ssl = bool(checked)
 
+    def _use_proxy(self) -> None:
+        """Of the kubeconfig, else of the environment, as kubectl and Helm choose it: the kubernetes package ignores
+        ``proxy-url``, takes HTTP_PROXY for https too, and does not log in to a proxy."""
+        found, name = self._configuration, f"proxy-url of {self._place}"
+        server = urlsplit(str(found.host))
+        if self._proxy:
+            found.no_proxy = None
+        elif server.hostname not in LOOPBACK:
+            self._proxy, name = urllib.request.getproxies_environment().get(server.scheme, ""), "HTTPS_PROXY"
+            self._proxy = f"http://{self._proxy}" if self._proxy and "://" not in self._proxy else self._proxy
+        found.proxy = self._proxy or None
+        proxy = urlsplit(self._proxy)
+        if self._proxy and proxy.scheme not in ("http", "https"):
+            raise InputError(
+                f"Cannot reach {found.host}: the proxy of {name} is not http:// or https:// but {proxy.scheme}://. "
+                "Through SSH, forward a port of this machine instead (ssh -L), and set server and tls-server-name of "
+                "the kubeconfig: docs/operator_host.md."
+            )
+        if proxy.username:
+            login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+            found.proxy_headers = urllib3.make_headers(proxy_basic_auth=login)
+
     def _use_kubeconfig(self, auth: Mapping[str, Any], stack: contextlib.ExitStack) -> None:
         given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
         context = str(auth.get("context") or os.environ.get("K8S_AUTH_CONTEXT") or "")
@@ -325,8 +352,9 @@ class Login:
         self._place = f"the kubeconfig {paths}, context {current['name']}"
         user = files.config["users"].get_with_name(current["context"].get("user"), safe=True)
         login = user["user"] if user and user.safe_get("user") else None
+        cluster = files.config["clusters"].get_with_name(current["context"]["cluster"])["cluster"].value
+        self._proxy = str(cluster.get("proxy-url") or "")
         if login and login.safe_get("exec") and not (login.safe_get("token") or login.safe_get("tokenFile")):
-            cluster = files.config["clusters"].get_with_name(current["context"]["cluster"])["cluster"].value
             folder = Path(login.path or paths).resolve().parent
             self._program = Program(login.value.pop("exec"), folder, cluster, self._place)
             status = self._program.credential()

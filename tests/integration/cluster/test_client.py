@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
+import socket
+import socketserver
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -84,6 +90,65 @@ def test_each_other_login_and_none(sandbox: Any, embedded: dict[str, Any], tmp_p
     for auth in (host, written(embedded, tmp_path)):
         with pytest.raises(Forbidden, match="no token was sent to https"):
             Client.connect(auth).get("/api/v1/nodes")
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """Passes bytes on to a port of loopback, as a forwarded port of SSH does; with ``proxy`` to where CONNECT says."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, proxy: bool) -> None:
+        super().__init__(("127.0.0.1", 0), Pass)
+        self.target, self.proxy, self.came = ("127.0.0.1", port), proxy, 0
+
+
+class Pass(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        server: Any = self.server
+        server.came += 1
+        if server.proxy:
+            assert self.rfile.readline().startswith(b"CONNECT kubernetes:6443 ")
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with socket.create_connection(server.target) as far:
+            back = threading.Thread(target=self.copy, args=(far, self.connection))
+            back.start()
+            self.copy(self.connection, far)
+            back.join()
+
+    @staticmethod
+    def copy(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_through_a_forwarded_port_and_a_proxy_as_kubectl_and_helm(sandbox: Any, tmp_path: Path, proxy: bool) -> None:
+    """As docs/operator_host.md has it. The name kubernetes has no address here."""
+    config = yaml.safe_load(sandbox.kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    with Relay(urlsplit(cluster["server"]).port or 0, proxy) as relay:
+        threading.Thread(target=relay.serve_forever, daemon=True).start()
+        here = f"127.0.0.1:{relay.server_address[1]}"
+        cluster.pop("tls-server-name", None)
+        if proxy:
+            cluster.update({"server": "https://kubernetes:6443", "proxy-url": f"http://{here}"})
+        else:
+            cluster.update({"server": f"https://{here}", "tls-server-name": "kubernetes"})
+        auth, came = written(config, tmp_path), []
+        for program in (("kubectl", "get", "nodes", "-o", "name"), ("helm", "list", "-A")):
+            env = {**os.environ, **sandbox.environment(), "KUBECONFIG": auth["kubeconfig"]}
+            subprocess.run(program, env=env, check=True, capture_output=True, timeout=60)
+            came.append(relay.came)
+        client = Client.connect(auth)
+        assert client.get("/api/v1/nodes")["items"]
+        version = client.get("/api/v1/nodes")["metadata"]["resourceVersion"]
+        list(client.watch("/api/v1/nodes", resource_version=version, timeout=1))
+        assert 0 < came[0] < came[1] < relay.came
+        relay.shutdown()
 
 
 def test_a_broken_certificate_is_one_message(embedded: dict[str, Any], tmp_path: Path) -> None:

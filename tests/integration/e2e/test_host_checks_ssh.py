@@ -8,11 +8,8 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,66 +19,18 @@ import yaml
 from support import host_faults, host_trees
 from support.paths import ROOT
 from support.sandboxes import PLAYBOOK as ANSIBLE
+from support.sshd import Server, held_port, sshd
 
 SHAPE = "BM.GPU.H100.8"
 HOSTS = 20
 FAULTS = {"h03": "port-down", "h07": "peermem-not-registered", "h11": "gpu-missing", "h15": "vfs-missing"}
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-
-
-def held_port() -> socket.socket:
-    """Bound and not listening: sshd may take its port too, no one else does."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Port and key of an sshd of this test's own."""
-    if SSHD is None:
-        pytest.skip("no sshd: install the distribution's package openssh-server")
-    folder = tmp_path_factory.mktemp("sshd")
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    shutil.copy(folder / "user.pub", folder / "authorized")
-    held = held_port()
-    port = held.getsockname()[1]
-    options = {
-        "ListenAddress": "127.0.0.1",
-        "Port": port,
-        "HostKey": folder / "host",
-        "AuthorizedKeysFile": folder / "authorized",
-        "PidFile": folder / "pid",
-        "StrictModes": "no",
-        "UsePAM": "no",
-        "PermitRootLogin": "prohibit-password",
-        "PasswordAuthentication": "no",
-        "MaxStartups": "100",
-        "Subsystem": "sftp internal-sftp",
-    }
-    config = folder / "config"
-    config.write_text("".join(f"{key} {value}\n" for key, value in options.items()))
-    if os.geteuid() == 0:  # where privileges are separated, in any namespace of its own
-        Path("/run/sshd").mkdir(exist_ok=True)
-    log = (folder / "log").open("w")
-    process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 900
-        while process.poll() is None and time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        else:
-            pytest.fail(f"sshd does not listen: {(folder / 'log').read_text()}")
-        yield {"port": port, "key": str(folder / "user")}
-    finally:
-        process.terminate()
-        process.wait()
-        held.close()
-        log.close()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An sshd of this test's own."""
+    with sshd(tmp_path_factory.mktemp("sshd")) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +47,12 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def play(folder: Path, server: dict[str, Any], trees: dict[str, Path], *args: str, **inputs: str) -> Any:
+def play(folder: Path, server: Server, trees: dict[str, Path], *args: str, **inputs: str) -> Any:
     common = {
         "ansible_host": "127.0.0.1",
-        "ansible_port": server["port"],
+        "ansible_port": server.port,
         "ansible_user": getpass.getuser(),
-        "ansible_ssh_private_key_file": server["key"],
+        "ansible_ssh_private_key_file": str(server.key),
         "ansible_ssh_common_args": "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
         "ansible_python_interpreter": sys.executable,
     }
@@ -127,9 +76,7 @@ def play(folder: Path, server: dict[str, Any], trees: dict[str, Path], *args: st
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("mode", [(), ("--check",)], ids=["run", "check"])
-def test_twenty_hosts_over_ssh(
-    tmp_path: Path, server: dict[str, Any], trees: dict[str, Path], mode: tuple[str, ...]
-) -> None:
+def test_twenty_hosts_over_ssh(tmp_path: Path, server: Server, trees: dict[str, Path], mode: tuple[str, ...]) -> None:
     if mode:  # as many do not make it another one
         trees = {name: tree for name, tree in trees.items() if name in ("h00", *FAULTS)}
     done = play(tmp_path, server, trees, *mode)
@@ -155,7 +102,7 @@ def test_twenty_hosts_over_ssh(
 
 
 @pytest.mark.e2e
-def test_rules_are_chosen_by_id(tmp_path: Path, server: dict[str, Any], trees: dict[str, Path]) -> None:
+def test_rules_are_chosen_by_id(tmp_path: Path, server: Server, trees: dict[str, Path]) -> None:
     few = {name: trees[name] for name in ("h00", "h03")}
     done = play(tmp_path, server, few, "-e", '{"rdma_host_checks_select": ["gpu-count", "nic-count"]}')
     told = json.loads((tmp_path / "report" / "run" / "host.json").read_text())["hosts"]

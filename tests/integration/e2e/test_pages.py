@@ -16,18 +16,21 @@ import yaml
 from support import page_runs
 from support.paths import ROOT
 from support.sandboxes import BIN
+from support.sshd import sshd
 
 MARK = "@@ status of command"
 
 
 CHARTS = 'ansible-playbook() { command ansible-playbook "$@" -e @charts.yml; }'
 """NVIDIA's repository of charts cannot be reached from here: the sandbox's stand for its."""
+SSH = 'ssh() { command ssh -F "$HOME/.ssh/config" "$@"; }'
+"""OpenSSH takes the home of the account, not HOME."""
 
 
 def script(page: str) -> str:
     """The page's commands, each followed by a line with its status."""
     parts = [f"{one.text}\necho '{MARK}' {number} $?" for number, one in enumerate(page_runs.here(page))]
-    return "\n".join(["exec 2>&1", CHARTS, *parts])
+    return "\n".join(["exec 2>&1", CHARTS, SSH, *parts])
 
 
 def prepared(here: Any, work: Path) -> None:
@@ -58,7 +61,8 @@ def failed(page: str, output: str) -> list[str]:
 def test_the_commands_of_the_pages_run_as_they_are(cluster: Any, tmp_path: Path) -> None:
     here = cluster("--gpu-nodes", "4")
     home = tmp_path / "home"
-    (home / ".kube").mkdir(parents=True)
+    for name in (".kube", ".ssh"):
+        (home / name).mkdir(parents=True)
     (home / ".kube/my-cluster").write_text(Path(here.kubeconfig).read_text())
     (home / "ansible.cfg").touch()  # a user's own, empty
     env = {
@@ -71,8 +75,12 @@ def test_the_commands_of_the_pages_run_as_they_are(cluster: Any, tmp_path: Path)
     faults, work = [], tmp_path / "work"
     work.mkdir()
     prepared(here, work)
-    for page in page_runs.TABLE["runs"]:
-        done = here.done("bash", "-c", f"cd {work}\n{script(page)}", env=env, timeout=1800)
-        faults += failed(page, done.stdout)
-        (tmp_path / f"{Path(page).stem}.log").write_text(done.stdout)
+    with sshd(tmp_path) as bastion:
+        known = "StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null"
+        place = f"HostName 127.0.0.1\n  Port {bastion.port}\n  IdentityFile {bastion.key}\n  {known}"
+        (home / ".ssh/config").write_text(f"Host bastion\n  {place}\n")
+        for page in page_runs.TABLE["runs"]:
+            done = here.done("bash", "-c", f"cd {work}\n{script(page)}", env=env, timeout=1800)
+            faults += failed(page, done.stdout)
+            (tmp_path / f"{Path(page).stem}.log").write_text(done.stdout)
     assert not faults, "\n\n".join(faults)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +21,9 @@ from support import oci_site
 from support.fake_oci import Answer, FakeOci, Request
 from support.fake_stacks import Stacks, World
 from support.paths import ROOT
+from support.sshd import Server, sshd
 
 GPU, SECRET = "ocid1.compartment.oc1..gpu", "hunter2-hunter2"
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 BASTION, OPERATOR = "192.0.2.5", "192.0.2.9"
 """Addresses for documentation: ssh_config leads them to the loopback."""
 TERRAFORM = """
@@ -114,81 +112,29 @@ def test_a_cluster_that_is_there_is_taken_as_it_is(site: Site) -> None:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Two sshd on the loopback: ports, the key that both take, and the log of the first."""
-    if SSHD is None:
-        pytest.skip("no sshd: install the distribution's package openssh-server")
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    processes, ports, held = [], {}, []
-    try:
-        for name in ("bastion", "operator"):
-            held.append(_held_port())
-            ports[name] = held[-1].getsockname()[1]
-            options = {
-                "ListenAddress": "127.0.0.1",
-                "Port": ports[name],
-                "HostKey": tmp_path / "host",
-                "AuthorizedKeysFile": tmp_path / "authorized",
-                "PidFile": tmp_path / f"{name}.pid",
-                "StrictModes": "no",
-                "UsePAM": "no",
-                "LogLevel": "DEBUG1",
-                "PasswordAuthentication": "no",
-            }
-            config = tmp_path / f"{name}.sshd"
-            config.write_text("".join(f"{key} {value}\n" for key, value in options.items()))
-            with (tmp_path / f"{name}.log").open("w") as log:
-                processes.append(subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdout=log, stderr=log))
-        for port, process in zip(ports.values(), processes, strict=True):
-            _listens(port, process)
-        yield {**ports, "key": tmp_path / "user", "log": tmp_path / "bastion.log"}
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
-        for one in held:
-            one.close()
-
-
-def _held_port() -> socket.socket:
-    """Bound and not listening: sshd may take its port too, no one else does."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
-
-
-def _listens(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 900
-    while process.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail(f"sshd does not listen on {port}")
+def servers(tmp_path: Path) -> Iterator[dict[str, Server]]:
+    """Two sshd on the loopback that take the same key."""
+    with sshd(tmp_path, "bastion") as bastion, sshd(tmp_path, "operator") as operator:
+        yield {"bastion": bastion, "operator": operator}
 
 
 @pytest.mark.parametrize("by", ["agent", "key"])
-def test_the_operator_host_is_reached_through_the_bastion(site: Site, servers: dict[str, Any], by: str) -> None:
+def test_the_operator_host_is_reached_through_the_bastion(site: Site, servers: dict[str, Server], by: str) -> None:
     """With ProxyJump where the agent has the key (here: ssh_config), with ProxyCommand where a file is named."""
-    key = {"oke_stack_ssh_key": str(servers["key"])} if by == "key" else {}
+    key = {"oke_stack_ssh_key": str(servers["bastion"].key)} if by == "key" else {}
     assert "failed=0" in site.play(**site.made, **key)
     places = [(BASTION, "bastion"), (OPERATOR, "operator")]
     config = site.folder / "ssh_config"
-    hosts = [f"Host {address}\n  HostName 127.0.0.1\n  Port {servers[name]}\n" for address, name in places]
+    hosts = [f"Host {address}\n  HostName 127.0.0.1\n  Port {servers[name].port}\n" for address, name in places]
     common = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  IdentitiesOnly yes\n"
-    config.write_text("".join(hosts) + common + (f"  IdentityFile {servers['key']}\n" if by == "agent" else ""))
+    config.write_text("".join(hosts) + common + (f"  IdentityFile {servers['bastion'].key}\n" if by == "agent" else ""))
     # What is given by -F goes on to a ProxyJump; a ProxyCommand is a command of its own.
     # No shared connection: one of an earlier test would go to where that one went.
     ssh = {"PATH": _ssh_with(site.folder, config), "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
     output = ansible("ansible", "operator", "-i", str(site.inventory), "-m", "raw", "-a", "echo over", **ssh)
     assert "train-operator | CHANGED" in output and "over" in output and "rc=0" in output, output
-    log = servers["log"].read_text()
-    assert f"target 127.0.0.1 port {servers['operator']}" in log, log[-2000:]
+    log = servers["bastion"].log.read_text()
+    assert f"target 127.0.0.1 port {servers['operator'].port}" in log, log[-2000:]
 
 
 def _ssh_with(folder: Path, config: Path) -> str:

@@ -29,12 +29,14 @@ class Server:
     def __init__(self) -> None:
         self.good: set[str] = set()
         self.seen: list[str] = []
+        self.proxied: list[tuple[str, str]] = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 sent = self.headers.get("Authorization") or ""
                 outer.seen.append(sent)
+                outer.proxied.append((self.path, self.headers.get("Proxy-Authorization") or ""))
                 status, message = 200, ""
                 if not sent:
                     status, message = 403, 'nodes is forbidden: User "system:anonymous" cannot list resource "nodes"'
@@ -55,7 +57,9 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name in ("K8S_AUTH_HOST", "K8S_AUTH_API_KEY", "K8S_AUTH_KUBECONFIG", "K8S_AUTH_CONTEXT", "KUBECONFIG"):
+    auth = ("K8S_AUTH_HOST", "K8S_AUTH_API_KEY", "K8S_AUTH_KUBECONFIG", "K8S_AUTH_CONTEXT", "KUBECONFIG")
+    proxies = [f"{name}_proxy" for name in ("http", "https", "no")]
+    for name in (*auth, *proxies, *map(str.upper, proxies)):
         monkeypatch.delenv(name, raising=False)
     login._PRINTED.keep({})
     one = Server()
@@ -319,3 +323,37 @@ def test_of_several_files_the_first_current_context_is_used_as_by_kubectl(
     monkeypatch.setenv("K8S_AUTH_CONTEXT", "second")
     with pytest.raises(Forbidden, match="context second"):
         Client.connect({}).list("/api/v1/nodes")
+
+
+FAR = "http://api.invalid:6443"
+"""Reached by no other way than a proxy: the name has no address."""
+
+
+def behind(url: str = "", server: str = FAR) -> dict[str, Any]:
+    """The clusters of a kubeconfig with this proxy-url."""
+    cluster = {"server": server, **({"proxy-url": url} if url else {})}
+    return {"clusters": [{"name": "c", "cluster": cluster}]}
+
+
+def test_the_proxy_is_the_one_that_kubectl_and_helm_take(
+    server: Server, kubeconfig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.good, user = {"Bearer good"}, {"token": "good"}
+    login_to_proxy = server.url.replace("//", "//u%40x:p@")
+    assert nodes(kubeconfig(user, **behind(login_to_proxy))) == []
+    assert server.proxied == [(f"{FAR}/api/v1/nodes?limit=500", "Basic dUB4OnA=")]
+    # The kubeconfig's before that of the environment, NO_PROXY or not; HTTP_PROXY is not for https.
+    monkeypatch.setenv("HTTP_PROXY", "http://other.invalid:3128")
+    monkeypatch.setenv("NO_PROXY", "api.invalid")
+    assert nodes(kubeconfig(user, **behind(server.url))) == []
+    assert Client.connect({"kubeconfig": kubeconfig(user, **behind(server="https://far"))})._pool.proxy is None
+    monkeypatch.delenv("NO_PROXY")
+    monkeypatch.setenv("HTTP_PROXY", server.url.removeprefix("http://"))
+    assert nodes(kubeconfig(user, **behind())) == []
+    assert nodes(kubeconfig(user)) == [] and server.proxied[-1][0].startswith("/"), "never to a loopback address"
+
+
+def test_a_proxy_of_another_kind_is_refused_with_the_way_that_works(kubeconfig: Any) -> None:
+    with pytest.raises(InputError, match=r"not http:// or https:// but socks5://.*ssh -L.*tls-server-name") as refused:
+        nodes(kubeconfig({"token": "x"}, **behind("socks5://user:secret@127.0.0.1:1080")))
+    assert "secret" not in str(refused.value)

@@ -320,6 +320,8 @@ class NodeFacts:
     """Cores."""
     memory_allocatable: int = 0
     """Bytes."""
+    pods_allocatable: int = 0
+    """How many pods the kubelet takes (maxPods); 0 if it does not say."""
     sharing: str = ""
     """``time-slicing``, ``mps``, ``mig``, or "" for whole GPUs."""
     replicas: int = 1

@@ -92,6 +92,8 @@ class Node:
     """Allocatable cores."""
     memory: int = 0
     """Allocatable bytes."""
+    pods: int = 0
+    """How many pods the kubelet takes; 0 if that is unknown."""
     shared: str = ""
     """``time-slicing``, ``mps``, ``mig``, or "" for whole GPUs."""
     isolation: str = ""

@@ -1,12 +1,14 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which pods keep GPUs, VFs, CPU or memory of a node from others, and whose they are. PRIVATE to the collection."""
+"""Which pods keep GPUs, VFs, CPU, memory or a pod's place of a node from others, and whose they are. PRIVATE to the
+collection."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -25,14 +27,19 @@ IN_USE = "in use: "
 
 @dataclass(frozen=True)
 class Room:
-    """Cores and bytes: what a pod requests, what is free on a node, or what somebody needs of it."""
+    """Cores, bytes and a number of pods: what a pod requests, what is free on a node, or what somebody needs of it."""
 
     cpu: float = 0.0
     memory: float = 0.0
+    pods: float = 1
 
     def holds(self, other: Room) -> bool:
         """Whether ``other`` fits in."""
-        return other.cpu <= self.cpu and other.memory <= self.memory
+        return other.cpu <= self.cpu and other.memory <= self.memory and other.pods <= self.pods
+
+    def less(self, other: Room) -> Room:
+        """What is left without ``other``."""
+        return Room(round(self.cpu - other.cpu, 3), self.memory - other.memory, self.pods - other.pods)
 
     @property
     def text(self) -> str:
@@ -40,7 +47,12 @@ class Room:
         return f"{self.cpu:g} CPU and {self.memory / GIB:.1f} GiB"
 
 
-NOTHING = Room()
+NOTHING = Room(pods=0)
+
+
+def capacity(cpu: float, memory: float, pods: int) -> Room:
+    """What a node has. ``pods``: how many the kubelet takes (maxPods), 0 if that is unknown."""
+    return Room(cpu, memory, pods or math.inf)
 
 
 @dataclass(frozen=True)
@@ -83,8 +95,7 @@ def requested(spec: Json) -> Room:
 
 
 def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
-    """None for a pod without a node, one that has ended, and one that requests neither ``resources`` nor CPU or
-    memory."""
+    """None for a pod without a node and one that has ended."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     node = spec.get("nodeName")
     if not node or (pod.get("status") or {}).get("phase") in _ENDED:
@@ -96,9 +107,6 @@ def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
     for container in spec.get("initContainers") or ():
         for name, count in _devices(container, resources):
             held[name] = max(held.get(name, 0), count)
-    room = requested(spec)
-    if not held and room == NOTHING:
-        return None
     owners = meta.get("ownerReferences") or ()
     owner = next((one for one in owners if one.get("controller")), owners[0] if owners else {})
     return Holder(
@@ -106,7 +114,7 @@ def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
         f"{meta.get('namespace', '')}/{meta['name']}",
         f"{owner['kind']} {owner['name']}" if owner else "",
         tuple(sorted(held.items())),
-        room,
+        requested(spec),
         int(spec.get("priority") or 0),
         str((pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp") or ""),
     )
@@ -124,8 +132,7 @@ def free(holders: Iterable[Holder], allocatable: Mapping[str, Room]) -> dict[str
     found = dict(allocatable)
     for one in holders:
         if one.node in found:
-            left = found[one.node]
-            found[one.node] = Room(round(left.cpu - one.room.cpu, 3), left.memory - one.room.memory)
+            found[one.node] = found[one.node].less(one.room)
     return found
 
 
@@ -150,17 +157,17 @@ def by_node(
 
 
 def _in_the_way(pods: Sequence[Holder], allocatable: Optional[Room], need: Room) -> list[Holder]:
-    """The largest pods without which ``need`` would have room; [] where it has, and where the node itself is too
-    small."""
+    """The largest pods without which ``need`` would have room, of a node that takes no more pods the last one of the
+    lowest priority; [] where it has room, and where the node itself is too small."""
     if allocatable is None or not allocatable.holds(need):
         return []
-    left = free(pods, {pods[0].node: allocatable})[pods[0].node] if pods else allocatable
-    chosen: list[Holder] = []
-    while not left.holds(need):
-        lacking = "cpu" if left.cpu < need.cpu else "memory"
-        most = max((one for one in pods if one not in chosen), key=lambda one: (getattr(one.room, lacking), one.pod))
-        chosen.append(most)
-        left = Room(left.cpu + most.room.cpu, left.memory + most.room.memory)
+    rest, chosen = list(pods), []
+    while rest and not (left := free(rest, {rest[0].node: allocatable})[rest[0].node]).holds(need):
+        lacking = next(name for name in ("cpu", "memory", "pods") if getattr(left, name) < getattr(need, name))
+        most = max(rest, key=lambda one: (getattr(one.room, lacking), -one.priority, one.since, one.pod))
+        rest.remove(most)
+        full = ((f"of the {allocatable.pods:g} pods that the node takes", 1),)
+        chosen.append(replace(most, held=full) if lacking == "pods" else most)
     return chosen
 
 
@@ -178,7 +185,7 @@ def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
 
 def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
     """One finding per node that other pods use."""
-    expected = "its GPUs, its VFs, and CPU and memory for a worker free"
+    expected = "its GPUs and VFs free, and CPU, memory and a place for the pod of a worker"
     return [
         finding("nccl.busy", name, reason(held), expected=expected, severity=severity, stage=stage)
         for name, held in busy.items()

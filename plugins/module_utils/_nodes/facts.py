@@ -143,6 +143,7 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
         capacity=total,
         cpu_allocatable=number(allocatable.get("cpu")),
         memory_allocatable=int(number(allocatable.get("memory"))),
+        pods_allocatable=int(number(allocatable.get("pods"))),
         sharing=sharing,
         replicas=replicas,
         os_image=_text(info.get("osImage")),

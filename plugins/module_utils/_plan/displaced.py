@@ -83,7 +83,7 @@ def displaced(
     for node in nodes:
         here = [one for one in daemonsets if one.everywhere or node.name in gpu_nodes or node.shape in plan.shapes]
         if node.cpu_allocatable and node.memory_allocatable and present.get(node.name):
-            allocatable = Room(node.cpu_allocatable, node.memory_allocatable)
+            allocatable = busy.capacity(node.cpu_allocatable, node.memory_allocatable, node.pods_allocatable)
             yield from _of_node(allocatable, present[node.name], here, default)
 
 

@@ -360,6 +360,7 @@ def _node(fact: NodeFacts, shape: Shape, excluded: str = "") -> Node:
         vfs=shape.vf_count,
         cpu=fact.cpu_allocatable,
         memory=fact.memory_allocatable,
+        pods=fact.pods_allocatable,
         shared=fact.sharing,
         isolation=isolation,
         memory_gb=memory_gb,

@@ -407,7 +407,7 @@ def _resource_findings(plan: Plan, node: Node, now: Json, supply: _Supply) -> It
         stage = "sriov" if plan.mode.vfs else "network_operator"
         ids = ("vf.missing", "vf.surplus") if plan.mode.vfs else ("nic.shared-missing", "nic.shared-surplus")
         wanted.append(("vfs", plan.offered(node.vfs), plan.resources.vf, stage, *ids))
-    for key, number, resource, stage, missing, surplus in wanted:
+    for _key, number, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)
         if number is None or have == number:
             continue

@@ -25,14 +25,16 @@ Busy = dict[str, list[nodes_busy.Holder]]
 
 class BusyNodes:
     """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed. ``need``:
-    CPU and memory that must be free on a node besides its devices."""
+    CPU, memory and places for pods that must be free on a node besides its devices."""
 
     def __init__(
         self, client: Client, plan: Plan, own: Collection[str], need: nodes_busy.Room = nodes_busy.NOTHING
     ) -> None:
         self.client, self.own, self.namespace, self.need = client, own, plan.namespaces.job, need
         self.allocatable = {
-            node.name: nodes_busy.Room(node.cpu, node.memory) for node in plan.nodes if node.cpu and node.memory
+            node.name: nodes_busy.capacity(node.cpu, node.memory, node.pods)
+            for node in plan.nodes
+            if node.cpu and node.memory
         }
         gpus = {node.gpu_resource for node in plan.nodes}
         self.resources = gpus | {plan.resources.gpu, plan.resources.vf}

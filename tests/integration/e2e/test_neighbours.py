@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from typing import Any
 
@@ -50,11 +52,26 @@ class Neighbours:
             self.here.apply(etl(f"{name}-{self.here.nodes().index(node)}", node, self.free(node) - cpu))
         self.here.kubectl("wait", "-n", TEAM, "pod", "--all", "--for=condition=Ready", "--timeout=120s")
 
+    def fill(self, name: str) -> None:
+        """A pod more on each GPU node, whose kubelet has a maxPods that is reached with it."""
+        for number, node in enumerate(self.here.nodes()):
+            most = {"pods": str(len(self.on(node)) + 1)}
+            body = json.dumps({"status": {"capacity": most, "allocatable": most}})
+            self.here.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
+            self.here.apply(etl(f"{name}-{number}", node, 0.1))
+        self.here.kubectl("wait", "-n", TEAM, "pod", "--all", "--for=condition=Ready", "--timeout=120s")
+
+    def on(self, node: str) -> list[Any]:
+        """The node's pods."""
+        asked = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+        return list(self.here.json("kubectl", "get", "pods", "-A", "--field-selector", asked)["items"])
+
     def free(self, node: str) -> float:
         found = self.here.json("kubectl", "get", "node", node)["status"]["allocatable"]["cpu"]
-        pods = self.here.json("kubectl", "get", "pods", "-A", "--field-selector", f"spec.nodeName={node}")["items"]
         asked = [
-            one["resources"].get("requests", {}).get("cpu", "0") for pod in pods for one in pod["spec"]["containers"]
+            one["resources"].get("requests", {}).get("cpu", "0")
+            for pod in self.on(node)
+            for one in pod["spec"]["containers"]
         ]
         return cores(found) - sum(map(cores, asked))
 
@@ -109,4 +126,14 @@ def test_no_pod_of_a_user_is_evicted_unless_that_was_named_and_allowed(cluster: 
     before = team.pods()
     passed = here.play("site.yml", report="passed")
     assert passed.verdict == "pass", passed.report.get("reason") or passed.output[-3000:]
+    assert team.pods() == before and set(team.preempted()) == {"young-0", "young-1"}
+
+    # The nodes take no more pods than they have, one of them the team's last.
+    team.fill("last")
+    before = team.pods()
+    full = here.play("site.yml", "--tags", "plan,nccl_test,report", report="full")
+    assert full.verdict == "incomplete", full.report.get("reason") or full.output[-3000:]
+    for number in range(2):
+        holder = rf"pod {TEAM}/last-{number} holds 1 of the \d+ pods that the node takes"
+        assert re.search(holder, full.output), full.output
     assert team.pods() == before and set(team.preempted()) == {"young-0", "young-1"}

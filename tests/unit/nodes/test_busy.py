@@ -39,8 +39,8 @@ def read(obj: Json) -> nodes_busy.Holder | None:
         (pod(phase="Succeeded"), None),
         (pod(phase="Failed"), None),
         (pod(node=""), None),
-        (pod(limits={"cpu": "4"}), None),
-        (pod(limits={GPU: "0"}), None),
+        (pod(limits={"cpu": "4"}), {}),
+        (pod(limits={GPU: "0"}), {}),
         ({"metadata": {"name": "x"}, "spec": {}}, None),
     ],
 )
@@ -156,8 +156,27 @@ def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> Non
         "pod team/memory requests 1 CPU and 399.0 GiB"
     ]
     assert found(4, pods=[*pods, pod()]) == ["pod team/train-0 holds 8 nvidia.com/gpu"], "devices come first"
-    free = BusyNodes(Client(pods), plan, ()).free(["a", "b"])  # type: ignore[arg-type]
-    assert free == [nodes_busy.Room(3, 397 * GIB)]
+    (free,) = BusyNodes(Client(pods), plan, ()).free(["a", "b"])  # type: ignore[arg-type]
+    assert (free.cpu, free.memory) == (3, 397 * GIB)
+
+
+def test_a_node_that_takes_no_more_pods_is_in_use_by_the_last_of_the_lowest_priority() -> None:
+    def found(most: int, *pods: Json, need: nodes_busy.Room) -> list[str]:
+        nodes = (Node("a", "x", cpu=100, memory=400 * GIB, pods=most),)
+        plan = Plan(namespaces=PLAN.namespaces, resources=PLAN.resources, nodes=nodes)
+        return [one.text for one in BusyNodes(Client(list(pods)), plan, (), need).once(["a"]).get("a", [])]  # type: ignore[arg-type]
+
+    proxy, web = pod("proxy", limits={}), pod("web", limits={}, creationTimestamp="2026-11-24T10:00:00Z")
+    proxy["spec"]["priority"] = 2000001000
+    older, ended = pod("a-web", limits={}, creationTimestamp="2026-11-24T09:00:00Z"), pod("z", phase="Failed")
+    four = (proxy, web, older, ended)
+    worker = nodes_busy.Room(1, GIB)
+    assert found(4, *four, need=worker) == []
+    assert found(0, *four, need=worker) == [], "as many as are wanted, if the kubelet does not say"
+    assert found(3, *four, need=worker) == ["pod team/web holds 1 of the 3 pods that the node takes"]
+    assert found(3, *four, need=nodes_busy.NOTHING) == []
+    both = found(4, *four, etl("big", "99.5"), need=worker)
+    assert both == ["pod team/big requests 99.5 CPU and 1.0 GiB"], "one that goes makes both kinds of room"
 
 
 def test_requests_follow_what_is_free_down_to_a_floor() -> None:

@@ -28,8 +28,8 @@ def pod(name: str, cpu: float, priority: int = -10, since: str = "1") -> Holder:
     return Holder("a", f"team/{name}", "", (), Room(cpu, GIB), priority, since)
 
 
-def gone(pods: list[Holder], *daemonsets: Wanted, default: int = 0) -> list[tuple[str, str]]:
-    node = gpu_node()
+def gone(pods: list[Holder], *daemonsets: Wanted, default: int = 0, **more: Any) -> list[tuple[str, str]]:
+    node = gpu_node(**more)
     here = Plan(nodes=(Node(node.name, node.shape),))
     free = node.cpu_allocatable - sum(one.room.cpu for one in pods)
     pods = [Holder(node.name, *list(vars(one).values())[1:]) for one in pods]
@@ -57,6 +57,13 @@ def test_pods_without_a_class_displace_lower_ones_only() -> None:
     assert gone(full(pod("same", 1, 0)), IPAM) == []
     assert gone(full(pod("same", 1, 0)), IPAM, default=5) == [("same", IPAM.name)], "of the cluster's default class"
     assert gone(full(pod("same", 1, 0)), MULTUS) == [("same", MULTUS.name)]
+
+
+def test_on_a_node_that_takes_no_more_pods_one_goes_for_each_daemonset() -> None:
+    pods = [pod("prod", 1, priority=1000), pod("old", 1, since="1"), pod("young", 1, since="2")]
+    assert gone(pods, MULTUS, pods_allocatable=4) == []
+    assert gone(pods, MULTUS, pods_allocatable=3) == [("young", MULTUS.name)]
+    assert gone(pods, MULTUS, IPAM, pods_allocatable=3) == [("young", MULTUS.name), ("old", IPAM.name)]
 
 
 def test_what_no_eviction_makes_room_for_displaces_nobody() -> None:

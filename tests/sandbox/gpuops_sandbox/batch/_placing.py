@@ -65,6 +65,8 @@ def refusal(spec: Json, wanted: Mapping[str, float], place: Room) -> str:
         return "node(s) had untolerated taint(s)"
     if _repelled(spec, place):
         return "node(s) didn't match pod anti-affinity rules"
+    if "pods" in place.allocatable and place.free("pods") < 1:
+        return "node(s) pod number exceeded"  # Volcano's words, pkg/scheduler/api/unschedule_info.go
     short = [name for name, value in wanted.items() if place.free(name) < value]
     # Volcano names one: the core resources come first.
     return f"Insufficient {min(short, key=lambda name: ('/' in name, name))}" if short else ""

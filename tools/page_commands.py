@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ class Command:
     page: str
     line: int
     text: str
+    shows: str = ""
+    """The block of text that stands right after it: part of what it prints."""
 
     @property
     def place(self) -> str:
@@ -65,25 +67,33 @@ def blocks(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, language, text without indentation) of each fenced block."""
     page = path.read_text("utf-8")
     for found in BLOCK.finditer(page):
-        cut = len(found["indent"])
-        text = "".join(line[cut:] for line in found["text"].splitlines(keepends=True))
-        yield page.count("\n", 0, found.start()) + 2, found["language"], text
+        yield page.count("\n", 0, found.start()) + 2, found["language"], _text(found)
+
+
+def _text(found: re.Match[str]) -> str:
+    cut = len(found["indent"])
+    return "".join(line[cut:] for line in found["text"].splitlines(keepends=True))
 
 
 def commands(path: Path) -> Iterator[Command]:
     """The commands of a page's shell blocks, continued lines joined."""
-    name = str(path.relative_to(ROOT))
-    for start, language, text in blocks(path):
-        if language != "shell":
+    name, page = str(path.relative_to(ROOT)), path.read_text("utf-8")
+    for block in BLOCK.finditer(page):
+        if block["language"] != "shell":
             continue
-        number, parts = start, []
-        for offset, line in enumerate(text.splitlines()):
+        start, parts, found = page.count("\n", 0, block.start()) + 2, [], []
+        number = start
+        for offset, line in enumerate(_text(block).splitlines()):
             number = number if parts else start + offset
             parts.append(line.removesuffix("\\"))
             if not line.endswith("\\"):
                 if whole := "".join(parts).strip():
-                    yield Command(name, number, whole)
+                    found.append(Command(name, number, whole))
                 parts = []
+        after = BLOCK.match(page, re.compile(r"\n*").match(page, block.end()).end())  # type: ignore[union-attr]
+        shown = _text(after) if after and after["language"] == "text" else ""
+        yield from found[:-1]
+        yield from (replace(one, shows=shown) for one in found[-1:])
 
 
 def inline_commands(path: Path) -> Iterator[Command]:

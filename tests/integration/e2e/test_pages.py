@@ -53,7 +53,25 @@ def failed(page: str, output: str) -> list[str]:
         status, text = ended.get(number, (-1, output[-2000:]))
         if status != expected:
             found.append(f"{one.place}: {one.text}\nended with {status}, not {expected}:\n{text[-2500:]}")
+        elif (line := missing(one.shows, text)) is not None:
+            found.append(f"{one.place}: {one.text}\ndoes not print {line!r}:\n{text[-6000:]}")
     return found
+
+
+def missing(shown: str, output: str) -> str | None:
+    """The first line of a page's text that is not in the output, in its order. ``...`` stands for what was left out;
+    seconds and other numbers with a decimal point differ from run to run."""
+    rest = iter([plain(line) for line in output.splitlines()])
+    for line in shown.splitlines():
+        parts = [part.strip() for part in plain(line).split("...")]
+        if any(parts) and not any(all(part in other for part in parts) for other in rest):
+            return line
+    return None
+
+
+def plain(line: str) -> str:
+    text = re.sub(r"(?<![\d.])\d+\.\d+(?![\d.])|\d+(?= s\b)", "N", line)
+    return " ".join(text.split())
 
 
 @pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: every command of the pages")

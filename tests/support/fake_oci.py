@@ -960,15 +960,25 @@ def _delete_configuration(oci: FakeOci, request: Request, key: str) -> Any:
     del oci.tables["instanceConfigurations"][key]
 
 
+def _named(oci: FakeOci, subnet: str, image: str) -> None:
+    """Refuses what does not exist, or is of another region."""
+    oci.get("subnets", subnet)
+    if image:
+        oci.get("images", image)
+
+
 @route("POST", f"{CORE}/clusterNetworks")
 def _cluster_network(oci: FakeOci, request: Request) -> Any:
     body = dict(request.body)
     placed = body.pop("clusterConfiguration", None) or {}
-    network = oci.add("clusterNetworks", {**body, **placed, "lifecycleState": "PROVISIONING"}, oci.lag)
     place = body["placementConfiguration"]
+    for asked in body["instancePools"]:
+        config = oci.get("instanceConfigurations", asked["instanceConfigurationId"])
+        source = config["instanceDetails"]["launchDetails"].get("sourceDetails") or {}
+        _named(oci, place.get("primarySubnetId", ""), source.get("imageId", ""))
+    network = oci.add("clusterNetworks", {**body, **placed, "lifecycleState": "PROVISIONING"}, oci.lag)
     pools = []
     for asked in body["instancePools"]:
-        oci.get("instanceConfigurations", asked["instanceConfigurationId"])
         made = {"compartmentId": body["compartmentId"], "lifecycleState": "PROVISIONING", **asked}
         made["clusterNetworkId"] = network["id"]
         pools.append(oci.add("instancePools", {**made, "placementConfigurations": [place]}, oci.lag))
@@ -1096,6 +1106,11 @@ NO_LIMIT = Refused(
     "page in the console.",
 )
 NO_ADDRESS = Refused(400, "InvalidParameter", "Subnet has no available private IP addresses.")
+NO_REGISTRATION = Refused(
+    500,
+    "NodeRegistrationTimeout",
+    "1 nodes(s) register timeout. First, confirm that network prerequisites have been met.",
+)
 
 
 def of_nodes(error: Refused, count: int) -> Refused:
@@ -1292,6 +1307,7 @@ def _node_pool(oci: FakeOci, request: Request) -> Any:
     oci.get("clusters", body["clusterId"])
     config = body["nodeConfigDetails"]
     place = config["placementConfigs"][0]
+    _named(oci, place["subnetId"], (body.get("nodeSourceDetails") or {}).get("imageId", ""))
     compute = config.get("computeClusterId")
     if compute and oci.get("computeClusters", compute)["availabilityDomain"] != place["availabilityDomain"]:
         raise Refused(400, "InvalidParameter", "the compute cluster is in another availability domain")

@@ -45,10 +45,11 @@ class _Adapter(requests.adapters.BaseAdapter):
 
 
 class Direct(session.Session):
-    """A session whose clients reach the fake in this process."""
+    """A session whose clients reach the fake in this process. ``retries``: by default none."""
 
-    def __init__(self, fake: FakeOci, options: dict[str, Any]) -> None:
-        super().__init__({**options, "service_endpoint": "http://127.0.0.1:1"}, oci.retry.NoneRetryStrategy())
+    def __init__(self, fake: FakeOci, options: dict[str, Any], retries: Any = None) -> None:
+        retries = retries or oci.retry.NoneRetryStrategy()
+        super().__init__({**options, "service_endpoint": "http://127.0.0.1:1"}, retries)
         self.fake = fake
 
     def client(self, name: str) -> Any:
@@ -57,4 +58,7 @@ class Direct(session.Session):
         if new:
             made.base_client.session.mount("http://", _Adapter(self.fake))
             made.base_client.signer = lambda request, **_more: request
+            # the SDK's breaker counts faults of all clients of the process, by the real clock
+            vars(made.base_client).pop("request", None)
+            made.base_client.circuit_breaker_name = None
         return made

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether an RDMA pool can be created, judged from OCI's answers. PRIVATE to the collection.
 
-Each answer of OCI is a plain dict, or an ``Unread`` with the reason: what could not be read is ``unknown``, never
-a pass and never "no capacity". Sources: Oracle's pages on cluster networks, self-managed nodes, and security rules of
-OKE; oci-hpc-oke terraform/validation.tf.
+Answers are OCI's own JSON, or an ``Unread`` with the reason: what could not be read is ``unknown``, never a pass and
+never "no capacity"; what the user has named and OCI does not find is an error. Sources: Oracle's pages on cluster
+networks, self-managed nodes, and security rules of OKE; oci-hpc-oke terraform/validation.tf.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -26,16 +26,18 @@ SELF_MANAGED_FROM, NATIVE_CNI_FROM = "1.25", "1.27.10"
 API_PORTS = (6443, 12250)
 """Nodes reach the cluster's endpoint at these; 12250 is where a node gets its identity."""
 GPU_PLUGIN = "NvidiaGpuPlugin"
-TCP, EVERY, NATIVE, PODS = "6", "all", "OCI_VCN_IP_NATIVE", 31
+TCP, EVERY, NATIVE, PODS, RESERVED = "6", "all", "OCI_VCN_IP_NATIVE", 31, 3
+"""RESERVED: addresses of a subnet that OCI keeps."""
+GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING")
 Findings = Iterator[Finding]
 
 
 @dataclass(frozen=True)
 class Unread:
+    """``gone``: OCI answered 404, so what the user named does not exist, or he may not see it."""
+
     why: str
-
-
-Read = Union[Any, Unread]
+    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,307 +58,330 @@ class Pool:
     compute_cluster: str = ""
 
 
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+_PAGED = "limit=page"
+READS = {
+    "domains": ("identity", "list_availability_domains", "list availability domains", "root"),
+    "shapes": (
+        "compute",
+        "list_shapes",
+        "list shapes of {availability_domain}",
+        "compartment availability_domain=availability_domain",
+    ),
+    "cluster": ("oke", "get_cluster", "read the cluster {cluster}", "cluster"),
+    "addons": ("oke", "list_addons", "list add-ons of {cluster}", "cluster"),
+    "image": ("compute", "get_image", "read the image {image}", "image"),
+    "image_shapes": ("compute", "list_image_shape_compatibility_entries", "list shapes of the image {image}", "image"),
+    "subnet": ("network", "get_subnet", "read the subnet {subnet}", "subnet"),
+    "subnet_used": ("network", "list_private_ips", "list addresses of {subnet}", f"subnet_id=subnet {_PAGED}"),
+    "pod_subnet": ("network", "get_subnet", "read the subnet {pod_subnet}", "pod_subnet"),
+    "pod_subnet_used": (
+        "network",
+        "list_private_ips",
+        "list addresses of {pod_subnet}",
+        f"subnet_id=pod_subnet {_PAGED}",
+    ),
+    "compute_cluster": ("compute", "get_compute_cluster", "read {compute_cluster}", "compute_cluster"),
+    KINDS[0]: ("oke", "list_node_pools", "list pools named {pool}", f"compartment cluster_id=cluster {_PAGED}"),
+    KINDS[1]: ("management", "list_cluster_networks", "list pools named {pool}", f"compartment {_PAGED}"),
+}
+"""Client, method, its words, its arguments: fields of the pool, ``compartment``, ``root`` (the tenancy), ``page``. Not
+asked without a field of the words; an argument by name is left out where it is empty. Of KINDS only the pool's."""
+
+
+# ---- how it is judged ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Facts:
-    """``limits``: name -> {available}. ``capacity``: {status, count}. ``rules``: those of the subnet's security lists
-    and of the security groups, as {direction, protocol, cidr, group, low, high}; ``groups``: the pool's groups.
-    ``there``: size of the existing pool; its nodes need no further limit or capacity. ``pods``: subnet of the pods, as
-    ``subnet``: {name, cidr, lists, used}, used -1 where it cannot be counted; ``compute_cluster``: its state."""
+class Case:
+    """``facts``: answers by name of READS; ``there``: of the pool's kind; ``limits``: name -> availability;
+    ``capacity``: {status, count}; ``rules``: {lists: security lists, groups: OCID -> rules or Unread}. None: not asked.
+    ``groups``: the pool's security groups."""
 
-    domains: Read = ()
-    shapes: Read = ()
-    limits: Read = None
-    capacity: Read = None
-    cluster: Read = None
-    addons: Read = ()
-    image: Read = None
-    image_shapes: Read = ()
-    subnet: Read = None
-    rules: Read = ()
+    pool: Pool
+    facts: Mapping[str, Any]
+    known: Mapping[str, Shape] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
-    there: Read = 0
-    pods: Read = None
-    compute_cluster: Read = None
+
+    def get(self, name: str) -> Any:
+        """The answer; None as well where it could not be read."""
+        found = self.facts.get(name)
+        return None if isinstance(found, Unread) else found
+
+    @property
+    def missing(self) -> int:
+        """Nodes that the pool does not have yet: those that it has need no further limit, capacity or address."""
+        pool, sizes = self.pool, 0
+        for item in self.get("there") or ():
+            named = pool.pool in (item["id"], item.get("name"), item.get("displayName"))
+            if named and item.get("lifecycleState") not in GONE:
+                parts = item.get("instancePools") or [item.get("nodeConfigDetails") or {}]
+                sizes += sum(part.get("size") or 0 for part in parts)
+        return pool.nodes - sizes
+
+    @property
+    def shape(self) -> Json:
+        """The shape as OCI offers it; {} if it does not."""
+        return next((item for item in self.get("shapes") or () if item["shape"] == self.pool.shape), {})
 
 
-def judge(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> list[Finding]:
+def judge(case: Case) -> list[Finding]:
     """Findings against the pool, in the order in which to act."""
-    found = [*_size(pool), *_shape(pool, facts, known), *_domain(pool, facts)]
-    if isinstance(facts.there, Unread):
-        found.append(finding("oci.pool", pool.pool, facts.there.why))
-    missing = pool.nodes - (0 if isinstance(facts.there, Unread) else facts.there)
-    if missing > 0 and not any(item.severity == "error" for item in found):
-        gpus = _gpus(pool, facts)
-        found += [*_limits(pool, facts, gpus, missing), *_capacity(pool, facts, missing)]
-    found += _cluster(pool, facts) if pool.cluster else []
-    found += _image(pool, facts, known) if pool.image else []
-    found += network(facts) if pool.subnet else []
-    found += [*_addresses(pool, facts, missing), *_compute_cluster(pool, facts)]
+    pool, unread, refused = case.pool, set[str](), _refused(case)
+    few = [finding("oci.nodes", "pool", f"{pool.nodes} nodes", expected="two or more")] if pool.nodes < 2 else []
+    found = [*few, *refused]
+    offered = bool(case.shape) and case.missing > 0
+    skipped = {"shapes", "limits", "capacity"} if refused else set() if offered else {"limits", "capacity"}
+    for ident, name, subject, check in CHECKS:
+        answer = None if name in skipped else case.facts.get(name)
+        if isinstance(answer, Unread) and subject not in unread:
+            unread.add(subject)
+            severity = "error" if answer.gone and name in NAMED else "unknown"
+            found.append(finding(ident, getattr(pool, subject), answer.why, remedy="", severity=severity))
+        elif answer is not None and not isinstance(answer, Unread):
+            found += check(case, answer)
     return found
 
 
-def _addresses(pool: Pool, facts: Facts, missing: int) -> Findings:
-    """OCI keeps three addresses of a subnet; a node has one, and with VCN-native networking one for each of its
-    pods."""
-    each, cni = pool.max_pods or PODS, ""
-    pods, text = missing * each, f"{each} pods on each of {missing} nodes"
-    if not (facts.cluster is None or isinstance(facts.cluster, Unread)):
-        cni = facts.cluster["cni"]
-    needs = [(facts.subnet, missing, "error", "rdma_oci_subnet", f"one for each of {missing} nodes")]
-    if cni == NATIVE and pool.pod_subnet in ("", pool.subnet):
-        needs.append((facts.subnet, missing + pods, "warning", "rdma_oci_pod_subnet", f"{text}, and these"))
-    elif cni == NATIVE:
-        needs.append((facts.pods, pods, "warning", "rdma_oci_pod_subnet", text))
-    for subnet, count, severity, option, why in needs if missing > 0 else ():
-        if subnet is None or isinstance(subnet, Unread) or not subnet["cidr"]:
-            continue
-        size = ipaddress.ip_network(subnet["cidr"], strict=False).num_addresses
-        free = max(size - 3 - max(subnet["used"], 0), 0)
-        if free < count:
-            found, expected = f"{free} addresses left in {subnet['cidr']}", f"{count}, {why}"
-            remedy = f"use a larger subnet ({option}), or fewer nodes (rdma_oci_nodes)"
-            yield finding("oci.subnet", subnet["name"], found, expected=expected, remedy=remedy, severity=severity)
-            return
-
-
-def _compute_cluster(pool: Pool, facts: Facts) -> Findings:
-    if isinstance(facts.compute_cluster, Unread):
-        yield finding("oci.pool", pool.compute_cluster, facts.compute_cluster.why, severity="unknown")
-    elif facts.compute_cluster and facts.compute_cluster != "ACTIVE":
-        remedy = "name another one (rdma_oci_compute_cluster), or none: one is made"
-        found = f"the compute cluster is {facts.compute_cluster}"
-        yield finding("oci.pool", pool.compute_cluster, found, expected="ACTIVE", remedy=remedy, severity="error")
-
-
-# ---- the pool itself -------------------------------------------------------------------------------------------------
-
-
-def _size(pool: Pool) -> Findings:
-    if pool.nodes < 2:
-        yield finding("oci.nodes", "pool", f"{pool.nodes} nodes", expected="two or more")
-
-
-def _shape(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> Findings:
-    mine = known.get(pool.shape)
+def _refused(case: Case) -> list[Finding]:
+    pool, mine = case.pool, case.known.get(case.pool.shape)
     if mine and mine.status == "refused":
-        yield finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)
-        return
+        return [finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)]
     if re.search(r"\.GB[23]00", pool.shape):
         why = "create it with Oracle's stack, and run the main job on its nodes"
-        yield finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)
-        return
-    if isinstance(facts.shapes, Unread):
-        yield finding("oci.shape", pool.shape, facts.shapes.why, severity="unknown")
-        return
-    names = {item["shape"]: item for item in facts.shapes}
-    if pool.shape not in names:
-        near = difflib.get_close_matches(pool.shape, list(names), 3, 0.7)
+        return [finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)]
+    return []
+
+
+def _named(item: Json) -> str:
+    return f"{item.get('displayName') or item.get('name') or ''} ({item['id']})".lstrip()
+
+
+def _shape(case: Case, offered: Sequence[Json]) -> Findings:
+    pool = case.pool
+    if not case.shape:
+        near = difflib.get_close_matches(pool.shape, [item["shape"] for item in offered], 3, 0.7)
         hint = f"did you mean {', '.join(near)}?" if near else "ask for another availability domain or region"
-        found = f"not offered in {pool.availability_domain}"
-        yield finding("oci.shape", pool.shape, found, remedy=hint)
-    elif not names[pool.shape].get("rdma_ports"):
-        offered = sorted(name for name, item in names.items() if item.get("rdma_ports") and item.get("gpus"))
-        expected = f"one of {', '.join(offered)}" if offered else "a shape with RDMA"
+        yield finding("oci.shape", pool.shape, f"not offered in {pool.availability_domain}", remedy=hint)
+    elif not case.shape.get("rdmaPorts"):
+        fit = sorted(item["shape"] for item in offered if item.get("rdmaPorts") and item.get("gpus"))
+        expected = f"one of {', '.join(fit)}" if fit else "a shape with RDMA"
         yield finding("oci.shape", pool.shape, "has no RDMA network", expected=expected)
 
 
-def _domain(pool: Pool, facts: Facts) -> Findings:
-    if isinstance(facts.domains, Unread):
-        yield finding("oci.availability-domain", pool.availability_domain, facts.domains.why, severity="unknown")
-    elif pool.availability_domain not in facts.domains:
-        expected = f"one of {', '.join(facts.domains)}"
-        yield finding(
-            "oci.availability-domain", pool.availability_domain, "no such availability domain", expected=expected
-        )
+def _domain(case: Case, listed: Sequence[Json]) -> Findings:
+    names, mine = [item["name"] for item in listed], case.pool.availability_domain
+    if mine not in names:
+        expected = f"one of {', '.join(names)}"
+        yield finding("oci.availability-domain", mine, "no such availability domain", expected=expected)
 
 
-def _gpus(pool: Pool, facts: Facts) -> int:
-    """GPUs per node: limits of GPU shapes count them, not nodes."""
-    if isinstance(facts.shapes, Unread):
-        return 1
-    return next((item.get("gpus") or 1 for item in facts.shapes if item["shape"] == pool.shape), 1)
-
-
-def _limits(pool: Pool, facts: Facts, gpus: int, nodes: int) -> Findings:
-    if isinstance(facts.limits, Unread):
-        yield finding("oci.limit", pool.shape, facts.limits.why)
-        return
-    if not facts.limits:
+def _limits(case: Case, limits: Mapping[str, Any]) -> Findings:
+    """Limits of GPU shapes count GPUs, not nodes."""
+    pool, gpus = case.pool, case.shape.get("gpus") or 1
+    if not limits:
         yield finding("oci.limit", pool.shape, "OCI names no service limit for this shape")
-        return
-    wanted = nodes * gpus
-    for name, limit in facts.limits.items():
-        if isinstance(limit, Unread):
-            yield finding("oci.limit", name, limit.why)
-        elif limit["available"] is None:
-            yield finding("oci.limit", name, "OCI does not report how many are left")
-        elif limit["available"] < wanted:
-            found = f"{limit['available']} GPUs left in {pool.availability_domain}"
-            expected = f"{wanted} ({nodes} nodes x {gpus} GPUs)"
-            yield finding(
-                "oci.limit",
-                name,
-                found,
-                expected=expected,
-                remedy="ask for a higher service limit, or free some",
-                severity="error",
-            )
+    for name, limit in limits.items():
+        left = None if isinstance(limit, Unread) else limit.get("available")
+        if left is None:
+            why = limit.why if isinstance(limit, Unread) else "OCI does not report how many are left"
+            yield finding("oci.limit", name, why)
+        elif left < case.missing * gpus:
+            found = f"{left} GPUs left in {pool.availability_domain}"
+            expected = f"{case.missing * gpus} ({case.missing} nodes x {gpus} GPUs)"
+            remedy = "ask for a higher service limit, or free some"
+            yield finding("oci.limit", name, found, expected=expected, remedy=remedy, severity="error")
 
 
-def _capacity(pool: Pool, facts: Facts, nodes: int) -> Findings:
-    if facts.capacity is None or isinstance(facts.capacity, Unread):
-        yield finding(
-            "oci.capacity",
-            pool.shape,
-            (facts.capacity or Unread("no capacity report")).why,
-            remedy="",
-            severity="unknown",
-        )
-        return
-    status, count = facts.capacity["status"], facts.capacity["count"]
-    where = f"{pool.shape} in {pool.availability_domain}"
+def _capacity(case: Case, report: Json) -> Findings:
+    status, count, wanted = report["status"], report["count"], f"{case.missing} hosts"
+    where = f"{case.pool.shape} in {case.pool.availability_domain}"
     if status == "HARDWARE_NOT_SUPPORTED":
         yield finding("oci.capacity", where, "the hardware is not available there")
     elif status == "OUT_OF_HOST_CAPACITY":
-        yield finding("oci.capacity", where, "out of host capacity", expected=f"{nodes} hosts")
+        yield finding("oci.capacity", where, "out of host capacity", expected=wanted)
     elif status != "AVAILABLE":
         yield finding("oci.capacity", where, f"OCI reports {status}", remedy="", severity="unknown")
-    elif count is not None and count < nodes:
-        yield finding("oci.capacity", where, f"{count} hosts", expected=f"{nodes} hosts")
+    elif count is not None and count < case.missing:
+        yield finding("oci.capacity", where, f"{count} hosts", expected=wanted)
 
 
-# ---- cluster and image -----------------------------------------------------------------------------------------------
+def _cni(cluster: Json) -> str:
+    return str((cluster.get("clusterPodNetworkOptions") or [{}])[0].get("cniType", ""))
 
 
-def _cluster(pool: Pool, facts: Facts) -> Findings:
-    if isinstance(facts.cluster, Unread):
-        yield finding("oci.cluster", pool.cluster, facts.cluster.why, severity="unknown")
-        return
-    cluster = facts.cluster
-    subject = cluster["name"]
-    if cluster["state"] not in ("ACTIVE", "UPDATING"):
-        yield finding("oci.cluster", subject, f"is {cluster['state']}", expected="ACTIVE")
-    if cluster["type"] == "BASIC_CLUSTER":
+def _cluster(case: Case, cluster: Json) -> Findings:
+    subject, state = _named(cluster), cluster.get("lifecycleState")
+    version = cluster.get("kubernetesVersion") or ""
+    if state not in ("ACTIVE", "UPDATING"):
+        yield finding("oci.cluster", subject, f"is {state}", expected="ACTIVE")
+    if cluster.get("type") == "BASIC_CLUSTER":
         remedy = "upgrade it to an enhanced cluster; that cannot be undone"
         yield finding("oci.cluster", subject, "is a basic cluster", expected="an enhanced cluster", remedy=remedy)
-    native = cluster["cni"] == NATIVE
+    native = _cni(cluster) == NATIVE
     least = NATIVE_CNI_FROM if native else SELF_MANAGED_FROM
-    if pool.kind == "cluster_network" and versions.older(cluster["version"], least):
+    if case.pool.kind == KINDS[1] and versions.older(version, least):
         expected = f"{least} or newer" + (" with VCN-native pod networking" if native else "")
-        yield finding(
-            "oci.cluster", subject, f"Kubernetes {cluster['version']} with self-managed nodes", expected=expected
-        )
-    if isinstance(facts.addons, Unread):
-        yield finding("oci.addons", subject, facts.addons.why, remedy="", severity="unknown")
-    elif any(item["name"] == GPU_PLUGIN and item["state"] != "DELETED" for item in facts.addons):
+        yield finding("oci.cluster", subject, f"Kubernetes {version} with self-managed nodes", expected=expected)
+
+
+def _addons(case: Case, addons: Sequence[Json]) -> Findings:
+    if any(item["name"] == GPU_PLUGIN and item.get("lifecycleState") != "DELETED" for item in addons):
         found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
-        yield finding("oci.addons", subject, found)
+        yield finding("oci.addons", case.pool.cluster, found)
 
 
-def _image(pool: Pool, facts: Facts, known: Mapping[str, Shape]) -> Findings:
-    if isinstance(facts.image, Unread):
-        yield finding("oci.image", pool.image, facts.image.why, severity="unknown")
-        return
-    image, subject = facts.image, facts.image["name"] or pool.image
-    if image["state"] != "AVAILABLE":
-        yield finding("oci.image", subject, f"is {image['state']}", expected="AVAILABLE")
-    if image["os"] and "ubuntu" not in image["os"].lower() and image["os"].lower() != "custom":
-        yield finding("oci.image", subject, f"is {image['os']}", expected="Ubuntu, the only one with RDMA on OKE")
-    yield from _carries(pool, subject, known)
-    if isinstance(facts.image_shapes, Unread):
-        yield finding("oci.image", subject, facts.image_shapes.why, severity="unknown")
-    elif facts.image_shapes and pool.shape not in facts.image_shapes:
-        remedy = f"add {pool.shape} to the image's compatible shapes (oci_worker_image does)"
-        yield finding(
-            "oci.image", subject, f"is not for {pool.shape}", expected=", ".join(facts.image_shapes), remedy=remedy
-        )
-
-
-def _carries(pool: Pool, subject: str, known: Mapping[str, Shape]) -> Findings:
-    """Findings on the image's name; Oracle's images for RDMA nodes have architecture, OFED and driver in it."""
-    name, shape = subject.lower(), known.get(pool.shape)
-    amd = bool(shape and shape.vendor == "amd")
+def _image(case: Case, image: Json) -> Findings:
+    """Oracle's images for RDMA nodes have architecture, OFED and driver in their names."""
+    subject, state, system = _named(image), image.get("lifecycleState"), (image.get("operatingSystem") or "").lower()
+    name, shape = (image.get("displayName") or "").lower(), case.known.get(case.pool.shape)
+    if state != "AVAILABLE":
+        yield finding("oci.image", subject, f"is {state}", expected="AVAILABLE")
+    if system and "ubuntu" not in system and system != "custom":
+        expected = "Ubuntu, the only one with RDMA on OKE"
+        yield finding("oci.image", subject, f"is {image['operatingSystem']}", expected=expected)
     if "aarch64" in name or "arm64" in name:
-        yield finding("oci.image", subject, "is for aarch64", expected=f"x86_64, as {pool.shape} is")
-    if amd != ("rocm" in name or "amd" in name) and ("rocm" in name or "gpu" in name):
-        vendor = "AMD" if amd else "NVIDIA"
-        yield finding("oci.image", subject, "has the driver of the other vendor", expected=f"an image for {vendor}")
+        yield finding("oci.image", subject, "is for aarch64", expected=f"x86_64, as {case.pool.shape} is")
+    amd, rocm = bool(shape and shape.vendor == "amd"), "rocm" in name
+    if amd != (rocm or "amd" in name) and (rocm or "gpu" in name):
+        expected = f"an image for {'AMD' if amd else 'NVIDIA'}"
+        yield finding("oci.image", subject, "has the driver of the other vendor", expected=expected)
     elif "ofed" not in name:
-        gpu = "gpu" in name or "rocm" in name
-        found = "no OFED in its name" if gpu else "neither GPU driver nor OFED in its name"
-        expected = "an image of Oracle's list for RDMA nodes"
-        yield finding(
-            "oci.image",
-            subject,
-            found,
-            expected=expected,
-            remedy="without them nodes start without RDMA",
-            severity="unknown",
+        found = "no OFED in its name" if rocm or "gpu" in name else "neither GPU driver nor OFED in its name"
+        expected, remedy = "an image of Oracle's list for RDMA nodes", "without them nodes start without RDMA"
+        yield finding("oci.image", subject, found, expected=expected, remedy=remedy, severity="unknown")
+
+
+def _image_shapes(case: Case, entries: Sequence[Json]) -> Findings:
+    shapes, mine = [item["shape"] for item in entries], case.pool.shape
+    if shapes and mine not in shapes:
+        remedy = f"add {mine} to the image's compatible shapes (oci_worker_image does)"
+        yield finding("oci.image", case.pool.image, f"is not for {mine}", expected=", ".join(shapes), remedy=remedy)
+
+
+def _compute_cluster(case: Case, there: Json) -> Findings:
+    state = there.get("lifecycleState")
+    if state != "ACTIVE":
+        remedy, found = (
+            "name another one (rdma_oci_compute_cluster), or none: one is made",
+            f"compute cluster is {state}",
         )
+        yield finding("oci.pool", _named(there), found, expected="ACTIVE", remedy=remedy, severity="error")
 
 
 # ---- network ---------------------------------------------------------------------------------------------------------
 
 
-def network(facts: Facts, only_joining: bool = False) -> Findings:
+def _addresses(case: Case, subnet: Json) -> Findings:
+    """A node has one address, and with VCN-native networking one for each of its pods."""
+    pool, missing = case.pool, case.missing
+    pods = (pool.max_pods or PODS) * missing if _cni(case.get("cluster") or {}) == NATIVE else 0
+    apart = pool.pod_subnet not in ("", pool.subnet)
+    text = f"{pool.max_pods or PODS} pods on each of {missing} nodes"
+    needs = [("subnet", missing, "error", f"one for each of {missing} nodes")]
+    if pods:
+        both = ("subnet", missing + pods, "warning", f"{text}, and these")
+        needs.append(("pod_subnet", pods, "warning", text) if apart else both)
+    for name, count, severity, why in needs if missing > 0 else ():
+        there = case.get(name)
+        if not (there and there.get("cidrBlock")):
+            continue
+        size = ipaddress.ip_network(there["cidrBlock"], strict=False).num_addresses
+        free = max(size - RESERVED - len(case.get(f"{name}_used") or ()), 0)
+        if free < count:
+            option = "rdma_oci_pod_subnet" if severity == "warning" else "rdma_oci_subnet"
+            found, expected = f"{free} addresses left in {there['cidrBlock']}", f"{count}, {why}"
+            remedy = f"use a larger subnet ({option}), or fewer nodes (rdma_oci_nodes)"
+            yield finding("oci.subnet", _named(there), found, expected=expected, remedy=remedy, severity=severity)
+            return
+
+
+def network(case: Case, only_joining: bool = False) -> Findings:
     """Findings on the security rules. They do not apply to RDMA ports, which are not VNICs; joining and NCCL's start
     use VNICs."""
-    if isinstance(facts.subnet, Unread):
-        yield finding("oci.subnet", "subnet", facts.subnet.why)
+    subnet, read = case.get("subnet"), case.facts.get("rules")
+    if subnet is None or not isinstance(read, dict):
+        why = next((item.why for item in (case.facts.get("subnet"), read) if isinstance(item, Unread)), "not read")
+        yield finding("oci.network", case.pool.subnet, why, severity="unknown")
         return
-    if isinstance(facts.rules, Unread):
-        yield finding("oci.network", facts.subnet["name"], facts.rules.why, severity="unknown")
-        return
-    for key in [rule["missing"] for rule in facts.rules if rule.get("missing")]:
-        found, remedy = "no such network security group, or not visible to this user", "check rdma_oci_security_groups"
-        yield finding("oci.network", key, found, remedy=remedy, severity="error")
-    subject, cidr = facts.subnet["name"], facts.subnet["cidr"]
-    end = "" if facts.cluster is None or isinstance(facts.cluster, Unread) else facts.cluster["private_endpoint"]
-    address = end.partition(":")[0]
-    for port in API_PORTS if address else ():
-        yield from _allowed(facts, subject, "EGRESS", f"{address}/32", port, f"the cluster's endpoint {address}:{port}")
-    for direction in () if only_joining else ("INGRESS", "EGRESS"):
-        yield from _allowed(facts, subject, direction, cidr, None, f"TCP between nodes ({direction.lower()}, {cidr})")
+    for key, rules in read["groups"].items():
+        if isinstance(rules, Unread):
+            severity = "error" if rules.gone else "unknown"
+            yield finding("oci.network", key, rules.why, remedy="check rdma_oci_security_groups", severity=severity)
+    subject, cidr = _named(subnet), subnet.get("cidrBlock") or ""
+    ends = (case.get("cluster") or {}).get("endpoints") or {}
+    end = (ends.get("privateEndpoint") or "").partition(":")[0]
+    asked = [("EGRESS", f"{end}/32", port, f"the cluster's endpoint {end}:{port}") for port in API_PORTS if end]
+    if not only_joining:
+        ways = ("INGRESS", "EGRESS")
+        asked += [(way, cidr, 0, f"TCP between nodes ({way.lower()}, {cidr})") for way in ways]
+    for way, to, port, what in asked:
+        answer = _allows(list(_rules(read, way)), to, port, case.groups)
+        if answer is False:
+            remedy = f"allow {way.lower()} TCP {port or 'all ports'} {to} in a security list or group"
+            why = "nodes do not join" if port else "NCCL cannot start"
+            yield finding("oci.network", subject, f"no rule allows {what}: {why}", remedy=remedy)
+        elif answer is None:
+            yield finding("oci.network", subject, f"rules that name other groups may allow {what}", severity="unknown")
 
 
-def _allowed(facts: Facts, subject: str, direction: str, cidr: str, port: Optional[int], what: str) -> Findings:
-    rules = () if isinstance(facts.rules, Unread) else facts.rules
-    answer = allows(rules, direction, cidr, port, facts.groups)
-    if answer is False:
-        remedy = f"allow {direction.lower()} TCP {port or 'all ports'} {cidr} in a security list or group"
-        why = "nodes do not join" if port else "NCCL cannot start"
-        yield finding("oci.network", subject, f"no rule allows {what}: {why}", remedy=remedy)
-    elif answer is None:
-        yield finding("oci.network", subject, f"rules that name other groups may allow {what}", severity="unknown")
-
-
-def allows(
-    rules: Sequence[Json], direction: str, cidr: str, port: Optional[int], groups: Sequence[str]
-) -> Optional[bool]:
-    """Whether TCP to all of ``cidr`` is allowed; None: a rule for another group may allow it. ``port`` None = all."""
-    maybe = False
+def _rules(read: Json, way: str) -> Iterator[tuple[Json, str, str]]:
+    """(rule, its other end, the end's type) of all rules of one direction for TCP."""
+    rules = [rule for item in read["lists"] for rule in item.get(f"{way.lower()}SecurityRules") or ()]
+    groups = [of for of in read["groups"].values() if not isinstance(of, Unread)]
+    rules += [rule for of in groups for rule in of if rule["direction"] == way]
+    end = "source" if way == "INGRESS" else "destination"
     for rule in rules:
-        if rule["direction"] != direction or rule["protocol"] not in (TCP, EVERY):
+        if rule["protocol"] in (TCP, EVERY):
+            yield rule, rule.get(end) or "", rule.get(f"{end}Type") or "CIDR_BLOCK"
+
+
+def _allows(rules: Sequence[tuple[Json, str, str]], cidr: str, port: int, groups: Sequence[str]) -> Optional[bool]:
+    """Whether TCP to all of ``cidr`` is allowed; None: a rule for another group may allow it. ``port`` 0 = all."""
+    maybe = False
+    for rule, end, kind in rules:
+        ports = (rule.get("tcpOptions") or {}).get("destinationPortRange")
+        if ports and not (port and ports["min"] <= port <= ports["max"]):
             continue
-        low, high = rule.get("low"), rule.get("high")
-        fits = low is None or (port is not None and low <= port <= (high or low))
-        if not fits:
-            continue
-        if rule.get("cidr"):
-            if _inside(cidr, rule["cidr"]):
+        if kind == "NETWORK_SECURITY_GROUP":
+            if end in groups and not port:
                 return True
-        elif rule.get("group") in groups and port is None:
-            return True
-        else:
             maybe = True
+        elif _inside(cidr, end):
+            return True
     return None if maybe else False
 
 
 def _inside(cidr: str, wide: str) -> bool:
     try:
-        one, other = ipaddress.ip_network(cidr, strict=False), ipaddress.ip_network(wide, strict=False)
+        return ipaddress.IPv4Network(cidr, strict=False).subnet_of(ipaddress.IPv4Network(wide, strict=False))
     except ValueError:
-        return False  # a service's name instead of a CIDR
-    if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
-        return one.subnet_of(other)
-    return False
+        return False  # IPv6, or a service's name instead of a CIDR
+
+
+def _read(_case: Case, _answer: Any) -> Findings:
+    """It is enough that it can be read."""
+    yield from ()
+
+
+Check = Callable[[Case, Any], Findings]
+NAMED = ("cluster", "image", "subnet", "pod_subnet", "compute_cluster")
+"""Reads of an object whose OCID the user gave."""
+CHECKS: tuple[tuple[str, str, str, Check], ...] = (
+    ("oci.shape", "shapes", "shape", _shape),
+    ("oci.availability-domain", "domains", "availability_domain", _domain),
+    ("oci.pool", "there", "pool", _read),
+    ("oci.limit", "limits", "shape", _limits),
+    ("oci.capacity", "capacity", "shape", _capacity),
+    ("oci.cluster", "cluster", "cluster", _cluster),
+    ("oci.addons", "addons", "cluster", _addons),
+    ("oci.image", "image", "image", _image),
+    ("oci.image", "image_shapes", "image", _image_shapes),
+    ("oci.subnet", "subnet", "subnet", _addresses),
+    ("oci.network", "rules", "subnet", lambda case, _rules: network(case)),
+    ("oci.subnet", "pod_subnet", "pod_subnet", _read),
+    ("oci.pool", "compute_cluster", "compute_cluster", _compute_cluster),
+)
+"""Id of the finding, what is read, the pool's field that it is about, and how the answer is judged."""

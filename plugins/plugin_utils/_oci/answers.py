@@ -164,7 +164,7 @@ REMEDIES = (
         "Use a larger subnet (rdma_oci_subnet, rdma_oci_pod_subnet), or want fewer nodes (rdma_oci_nodes).",
     ),
     (r"register timeout|NodeRegistrationTimeout", "See why the nodes do not join: oci_join_wait, or docs/oci.md."),
-    (r"required tag|tag", "Set the tags that the tenancy requires (rdma_oci_defined_tags, rdma_oci_tags)."),
+    (r"\btag", "Set the tags that the tenancy requires (rdma_oci_defined_tags, rdma_oci_tags)."),
     (r"TooManyRequests", "Too many requests, even after retries: run again later."),
     (r"IncorrectState|Conflict", "Another request is at work on it: run again when that is over."),
     (r"NoEtagMatch", "It was changed meanwhile: run again."),

@@ -14,7 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    Forbidden,
+    NotFound,
+    Unreachable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy, policy_text
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.needs import (
@@ -40,7 +45,7 @@ def read(call: Callable[[], Any]) -> Any:
     except (Forbidden, Unreachable):
         raise
     except ClusterError as error:
-        return Unread(str(error))
+        return Unread(str(error), isinstance(error, NotFound))
 
 
 def policies() -> Json:

@@ -344,7 +344,7 @@ class Pool:
                 raise
             return False  # it was done, though OCI answered otherwise before: what is there now decides
         except Conflict as error:
-            if error.status != 412 and error.reason not in ("IncorrectState", "Conflict"):
+            if error.status != 412 and error.reason not in ("IncorrectState", "Conflict", "InvalidatedRetryToken"):
                 raise
             if self.waits.clock() - self.started > self.seconds:
                 raise

@@ -316,8 +316,8 @@ class Session:
         if error.status == 404:
             return NotFound(
                 f"Cannot {what}: {answer}. It does not exist, or this user may not see it; OCI does not say which. "
-                f"Check the OCID, the region ({self.region or 'of the endpoint'}) and the policies, see "
-                f"docs/oci_policies.md{request}.",
+                f"Check the OCID, the region (rdma_oci_region: {self.region or 'of the endpoint'}) and the policies, "
+                f"see docs/oci_policies.md{request}.",
                 404,
                 error.code,
             )

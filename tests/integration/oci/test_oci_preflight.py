@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,8 @@ def test_nothing_speaks_against_it(site: Site) -> None:
         ({"shape": "BM.GPU.GB200.4"}, ("shape", "error"), ""),
         ({"availability_domain": "AD-1"}, ("availability-domain", "error"), "one of AbCd:EU-FRANKFURT-1-AD-1"),
         ({"nodes": 9}, ("limit", "error"), "72 (9 nodes x 8 GPUs)"),
-        ({"image": "ocid1.image.oc1.eu-frankfurt-1.none"}, ("image", "unknown"), "It does not exist, or this user may"),
-        ({"cluster": "ocid1.cluster.oc1.eu-frankfurt-1.none"}, ("cluster", "unknown"), "or this user may not see it"),
+        ({"image": "ocid1.image.oc1.eu-frankfurt-1.none"}, ("image", "error"), "It does not exist, or this user may"),
+        ({"cluster": "ocid1.cluster.oc1.eu-frankfurt-1.none"}, ("cluster", "error"), "or this user may not see it"),
     ],
 )
 def test_what_is_asked_for(site: Site, changes: dict[str, Any], told: tuple[str, str], words: str) -> None:
@@ -159,6 +160,76 @@ def test_security_groups(site: Site) -> None:
     assert site.told(groups=[group]) == []
     rule["source"] = "ocid1.networksecuritygroup.oc1..other"
     assert site.told(groups=[group]) == [("network", "unknown")]
+
+
+PODS, COMPUTE = "ocid1.subnet.oc1.eu-frankfurt-1.pods", "ocid1.computecluster.oc1.eu-frankfurt-1.a"
+GROUP = "ocid1.networksecuritygroup.oc1.eu-frankfurt-1.a"
+Fault = Callable[[FakeOci], Any]
+
+
+def cidr(subnet: str, network: str) -> Fault:
+    return lambda fake: fake.tables["subnets"][subnet].update(cidrBlock=network)
+
+
+def lost(table: str, key: str) -> Fault:
+    return lambda fake: fake.tables[table].pop(key)
+
+
+def down(pattern: str) -> Fault:
+    return lambda fake: fake.fail(f"GET .*{pattern}", 500, "InternalServerError", times=9)
+
+
+def ended(fake: FakeOci) -> None:
+    fake.tables["computeClusters"][COMPUTE]["lifecycleState"] = "DELETED"
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault", "told", "words"),
+    [
+        ({}, None, [], ""),
+        ({}, cidr(oci_site.SUBNET, "10.0.10.0/29"), [("subnet", "warning")], "5 addresses left"),
+        (
+            {"nodes": 8},
+            cidr(oci_site.SUBNET, "10.0.10.0/29"),
+            [("subnet", "error")],
+            "one for each of 8 nodes",
+        ),
+        ({}, lost("subnets", oci_site.SUBNET), [("subnet", "error")], "404 NotAuthorizedOrNotFound"),
+        ({}, down("subnets/"), [("subnet", "unknown")], "500 InternalServerError"),
+        ({}, cidr(oci_site.SUBNET, "10.0.10.0/26"), [("subnet", "warning")], "31 pods on each of 4 nodes"),
+        ({"pod_subnet": PODS}, None, [], ""),
+        ({"pod_subnet": PODS, "max_pods": 110}, None, [("subnet", "warning")], "253 addresses left"),
+        ({"pod_subnet": PODS}, lost("subnets", PODS), [("subnet", "error")], PODS),
+        ({"pod_subnet": PODS}, down(f"subnets/{PODS}"), [("subnet", "unknown")], "500 InternalServerError"),
+        ({"compute_cluster": COMPUTE}, None, [], ""),
+        ({"compute_cluster": COMPUTE}, ended, [("pool", "error")], "compute cluster is DELETED; expected ACTIVE"),
+        ({"compute_cluster": COMPUTE}, lost("computeClusters", COMPUTE), [("pool", "error")], COMPUTE),
+        ({"compute_cluster": COMPUTE}, down("computeClusters"), [("pool", "unknown")], "500 InternalServerError"),
+        ({"groups": [GROUP]}, None, [], ""),
+        ({"groups": [GROUP]}, lost("networkSecurityGroups", GROUP), [("network", "error")], "rdma_oci_security_groups"),
+        ({"groups": [GROUP]}, down("networkSecurityGroups"), [("network", "unknown")], "500 InternalServerError"),
+        ({}, lost("securityLists", "list"), [("network", "unknown")], "read the security list list"),
+        ({}, down("20160918/shapes"), [("shape", "unknown")], "500 InternalServerError"),
+        ({}, down("availabilityDomains"), [("availability-domain", "unknown")], "500 InternalServerError"),
+        ({}, down("limitDefinitions"), [("limit", "unknown")], "500 InternalServerError"),
+        ({"pool": "rdma"}, down("nodePools"), [("pool", "unknown")], "500 InternalServerError"),
+        ({}, down("clusters/.*/addons"), [("addons", "unknown")], "500 InternalServerError"),
+        ({}, down("images/.*/shapes"), [("image", "unknown")], "500 InternalServerError"),
+    ],
+)
+def test_each_check_when_it_finds_misses_or_cannot_read(
+    site: Site, asked: dict[str, Any], fault: Fault | None, told: list[tuple[str, str]], words: str
+) -> None:
+    """What the user has named and OCI does not find is an error; what cannot be read is unknown."""
+    site.cluster["clusterPodNetworkOptions"] = [{"cniType": "OCI_VCN_IP_NATIVE"}]
+    place = {"compartmentId": GPU, "vcnId": "vcn", "cidrBlock": "10.0.20.0/24", "securityListIds": ["list"]}
+    site.fake.add("subnets", {"id": PODS, "displayName": "pods", **place})
+    site.fake.add("computeClusters", {"id": COMPUTE, "displayName": "rdma", "lifecycleState": "ACTIVE"})
+    site.fake.add("networkSecurityGroups", {"id": GROUP, "compartmentId": GPU})
+    if fault:
+        fault(site.fake)
+    assert site.told(**asked) == told
+    assert not told or words in " ".join(item.line() for item in site.found)
 
 
 def found_policies(

@@ -63,13 +63,13 @@ class ActionModule(RdmaAction):
         run.forget_plan(run_dir, passed=build.passed(report))
         for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
-        result: dict[str, Any] = {"verdict": report["verdict"], "reason": report["reason"]}
-        result.update(report=str(folder / "report.json"), bad_nodes=build.bad_nodes(report)[:50])
+        result: dict[str, Any] = {"verdict": report["verdict"], "report": str(folder / "report.json")}
+        result.update(bad_nodes=build.bad_nodes(report)[:50])
         # Check mode creates nothing, so counts are too low there; a failed stage is still a failure.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
         if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
-            result.update(failed=True, msg=f"{build.headline(report)} See {folder / 'report.html'}.")
-        return result
+            return {**result, "failed": True, "msg": f"{report['verdict'].upper()}: see {folder / 'report.html'}."}
+        return {**result, "reason": report["reason"]}
 
     def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:
         """(plan, findings): an empty plan and a finding if it is damaged or rejected."""

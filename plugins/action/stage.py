@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 
@@ -28,34 +26,10 @@ class ActionModule(RdmaAction):
         if not args["name"]:
             raise InputError(f"gpuops.rdma.stage state={args['state']} needs name.")
         if args["state"] == "started":
-            return self._start(run_dir, args)
+            blocker = run.start_stage(run_dir, args["name"], args["needs"], until_next=False)
+            return {"run": not blocker, "blocker": blocker}
+        path = run.stage_file(run_dir, args["name"])
+        if path is None:
+            raise InputError(f"Cannot end the stage {args['name']}: {run_dir} has no record that it started.")
         status = "ok" if args["state"] == "finished" else "failed"
-        return {"seconds": run.end_stage(_path(run_dir, args["name"], 0), status, args["error"], args["task"])}
-
-    def _start(self, run_dir: Path, args: dict[str, Any]) -> dict[str, Any]:
-        run.close_stages(run_dir)
-        stages = [run.read(path) for path in sorted(run_dir.glob("stage-*.json"))]
-        # A stage that is still "running" belongs to a killed run.
-        # A skipped stage blocks those that need it, as a failed one does.
-        failed = [stage for stage in stages if stage["status"] in ("failed", "skipped")]
-        stops = [stage for stage in failed if not args["needs"] or stage["name"] in args["needs"]]
-        blocker = stops[0]["name"] if stops else ""
-        record: Json = {
-            "name": args["name"],
-            "status": "skipped" if blocker else "running",
-            "changed": False,
-            "seconds": 0.0,
-            "error": f"not run: stage {blocker} {stops[0]['status']}" if blocker else "",
-            "task": "",
-            "requests": 0,
-            "started": time.time(),
-            "open": run.process() if args["until_next"] else 0,
-            "journal": run.journal_size(run_dir),
-        }
-        run.write(_path(run_dir, args["name"], len(stages)), record)
-        return {"run": not blocker, "blocker": blocker}
-
-
-def _path(run_dir: Path, name: str, number: int) -> Path:
-    existing = sorted(run_dir.glob(f"stage-*-{name}.json"))
-    return existing[0] if existing else run_dir / f"stage-{number:02d}-{name}.json"
+        return {"seconds": run.end_stage(path, status, args["error"], args["task"])}

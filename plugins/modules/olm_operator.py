@@ -17,12 +17,6 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
-  plan:
-    description: plan.json of a run; the operators of O(stage) are installed that it names, none where it names none.
-    type: path
-  stage:
-    description: With O(plan), V(gpu_operator) or V(network_operator).
-    type: str
   operator:
     description:
     - A name of files/olm.yml, V(nfd), V(gpu_operator), V(network_operator) or V(sriov_operator); gives O(package),

@@ -14,6 +14,7 @@ description:
   installation without Helm (an OKE add-on, OLM), a newer version and a pending release are refused with the reason and
   the way out.
 - Helm runs through M(kubernetes.core.helm) and never waits for what a chart makes; M(gpuops.rdma.wait) does.
+- What the plan installs through OLM is installed as by M(gpuops.rdma.olm_operator), and awaited.
 - An operator that has no chart (the MPI Operator) comes from a manifest by server-side apply, and only where it is
   absent.
 requirements:
@@ -103,9 +104,15 @@ options:
     type: int
     default: 900
   timeout:
-    description: Seconds that Helm may take for the chart's hook jobs.
+    description:
+    - Seconds that Helm may take for the chart's hook jobs, or that an operator is awaited which the plan installs
+      through OLM.
     type: int
     default: 600
+  grace:
+    description: Seconds after which a state such as ImagePullBackOff is not awaited any longer, through OLM.
+    type: int
+    default: 60
   helm_binary:
     description: Path of Helm. By default the one in E(PATH).
     type: path

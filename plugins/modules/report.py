@@ -51,8 +51,8 @@ verdict:
   returned: always
   type: str
 reason:
-  description: One sentence.
-  returned: always
+  description: One sentence; of a failed task only report.json and the printed verdict have it.
+  returned: success
   type: str
 report:
   description: Path of report.json.

@@ -41,11 +41,6 @@ options:
     type: list
     elements: str
     default: []
-  until_next:
-    description: With O(state=started), the stage ends well when the next one starts or the report is written, unless
-      O(state=failed) is recorded before. Otherwise O(state=finished) ends it, and without that it did not end.
-    type: bool
-    default: false
   keep_test:
     description: Keep the results of earlier NCCL tests, whatever the tags say.
     type: bool
@@ -71,7 +66,7 @@ run:
   returned: with O(state=started)
   type: bool
 blocker:
-  description: The failed stage.
+  description: What stops it, as C(stage preflight failed); empty if it is to run.
   returned: with O(state=started)
   type: str
 """

@@ -18,7 +18,7 @@ description:
 options:
   for:
     description:
-      - What to wait for.
+      - What to wait for; several one after the other, each with O(timeout).
       - V(nodes), O(count) nodes of O(shape), or the nodes of the plan, are Ready, schedulable and have O(labels). With
         a plan, and where Node Feature Discovery runs, also its labels for the GPUs and, in mode V(sriov), for the NICs.
       - V(crds), the CustomResourceDefinitions of O(name) are established.
@@ -37,7 +37,8 @@ options:
       - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
       - V(batch), the controller of the plan's launcher (Volcano or MPI Operator) runs, wherever it is installed.
       - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.
-    type: str
+    type: list
+    elements: str
     required: true
     choices:
       [
@@ -59,7 +60,7 @@ options:
   outdated:
     description:
       - Whether pods of an older revision of OFED are good enough for O(for=network_operator), and a NicClusterPolicy
-        that only they keep from ready. An upgrade in waves of nodes replaces them later.
+        that only they keep from ready. An upgrade in waves of nodes replaces them later, so O(for=drivers) is nothing.
       - Nodes that such an upgrade has begun with and that a killed run left cordoned are not awaited, nor left out by
         O(tolerate); their wave goes on with them.
     type: bool

@@ -460,5 +460,6 @@ OWN = frozenset((
     "rdma_report_again",
     "rdma_report_html",
     "rdma_run_dir",
+    "rdma_stage",
     "rdma_verify_stages",
 ))

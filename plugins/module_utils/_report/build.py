@@ -166,11 +166,6 @@ def passed(report: Json) -> bool:
     return bool(report["verdict"] == "pass")
 
 
-def headline(report: Json) -> str:
-    """The verdict and its reason, short: the whole of it was printed."""
-    return f"{report['verdict'].upper()}: {cut(report['reason'], 120)}"
-
-
 def exit_failed(report: Json, deselected: bool) -> bool:
     """Whether the play fails: not on pass, nor if only the NCCL test, or all but the plan and preflight, is missing
     because the user skipped it."""
@@ -402,12 +397,12 @@ def _count_findings(plan: Plan, supply: _Supply, nodes: Optional[Sequence[Json]]
 
 def _resource_findings(plan: Plan, node: Node, now: Json, supply: _Supply) -> Iterator[Optional[Finding]]:
     """A finding per resource of which the node does not offer the right number; None where that is not its fault."""
-    wanted = [("gpus", node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
+    wanted = [(node.gpus, node.gpu_resource, "gpu_operator", "gpu.missing", "gpu.surplus")]
     if plan.mode.by_plugin:
         stage = "sriov" if plan.mode.vfs else "network_operator"
         ids = ("vf.missing", "vf.surplus") if plan.mode.vfs else ("nic.shared-missing", "nic.shared-surplus")
-        wanted.append(("vfs", plan.offered(node.vfs), plan.resources.vf, stage, *ids))
-    for _key, number, resource, stage, missing, surplus in wanted:
+        wanted.append((plan.offered(node.vfs), plan.resources.vf, stage, *ids))
+    for number, resource, stage, missing, surplus in wanted:
         have = now["allocatable"].get(resource, 0)
         if number is None or have == number:
             continue

@@ -12,8 +12,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPE
 
 SPEC: dict[str, Any] = {
     **AUTH,
-    "plan": {"type": "path"},
-    "stage": {"type": "str"},
     "operator": {"type": "str"},
     "package": {"type": "str", "default": ""},
     "namespace": {"type": "str", "default": ""},

@@ -30,5 +30,6 @@ SPEC: dict[str, Any] = {
     "resume": {"type": "bool", "default": False},
     "pending_timeout": {"type": "int", "default": 900},
     "timeout": {"type": "int", "default": 600},
+    "grace": {"type": "int", "default": 60},
     "helm_binary": {"type": "path"},
 }

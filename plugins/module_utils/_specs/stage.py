@@ -15,6 +15,5 @@ SPEC: dict[str, Any] = {
     "error": {"type": "str", "default": ""},
     "task": {"type": "str", "default": ""},
     "needs": {"type": "list", "elements": "str", "default": []},
-    "until_next": {"type": "bool", "default": False},
     "keep_test": {"type": "bool", "default": False},
 }

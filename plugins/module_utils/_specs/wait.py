@@ -15,7 +15,8 @@ SPEC: dict[str, Any] = {
     **AUTH,
     **SHAPES,
     "for": {
-        "type": "str",
+        "type": "list",
+        "elements": "str",
         "required": True,
         "choices": [
             "nodes",

@@ -152,6 +152,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         self._task_vars = task_vars or {}
         self._learn()
         try:
+            if blocker := self._blocker():
+                return {**result, "changed": False, "skipped": True, "skip_reason": f"not run: {blocker}"}
             self._refuse_ignored()
             args = self.arguments()
             self._plan_file = args.get("plan") or ""
@@ -179,6 +181,14 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         if not self._task.diff:
             result.pop("diff", None)
         return result
+
+    def _blocker(self) -> str:
+        """What blocks the stage that the task belongs to, "" if it is to run; its first task starts it."""
+        stage = self._templar.template(self._task_vars.get("rdma_stage") or {})
+        if not stage:
+            return ""
+        run_dir = self._templar.template(self._task_vars["rdma_run_dir"])
+        return base_run.enter_stage(Path(str(run_dir)), str(stage["name"]), [str(one) for one in stage["needs"]])
 
     def _prediction(self, result: dict[str, Any]) -> dict[str, Any]:
         """What the task would create, change, remove and restart. Its diff is kept in full beside the plan; the result

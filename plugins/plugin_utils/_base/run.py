@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import predicted
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
@@ -244,6 +244,46 @@ def journal_since(run_dir: Path, size: int) -> list[Json]:
     with place.open("rb") as lines:
         lines.seek(size)
         return [json.loads(line) for line in lines if line.strip()]
+
+
+def start_stage(run_dir: Path, name: str, needs: Sequence[str], until_next: bool) -> str:
+    """Records that a stage begins, after those that last until the next one; returns what blocks it, "" if it is to
+    run. ``needs``: the stages whose failure stops it, any if empty."""
+    close_stages(run_dir)
+    stages = [read(path) for path in sorted(run_dir.glob("stage-*.json"))]
+    # A stage that is still "running" belongs to a killed run.
+    # A skipped stage blocks those that need it, as a failed one does.
+    failed = [stage for stage in stages if stage["status"] in ("failed", "skipped")]
+    stops = [stage for stage in failed if not needs or stage["name"] in needs]
+    blocker = f"stage {stops[0]['name']} {stops[0]['status']}" if stops else ""
+    record: Json = {
+        "name": name,
+        "status": "skipped" if blocker else "running",
+        "changed": False,
+        "seconds": 0.0,
+        "error": f"not run: {blocker}" if blocker else "",
+        "task": "",
+        "requests": 0,
+        "started": time.time(),
+        "open": process() if until_next else 0,
+        "journal": journal_size(run_dir),
+    }
+    write(stage_file(run_dir, name) or run_dir / f"stage-{len(stages):02d}-{name}.json", record)
+    return blocker
+
+
+def enter_stage(run_dir: Path, name: str, needs: Sequence[str]) -> str:
+    """As ``start_stage``, by each task of a stage that lasts until the next one: the first one starts it."""
+    path = stage_file(run_dir, name)
+    record = read(path) if path else {}
+    if record.get("open") == process() and record["status"] in ("running", "skipped"):
+        return str(record["error"]).removeprefix("not run: ")
+    return start_stage(run_dir, name, needs, until_next=True)
+
+
+def stage_file(run_dir: Path, name: str) -> Optional[Path]:
+    """The record of a stage, None if it has not begun."""
+    return next(iter(sorted(run_dir.glob(f"stage-*-{name}.json"))), None)
 
 
 def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float:

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
 from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
@@ -34,12 +35,27 @@ MIRRORS = "config.openshift.io/v1"
 SINGLE = ("ClusterPolicy", "NicClusterPolicy")
 """Kinds of which an operator reconciles only one object."""
 POLL = 2.0
+SHOWN = 20
 
 
 def complete(args: Mapping[str, Any]) -> OlmOperator:
     """The operator of the options, completed by their defaults and files/olm.yml. Raises InputError."""
     defaults = {name: option.get("default") for name, option in SPEC.items()}
     return olm.wanted(files.load(files.FILES / "olm.yml"), {**defaults, **args})
+
+
+def all_of(task: Task, wants: Sequence[OlmOperator], args: Mapping[str, Any]) -> Json:
+    """Installs or removes operators, in the order of their dependencies; returns changes and an entry per operator.
+    ``args``: state, timeout and grace of each."""
+    changes: list[Json] = []
+    found: list[Json] = []
+    present = args["state"] == "present"
+    for want in wants if present else reversed(wants):
+        how = {"check": task.check_mode, "say": task.progress, "timeout": args["timeout"], "grace": args["grace"]}
+        operator = Operator(task.client, want, **how)
+        found.append(operator.present() if present else operator.absent())
+        changes += operator.changes
+    return {**changed(task, changes, SHOWN), "operators": found}
 
 
 @dataclass(frozen=True)

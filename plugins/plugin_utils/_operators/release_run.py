@@ -38,6 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import (
     hold,
     installed,
     oke_addon,
+    olm_run,
     policy_first,
     render,
 )
@@ -89,7 +90,9 @@ class ReleaseRun:
         if want.addons:
             return self._addons(want, self.plan.oke if self.plan else {})
         if want.elsewhere:
-            return {"changed": False, **picked(want, "action", "why", "name", "namespace", "chart")}
+            through_olm = self.plan.olm.get(want.operator, ()) if self.plan else ()
+            done = olm_run.all_of(self.task, through_olm, self.args)
+            return {**done, **picked(want, "action", "why", "name", "namespace", "chart")}
         there = self._there(want)
         decision = self._decide(want, *there)
         held = self.args["hold"] and decision.action in CHANGES and want.operator != NICS

@@ -43,7 +43,7 @@ def wait(
     if args["tolerate"] and not args["plan"]:
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
     plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
-    if args["for"] == "drivers" and not Drivers.follow_ofed(plan):
+    if args["for"] == "drivers" and (args["outdated"] or not Drivers.follow_ofed(plan)):
         return _result(kube_wait.Result(0.0, 0, 0))
     begun = cordons.cordoned(client, CORDONED_FOR_UPGRADE) if args["outdated"] else []
     if args["outdated"] and args["for"] == "vfs":  # a name that is new comes with the plugin's restart, in the waves

@@ -79,8 +79,8 @@ def act(folder: Path, state: str, name: str, **args: Any) -> dict[str, Any]:
     return action.act({**given, "state": state, "name": name, "run_dir": str(folder), **args})
 
 
-def start(folder: Path, name: str, *needs: str, until_next: bool = False) -> bool:
-    return bool(act(folder, "started", name, needs=list(needs), until_next=until_next)["run"])
+def start(folder: Path, name: str, *needs: str) -> bool:
+    return bool(act(folder, "started", name, needs=list(needs))["run"])
 
 
 def states(folder: Path) -> list[str]:
@@ -100,13 +100,15 @@ def test_a_failed_stage_stops_those_that_need_it(tmp_path: Path) -> None:
 def test_a_stage_lasts_until_the_next_unless_it_failed_or_its_run_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(tmp_path, "plan", until_next=True)
+    assert [base_run.enter_stage(tmp_path, "plan", []) for _task in range(2)] == ["", ""]
     base_run.journal(str(tmp_path / "plan.json"), {"task": "plan", "changed": True, "requests": 4})
     start(tmp_path, "mine")
-    start(tmp_path, "preflight", until_next=True)
+    base_run.enter_stage(tmp_path, "preflight", [])
     act(tmp_path, "failed", "preflight", error="x", task="y")
-    start(tmp_path, "nodes", "plan", until_next=True)
-    assert states(tmp_path) == ["ok", "running", "failed", "running"], "a stage with an end of its own has not ended"
+    assert [base_run.enter_stage(tmp_path, "sriov", []) for _task in range(2)] == ["stage preflight failed"] * 2
+    base_run.enter_stage(tmp_path, "nodes", ["plan"])
+    ended = ["ok", "running", "failed", "skipped", "running"]
+    assert states(tmp_path) == ended, "a stage with an end of its own has not ended"
     made = json.loads((tmp_path / "stage-00-plan.json").read_text())
     assert (made["changed"], made["requests"], made["error"]) == (True, 4, "")
 
@@ -115,4 +117,4 @@ def test_a_stage_lasts_until_the_next_unless_it_failed_or_its_run_was_killed(
     assert states(tmp_path)[-1] == "running", "another run of ansible-playbook knows nothing of how it ended"
     monkeypatch.undo()
     base_run.close_stages(tmp_path)
-    assert states(tmp_path) == ["ok", "running", "failed", "ok"]
+    assert states(tmp_path) == ["ok", "running", "failed", "skipped", "ok"]

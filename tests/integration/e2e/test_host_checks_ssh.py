@@ -104,6 +104,6 @@ def test_twenty_hosts_over_ssh(tmp_path: Path, server: Server, trees: dict[str, 
 @pytest.mark.e2e
 def test_rules_are_chosen_by_id(tmp_path: Path, server: Server, trees: dict[str, Path]) -> None:
     few = {name: trees[name] for name in ("h00", "h03")}
-    done = play(tmp_path, server, few, "-e", '{"rdma_host_checks_select": ["gpu-count", "nic-count"]}')
+    done = play(tmp_path, server, few, "-e", '{"rdma_host_checks_select": ["gpu.missing", "nic.missing"]}')
     told = json.loads((tmp_path / "report" / "run" / "host.json").read_text())["hosts"]
     assert told["h03"]["verdict"] == "pass", (told, done.stdout[-2000:])

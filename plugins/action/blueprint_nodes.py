@@ -62,7 +62,7 @@ class ActionModule(RdmaAction):
             )
         if args["must_be"] == "added" and missing:
             late = f"{core.some(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"
-            remedy = "add them with blueprint_recreate=true, which undeploys an earlier update of the same node"
+            remedy = "add them with rdma_blueprint_recreate=true, which undeploys an earlier update of the same node"
             result.update(failed=True, msg=f"{late}, although their updates have completed; {remedy}.")
         return result
 

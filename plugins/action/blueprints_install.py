@@ -54,7 +54,7 @@ class ActionModule(RdmaAction):
         if args["cluster"]:
             values.update(_edge.place(session, args["cluster"], args))
         elif found is None:
-            raise InputError("Set cluster to the OCID of the cluster to install on.")
+            raise InputError("Set rdma_oci_cluster to the OCID of the cluster to install on.")
         version = stack.file(table["version_file"]).strip()
         values.update({table["version"]: version} if version else {})
         admin, password = table["admin"], args["admin_password"]

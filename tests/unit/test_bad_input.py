@@ -193,7 +193,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "multi-node: env of tensor parallel",
         lambda: served(nodes=2, env={"TENSOR_PARALLEL_SIZE": "8"}),
-        "env TENSOR_PARALLEL_SIZE: set tensor and pipeline",
+        "env TENSOR_PARALLEL_SIZE: set rdma_serving_tensor",
     ),
     ("multi-node: size 0", lambda: served(nodes=0), "both must be at least 1"),
     ("vgpu: guest newer than host", lambda: driven(host_version="550.90.05"), "must not be newer than the host's"),

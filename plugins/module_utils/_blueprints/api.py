@@ -297,10 +297,13 @@ def address(url: str, verify: bool) -> str:
         given = f", not {url[:80]!r}" if "@" not in url else ""
         raise InputError(f"url must be the API's address, https://api.<domain>{given}.")
     if "@" in found[2]:
-        raise InputError("url must not contain a user or a password: set username and password.")
+        raise InputError(
+            "url must not contain a user or a password: set rdma_blueprint_username and rdma_blueprint_password."
+        )
     local = re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", found[2])
     if found[1] == "http" and verify and not local:
         raise InputError(
-            f"The API at {found[0]} has no TLS: the password would be sent in clear. Use https, or verify_tls=false."
+            f"The API at {found[0]} has no TLS: the password would be sent in clear. Use https, or "
+            "rdma_blueprint_verify_tls=false."
         )
     return f"{found[1]}://{found[2]}"

@@ -111,7 +111,7 @@ def no_rdma(pool: str, without: Sequence[Node]) -> str:
         return ""
     return (
         f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) belong to no "
-        "cluster network or compute cluster: no RDMA; recreate the pool with blueprint_recreate=true"
+        "cluster network or compute cluster: no RDMA; recreate the pool with rdma_blueprint_recreate=true"
     )
 
 

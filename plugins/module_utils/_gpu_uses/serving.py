@@ -311,7 +311,8 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
         faults.append(f"pipeline parallel {serving.pp} is more than the {model.layers} layers of {model.name}")
     if serving.nodes > 1 and serving.rdma and not serving.vfs and not serving.host:
         faults.append(
-            "without RDMA, several nodes would communicate over TCP: give them VFs (by a plan), or set rdma to false"
+            "without RDMA, several nodes would communicate over TCP: give them VFs (by a plan), or set "
+            "rdma_serving_rdma=false"
         )
     if serving.vfs and not serving.network:
         faults.append("VFs need a network: give a NetworkAttachmentDefinition")
@@ -322,15 +323,18 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
     return faults
 
 
+_SIZES = "set rdma_serving_tensor and rdma_serving_pipeline instead"
+
+
 def _env_faults(serving: Serving) -> list[str]:
     forbidden = [name for name in FORBIDDEN_ENV if name in serving.env]
     hiding = [name for name in HIDING_ENV if name in serving.env]
-    faults = [f"env {', '.join(forbidden)}: set tensor and pipeline instead"] if forbidden else []
+    faults = [f"env {', '.join(forbidden)}: {_SIZES}"] if forbidden else []
     if hiding:
         faults.append(f"env {', '.join(hiding)} would hide or change the transport that must be proven")
     sizes = [arg for arg in serving.args if re.match(r"--?(tensor|pipeline)[-_]parallel", str(arg))]
     if sizes:
-        faults.append(f"args {' '.join(map(str, sizes))}: set tensor and pipeline instead")
+        faults.append(f"args {' '.join(map(str, sizes))}: {_SIZES}")
     return faults
 
 

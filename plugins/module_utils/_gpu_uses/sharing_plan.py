@@ -38,7 +38,7 @@ CORDONED = "gpuops.rdma/cordoned-for-mig"
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 NO_DAEMON = Status(WAITING, "no pod; GPU Operator 24.3 and newer create it on nodes with nvidia.com/mps.capable=true")
 MIG_FAILED = (
-    "see the log of its pod on the node. Cloud instances often need a reboot to change MIG: set env WITH_REBOOT=true "
+    "see the log of its pod on the node. Cloud instances often need a reboot to change MIG: set WITH_REBOOT=true "
     "in the ClusterPolicy's spec.migManager.env"
 )
 MIG_UNSEEN = (
@@ -293,7 +293,8 @@ def _refuse_conflict(options: Options, one: Member) -> None:
     if options.config and present and present != options.config and not options.replace:
         raise InputError(
             f"{one.name} uses the sharing configuration {present} already; this task would set {options.config}. "
-            "Revert the other one first (state absent), leave the node out, or set replace."
+            "Revert the other one first (rdma_sharing_state=absent), leave the node out, or set replace "
+            "(rdma_time_slicing_replace, rdma_mps_replace)."
         )
 
 
@@ -349,7 +350,7 @@ def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequ
         raise InputError(
             f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy} for the whole cluster, and "
             f"{listed(names, SHOWN)}, which this task does not select, would offer its MIG devices under other "
-            f"names. Set mig_strategy to {live.strategy} (rdma_mig_strategy), or revert MIG there first."
+            f"names. Set rdma_mig_strategy to {live.strategy}, or revert MIG there first."
         )
 
 

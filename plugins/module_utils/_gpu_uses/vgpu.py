@@ -177,7 +177,7 @@ def licence_servers(settings: Mapping[str, Any]) -> list[str]:
         targets = [f"{settings['server']}:{settings['server_port'] or 443}"]
     if not targets:
         raise InputError(
-            "The token contains no licence server: set license.reach, for example [api.cls.licensing.nvidia.com:443]."
+            "The token contains no licence server: set rdma_vgpu_reach, for example [api.cls.licensing.nvidia.com:443]."
         )
     return [one if one.rpartition(":")[2].isdigit() and ":" in one else f"{one}:443" for one in targets]
 
@@ -440,11 +440,13 @@ def check_arguments(args: Mapping[str, Any]) -> None:
         raise InputError(f"Cannot set up vGPU: {' and '.join(lacking)} must be given with state present.")
     if not (args["nodes"] or args["selector"] or args["profiles"]):
         raise InputError(
-            "Cannot set up vGPU: no node is selected. Set nodes, selector, or profiles with machine_set; the guest "
-            "driver must not run on nodes with whole GPUs."
+            "Cannot set up vGPU: no node is selected. Set rdma_vgpu_nodes, rdma_vgpu_selector, or rdma_vgpu_profiles "
+            "with rdma_vgpu_machine_set; the guest driver must not run on nodes with whole GPUs."
         )
     if args["profiles"] and not args["machine_set"]:
-        raise InputError("Cannot create MachineSets for the vGPU profiles: set machine_set, the MachineSet to copy.")
+        raise InputError(
+            "Cannot create MachineSets for the vGPU profiles: set rdma_vgpu_machine_set, the MachineSet to copy."
+        )
 
 
 def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:

@@ -163,7 +163,9 @@ def _check_kind(wanted: Wanted) -> None:
     if wanted.cycle and not any(int(item.rstrip("%")) for item in limits):
         raise InputError("cycle_surge and cycle_unavailable are both 0: OKE could not cycle a node. Set one of them.")
     if wanted.network_blocks and not wanted.hpc_island:
-        raise InputError("network_blocks: set hpc_island as well, the island that these blocks are in.")
+        raise InputError(
+            "rdma_oci_network_blocks: set rdma_oci_hpc_island as well, the island that these blocks are in."
+        )
     if wanted.compute_cluster and (wanted.hpc_island or wanted.placement_constraint):
         raise InputError(
             "hpc_island, network_blocks and placement_constraint place a compute cluster that is made; "

@@ -485,14 +485,15 @@ def _check_times(spec: Json, rollout_s: float, boot_s: float) -> Iterator[str]:
         yield (
             f"spec.scaleDown.delayAfterAdd {down['delayAfterAdd']} is not more than the {rollout_s:.0f} s that the "
             "GPU stack takes on a new node: the node would be removed before its GPUs are ready (set "
-            "rollout_seconds if it takes less here)"
+            "rdma_autoscaling_rollout_seconds if it takes less here)"
         )
     limit = spec.get("maxNodeProvisionTime", PROVISION_TIME)
     if duration(limit) <= boot_s:
         named = limit if "maxNodeProvisionTime" in spec else f"(default: {limit})"
         yield (
             f"spec.maxNodeProvisionTime {named} is not more than the {boot_s:.0f} s that a machine takes to become a "
-            "node: the group would be Unhealthy and get no more nodes (set boot_seconds if it takes less here)"
+            "node: the group would be Unhealthy and get no more nodes (set "
+            "rdma_autoscaling_boot_seconds if it takes less here)"
         )
 
 

@@ -93,8 +93,8 @@ def gpu_count(table: Tables, machine_set: Json) -> int:
     text = (machine_set["metadata"].get("annotations") or {}).get(table.families["machine"]["gpu"], "")
     if not text.isdigit() or text == "0":
         raise InputError(
-            f"MachineSet {machine_set['metadata']['name']} does not say how many GPUs its nodes have: run the role "
-            "machineset for it first."
+            f"MachineSet {machine_set['metadata']['name']} does not say how many GPUs its nodes have: list it "
+            "in rdma_autoscaling_pools, or run the role machineset for it first."
         )
     return int(text)
 

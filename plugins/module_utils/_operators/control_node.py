@@ -82,7 +82,7 @@ def helm_fits(machine: Machine, table: Json) -> bool:
 def helm(machine: Machine, table: Json) -> Iterator[Finding]:
     """What is wrong with Helm alone. ``table`` is the entry ``helm`` of files/control_node.yml."""
     expected = f">= {table['min']}, < {table['below']}"
-    remedy = f"install Helm {table['install']['version']}, or run the role control_node with control_node_install=true"
+    remedy = f"install Helm {table['install']['version']}, or set rdma_control_node_install=true"
     if machine.helm_installed and machine.helm_installed != machine.helm_path:
         remedy = f"{machine.helm_installed} is there: put its folder first in PATH"
     if not machine.helm_path:

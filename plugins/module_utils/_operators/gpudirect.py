@@ -164,7 +164,10 @@ def _ofed(asked: str, site: Site) -> tuple[str, str]:
 
 def _peermem(driver: str, ofed: str, site: Site) -> tuple[bool, str]:
     if driver == "host":
-        return False, "only pods of the operator's driver load nvidia_peermem; DMA-BUF, or the role peermem, is the way"
+        return (
+            False,
+            "only pods of the operator's driver load nvidia_peermem; DMA-BUF, or the playbook peermem, is the way",
+        )
     if ofed == "host" and site.platform == "openshift":
         return False, "the kernel's RDMA drivers have no peer memory for nvidia_peermem; DMA-BUF is the way"
     how = "driver.rdma.useHostMofed" if ofed == "host" else "after the OFED container"

@@ -184,7 +184,7 @@ def remaining(found: Uses) -> list[str]:
         )
     if found.marked:
         messages.append(
-            f"the verdicts of a scan on {found.marked} nodes, which mark bad nodes; the role node_mark with "
-            "node_mark_state=absent removes them"
+            f"the verdicts of a scan on {found.marked} nodes, which mark bad nodes; nccl_scan with "
+            "rdma_mark_state=absent removes them"
         )
     return messages

@@ -495,13 +495,18 @@ def _faults(wanted: Wanted) -> Sequence[str]:
         what = "mpirun starts its command once per GPU, and each torchrun would train alone"
         found.append(f"{what}; give the program that torchrun starts, or take PyTorchJob")
     if wanted.kueue_queue and wanted.kind == "VolcanoJob":
-        found.append("Kueue does not manage Volcano Jobs; set queue to one of Volcano, or take another kind")
+        found.append(
+            "Kueue does not manage Volcano Jobs; set rdma_workload_queue to one of Volcano, or take another kind"
+        )
     if wanted.kueue_queue and wanted.gang:
-        found.append("either Kueue (kueue_queue) or Volcano (queue) places it, not both")
+        found.append("either Kueue (rdma_workload_kueue_queue) or Volcano (rdma_workload_queue) places it, not both")
     if wanted.near not in NEAR or wanted.level not in LEVELS:
         found.append(f"near {wanted.near!r} of {', '.join(NEAR)}, level {wanted.level!r} of {', '.join(LEVELS)}")
     elif wanted.near != "none" and not (wanted.kueue_queue or wanted.gang or wanted.kind == "VolcanoJob"):
-        found.append("near needs a scheduler that knows the network: kueue_queue, or queue for Volcano")
+        found.append(
+            "near needs a scheduler that knows the network: rdma_workload_kueue_queue, or for Volcano "
+            "rdma_workload_queue"
+        )
     for name, value in wanted.env.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
             found.append(f"variable {name} must have a name of letters, digits and _, and a string as value")

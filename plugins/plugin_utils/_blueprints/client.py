@@ -102,8 +102,9 @@ class Http:
         reason = self.secrets.text(f"{type(cause).__name__}: {cause}".splitlines()[0])[:200]
         if isinstance(cause, ssl.SSLError) or "CERTIFICATE_VERIFY" in reason or "certificate" in reason.lower():
             return ClusterError(
-                f"Cannot {what}: the certificate of {self.url} is not trusted ({reason}). Set ca_path to its CA; that "
-                "of Blueprints is not valid until cert-manager is done. verify_tls=false skips the check."
+                f"Cannot {what}: the certificate of {self.url} is not trusted ({reason}). Set "
+                "rdma_blueprint_ca_path to its CA; that of Blueprints is not valid until cert-manager is done. "
+                "rdma_blueprint_verify_tls=false skips the check."
             )
         return Unreachable(f"Cannot {what}: {self.url} does not answer ({reason}).")
 
@@ -121,7 +122,9 @@ class Http:
         reason = self.secrets.text(api.words(document)).rstrip(".")
         text = f"Cannot {what}: Blueprints answered {status}: {reason}."
         if 300 <= status < 400:
-            return ClusterError(f"{text} It redirects; set url to the address of the API itself.", status, "redirect")
+            return ClusterError(
+                f"{text} It redirects; set rdma_blueprint_url to the address of the API itself.", status, "redirect"
+            )
         if status in (401, 403):
             return Forbidden(f"{text} Check username and password, or the token.", status)
         if status == 404:
@@ -149,7 +152,10 @@ class Api(Http):
         self._token = str(options.get("token") or "")
         self._login = (str(options.get("username") or ""), str(options.get("password") or ""))
         if not self._token and not all(self._login):
-            raise InputError("Blueprints needs a login: set username and password, or token.")
+            raise InputError(
+                "Blueprints needs a login: set rdma_blueprint_username and rdma_blueprint_password, or "
+                "rdma_blueprint_token."
+            )
 
     def headers(self) -> dict[str, str]:
         """The Authorization header, once there is a token."""

@@ -117,7 +117,7 @@ class Site:
         if fields:
             raise InputError(
                 f"{name} is deployed with other values of {_some(fields)}. Blueprints cannot change a deployment: "
-                "recreate it (recreate=true; in the playbook blueprint_recreate=true), or use another name."
+                "recreate it (rdma_blueprint_recreate=true), or use another name."
             )
         settled = here if self.check_mode else self._await(here.uuid, name)
         return {**_row(settled), "changed": False, "different": [], "content": known, "duplicates": several}

@@ -100,8 +100,8 @@ def wait_for_certificate(
         if passed >= minutes * 60:
             raise DeadlinePassed(
                 f"{name} after {minutes} min: {why}. See `kubectl get certificates,challenges -A`: "
-                "cert-manager needs port 80 of the load balancer open to the internet. Run again, with ca_path for "
-                "your own CA, or certificate_timeout=0 to continue without it."
+                "cert-manager needs port 80 of the load balancer open to the internet. Run again, with "
+                "rdma_blueprint_ca_path for your own CA, or certificate_timeout=0 to continue without it."
             )
         if passed - shown >= SHOW_EVERY:
             progress(f"{name}: {why} ({passed / 60:.0f} of {minutes} min)")

@@ -52,9 +52,7 @@ class ModelServing(Use[Wanted]):
         if (found.vfs or found.host) and self.on_openshift():
             found = dataclasses.replace(found, account=f"gpuops-serving-{found.name}")
         if self.check_mode and not serving_plan.offered(members):
-            raise NotYet(
-                f"None of the {len(members)} nodes for {found.name} offers a GPU. Run the role gpu_operator first."
-            )
+            raise NotYet(f"None of the {len(members)} nodes for {found.name} offers a GPU. {gpu_nodes.FIRST}")
         if not self.check_mode and len(serving_plan.fitting(found, members)) < found.nodes:
             members = self._offering(found, members)
         if engine == "kserve":

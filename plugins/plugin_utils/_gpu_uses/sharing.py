@@ -37,11 +37,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import Pr
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons, gpu_nodes
 
 EXPERIMENTAL = "MPS on OpenShift is experimental: it passes only if two processes run concurrently on one GPU."
-UNPROVEN = f"{EXPERIMENTAL} With prove=never this is not tested."
+UNPROVEN = f"{EXPERIMENTAL} With rdma_sharing_prove=never this is not tested."
 PROOFS = 16
 """Maximum number of pods that a proof starts for one resource."""
 READERS = f"app in ({gpu_nodes.PLUGIN},{gpu_nodes.FEATURES})"
-BUSY = "Cannot change the MIG devices of {nodes}: their GPUs are {use}. End these pods, or set drain."
+BUSY = "Cannot change the MIG devices of {nodes}: their GPUs are {use}. End these pods, or set rdma_mig_drain."
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ class GpuTaints(Use[Wanted]):
             states = [f"{one.name} is {'cordoned' if one.facts.ready else 'not Ready'}" for one in wanted.members]
             raise RdmaError(
                 f"Cannot prove that {words} keeps pods off: no node can take a pod now ({listed(states, 5)}). "
-                "Uncordon or mend one and run this again; with prove=never the taints stay unproven."
+                "Uncordon or mend one and run this again; with rdma_sharing_prove=never the taints stay unproven."
             )
         host = hostname(node.name, node.labels)
         live = lasting(gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints)

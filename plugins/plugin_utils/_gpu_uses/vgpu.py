@@ -33,10 +33,10 @@ DRIVERS = "app.kubernetes.io/component=nvidia-driver"
 """Selects the driver's pods, of the ClusterPolicy's DaemonSet or of an NVIDIADriver's."""
 AGAIN = 5.0
 """Seconds between two reads of the nodes' licence metrics."""
-BUSY = "Cannot change the driver or licence of {nodes}: their GPUs are {use}. End these pods, or set drain."
+BUSY = "Cannot change the driver or licence of {nodes}: their GPUs are {use}. End these pods, or set rdma_vgpu_drain."
 BUSY_MACHINES = (
     "Cannot remove the MachineSets of the vGPU profiles, which deletes their machines: GPUs of {nodes} are {use}. "
-    "End these pods, or set drain."
+    "End these pods, or set rdma_vgpu_drain."
 )
 
 

@@ -82,7 +82,7 @@ def write(path: Path, content: str, force: bool, check_mode: bool) -> bool:
     if before is not None and not force:
         raise InputError(
             f"{path} is there and differs from what the hosts say. It may have values of yours: compare, and set "
-            "force to replace it, or give another dest."
+            "rdma_discover_force to replace it, or give another rdma_discover_name."
         )
     if not check_mode:
         try:

@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 PLUGIN, FEATURES = "nvidia-device-plugin-daemonset", "gpu-feature-discovery"
 OPERATOR = "gpu-operator"
 """Its Deployment, by OLM as by the chart."""
+FIRST = "Install the GPU Operator first (gpuops.rdma.site; on OpenShift gpuops.rdma.openshift_site)."
 POLICY = ("nvidia.com/v1", "ClusterPolicy")
 Say = Callable[[str], None]
 SHOWN = 50
@@ -158,10 +159,7 @@ def operator_namespace(client: Client, before_nodes: bool = False) -> str:
     if not found and before_nodes:
         found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
     if not found:
-        raise NotYet(
-            f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. Run the role "
-            "gpu_operator first."
-        )
+        raise NotYet(f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. {FIRST}")
     return str(found[0]["metadata"]["namespace"])
 
 

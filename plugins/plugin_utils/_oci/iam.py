@@ -84,7 +84,7 @@ class Iam:
         if asked.get("boot_volume_key"):
             self.places["boot_volume_key"] = asked["boot_volume_key_compartment"]
             if not asked["boot_volume_key_compartment"]:
-                self.unplaced["boot_volume_key"] = "set boot_volume_key_compartment."
+                self.unplaced["boot_volume_key"] = "set rdma_oci_boot_volume_key_compartment."
         targets = {"target.cluster.id": asked.get("cluster"), "target.key.id": asked.get("boot_volume_key")}
         keys = {name: key for key, name in session.oci.regions.REGIONS_SHORT_NAMES.items()}
         self.facts = {name: value for name, value in targets.items() if value}

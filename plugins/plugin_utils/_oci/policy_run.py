@@ -155,7 +155,7 @@ class Writer:
         if fits is False and not self.options["widen_dynamic_group"]:
             raise InputError(
                 f"The rule of the dynamic group {who} does not match the nodes: {there.rule}. Set "
-                f"widen_dynamic_group to change it to {after}, or use another group."
+                f"rdma_oci_widen_dynamic_group to change it to {after}, or use another group."
             )
         return Group(who, there.domain, there.name, there.rule, after, there.ocid)
 

@@ -161,8 +161,7 @@ class Pool:
         if listed:
             self.warnings.append(
                 f"Not deleted: {listed} has this name and no tag {TAG} of this cluster. To delete it, set "
-                f"pool "
-                "to its OCID, and adopt."
+                "rdma_oci_pool_ocid to its OCID, and rdma_oci_adopt."
             )
         if not found.pools and not self.wanted.pool:
             self.progress(

@@ -225,7 +225,7 @@ class Session:
 
     def _check_region(self) -> None:
         if not self.region:
-            raise InputError("No OCI region. Set region, here or in the profile.")
+            raise InputError("No OCI region. Set rdma_oci_region, or region in the profile.")
         if not self.oci.regions.is_region(self.region):
             raise InputError(
                 f"Unknown OCI region {self.region!r}: a name like eu-frankfurt-1 is expected. Set "

@@ -73,7 +73,8 @@ class Stack:
             )
         if found is None and not self.data:
             raise InputError(
-                f"The stack {self.name} does not exist in {self.options['compartment']}; set zip to create it."
+                f"The stack {self.name} does not exist in {self.options['compartment']}; set zip to create it "
+                "(rdma_oci_stack_zip; of Blueprints rdma_blueprint_install)."
             )
         settled = self.settled(found)
         if found is None:
@@ -146,7 +147,10 @@ class Stack:
             alive = [item for item in listed if item.lifecycle_state not in (*GONE, "FAILED")]
             if len(alive) > 1:
                 keys = ", ".join(item.id for item in alive)
-                raise InputError(f"There are {len(alive)} stacks {self.name}: {keys}. Set stack to the OCID of one.")
+                raise InputError(
+                    f"There are {len(alive)} stacks {self.name}: {keys}. Set stack to the OCID of one (of Blueprints "
+                    "rdma_blueprint_stack)."
+                )
             if not alive:
                 return None
             key = alive[0].id
@@ -325,7 +329,8 @@ class Stack:
         if gone and not self.options["allow_removal"]:
             raise InputError(
                 f"The plan of the stack {found['name']} destroys or replaces {len(gone)} resources: "
-                f"{listed(gone, 10)}. Nothing was applied. If this is intended, set allow_removal=true."
+                f"{listed(gone, 10)}. Nothing was applied. If this is intended, set allow_removal=true "
+                "(rdma_oci_stack_allow_removal)."
             )
         details = self._models().CreateApplyJobOperationDetails(
             execution_plan_strategy="FROM_PLAN_JOB_ID", execution_plan_job_id=job

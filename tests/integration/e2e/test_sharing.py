@@ -112,7 +112,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
     pod(here, "somebodys", whole, **{GPU: "1"})
     busy = {"rdma_mig_nodes": whole, "rdma_mig_layout": "all-7g.80gb", "rdma_mig_strategy": "mixed"}
     sentence = f"Cannot change the MIG devices of {whole}: their GPUs are in use, on {whole} by default/somebodys. End "
-    assert f"{sentence}these pods, or set drain." in " ".join(share(here, **busy).output.split())
+    assert f"{sentence}these pods, or set rdma_mig_drain." in " ".join(share(here, **busy).output.split())
     assert here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}") == version
     here.kubectl("create", "poddisruptionbudget", "budget", "--selector=app=somebodys", "--min-available=1")
     here.kubectl("wait", "pdb/budget", "--for=jsonpath={.status.currentHealthy}=1", "--timeout=900s")

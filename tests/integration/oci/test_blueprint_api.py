@@ -139,7 +139,7 @@ def test_other_content_is_not_passed_over(here: Here, knows: str) -> None:
     assert here.present(record=record)[0]["content"] == knows
     bigger = {**POOL, "shared_node_pool_size": 4}
     what = "shared_node_pool_size" if knows == "server" else "its content"
-    with pytest.raises(InputError, match=f"other values of {what}.*blueprint_recreate=true"):
+    with pytest.raises(InputError, match=f"other values of {what}.*rdma_blueprint_recreate=true"):
         here.present(bigger, record=record)
     assert len(here.server.posted) == 1, "nothing is undeployed unasked"
     predicted = here.present(bigger, record=record, recreate=True, check_mode=True)[0]
@@ -248,7 +248,7 @@ def test_the_api_stays_away(here: Here, monkeypatch: pytest.MonkeyPatch) -> None
         (200, PAGE, "text/html; charset=utf-8", "a web page .Log in . Corrino. instead of JSON"),
         (200, "<html></html>", "", "a web page instead of JSON"),
         (302, PAGE, "text/html", "a web page"),
-        (301, "", "text/plain", "redirects; set url to the address of the API itself"),
+        (301, "", "text/plain", "redirects; set rdma_blueprint_url to the address of the API itself"),
         (403, '{"detail": "no"}', "application/json", "403: no. Check username and password"),
         (
             500,
@@ -272,7 +272,7 @@ def test_other_answers_than_json(here: Here, status: int, body: str, kind: str, 
 def test_login(server: FakeBlueprints) -> None:
     for options, words in (
         ({"password": "wr0ng-c4nary"}, "Unable to log in with provided credentials. Check username and password"),
-        ({"username": "", "password": ""}, "set username and password, or token"),
+        ({"username": "", "password": ""}, "set rdma_blueprint_username and rdma_blueprint_password, or"),
         ({"url": "api.acme.test"}, "url must be"),
         ({"url": "http://api.acme.test"}, "no TLS"),
         ({"url": f"https://admin:{PASSWORD}@api.acme.test"}, "must not contain a user"),
@@ -334,7 +334,7 @@ def test_tls_is_verified(tmp_path: Path) -> None:
     server = FakeBlueprints()
     server.start(context)
     try:
-        with pytest.raises(ClusterError, match=r"is not trusted .*ca_path.*verify_tls=false"):
+        with pytest.raises(ClusterError, match=r"is not trusted .*_blueprint_ca_path.*_blueprint_verify_tls=false"):
             Here(server).api.deployments(patience=0.1)
         assert not server.calls, "no password goes to a server that is not trusted"
         assert Here(server, ca_path=str(pem)).api.deployments() == []

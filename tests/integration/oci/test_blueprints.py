@@ -151,7 +151,7 @@ def as_in_the_docs(here: Here) -> None:
 def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:
     here.site.rdma = False
     said = "(2 nodes) belong to no cluster network or compute cluster: no RDMA; recreate the pool with"
-    here.refused("pool", said, "blueprint_recreate=true", **POOL)
+    here.refused("pool", said, "rdma_blueprint_recreate=true", **POOL)
     assert here.posts() == 1 and here.server.posted[0]["shared_node_pool_size"] == 2
     here.site.rdma = True
     as_in_the_docs(here)

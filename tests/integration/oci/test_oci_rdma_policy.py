@@ -284,7 +284,7 @@ def test_a_compartment_that_is_not_known(site: Site) -> None:
         item["statement"].rpartition("in compartment id ")[2].partition(" ")[0]: item["reason"]
         for item in told["unknown"]
     }
-    assert "set boot_volume_key_compartment" in reasons["COMPARTMENT_OF_BOOT_VOLUME_KEY"]
+    assert "set rdma_oci_boot_volume_key_compartment" in reasons["COMPARTMENT_OF_BOOT_VOLUME_KEY"]
     assert "NotAuthorizedOrNotFound" in reasons["COMPARTMENT_OF_CAPACITY_RESERVATION"]
     site.fake.tables["policies"].clear()
     assert "error" not in {

@@ -192,7 +192,7 @@ def test_a_pool_without_rdma() -> None:
     good, bad = nodes.backed(ALL, BACKING)
     assert [item.name for item in good] == ["10.0.0.1", "10.0.0.2"]
     assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) belong to no cluster network")
-    assert nodes.no_rdma("p", bad).endswith("no RDMA; recreate the pool with blueprint_recreate=true")
+    assert nodes.no_rdma("p", bad).endswith("no RDMA; recreate the pool with rdma_blueprint_recreate=true")
     assert nodes.no_rdma("p", []) == ""
 
 

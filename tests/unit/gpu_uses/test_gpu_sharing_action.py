@@ -132,8 +132,8 @@ def test_a_second_mig_pool_does_not_flip_the_strategy_of_the_first() -> None:
         run(api, **parts("all-1g.10gb", "single", "b"))
     assert str(error.value) == (
         "Cannot set mig.strategy to single: it is mixed for the whole cluster, and a (all-balanced), which this task "
-        "does not select, would offer its MIG devices under other names. Set mig_strategy to mixed "
-        "(rdma_mig_strategy), or revert MIG there first."
+        "does not select, would offer its MIG devices under other names. Set rdma_mig_strategy to "
+        "mixed, or revert MIG there first."
     )
     assert api.writes == []
     run(api, **parts("all-1g.10gb", "mixed", "b"))
@@ -242,7 +242,8 @@ def test_mig_under_running_pods_is_refused_with_their_names() -> None:
     with pytest.raises(InputError) as error:
         run(api, **parts("all-1g.10gb", "single", "a"))
     assert str(error.value) == (
-        "Cannot change the MIG devices of a: their GPUs are in use, on a by web/one. End these pods, or set drain."
+        "Cannot change the MIG devices of a: their GPUs are in use, on a by web/one. End these pods, or set "
+        "rdma_mig_drain."
     )
     assert api.writes == []
 
@@ -315,7 +316,7 @@ def test_mps_waits_for_its_daemon_whatever_is_allocatable() -> None:
 
 def test_a_mig_manager_that_fails_or_does_not_come_is_told_with_what_to_set() -> None:
     failed = waits(PARTED, node("a", mig="all-1g.10gb", state="failed"))
-    assert "env WITH_REBOOT=true in the ClusterPolicy's spec.migManager.env" in failed
+    assert "set WITH_REBOOT=true in the ClusterPolicy's spec.migManager.env" in failed
     unseen = node("a", mig="all-1g.10gb")
     del unseen["metadata"]["labels"]["nvidia.com/mig.capable"]
     assert "env USE_NODE_FEATURE_API=true in the ClusterPolicy's spec.gfd.env" in waits(PARTED, unseen)

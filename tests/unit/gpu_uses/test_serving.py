@@ -109,7 +109,7 @@ def test_an_unknown_model_names_the_known_and_takes_sizes() -> None:
         ({"nodes": 1, "gpus": 7, "vfs": 0}, "tensor parallel 7 does not divide the 64 attention heads"),
         ({"tensor": 8, "pipeline": 4}, "tensor parallel 8 x pipeline parallel 4 is 32, but 2 nodes x 8 GPUs are 16"),
         ({"nodes": 0}, "0 nodes with 8 GPUs: both must be at least 1"),
-        ({"env": {"TENSOR_PARALLEL_SIZE": "8"}}, "env TENSOR_PARALLEL_SIZE: set tensor and pipeline"),
+        ({"env": {"TENSOR_PARALLEL_SIZE": "8"}}, "env TENSOR_PARALLEL_SIZE: set rdma_serving_tensor"),
         ({"env": {"NCCL_DEBUG": "WARN"}}, "would hide or change the transport"),
         ({"args": ["--tensor-parallel-size=4"]}, "args --tensor-parallel-size=4"),
         ({"vfs": 0, "network": ""}, "several nodes would communicate over TCP"),

@@ -341,7 +341,7 @@ def test_taints_that_no_node_can_prove_are_not_proven() -> None:
 
 
 def test_in_check_mode_the_operator_may_still_come() -> None:
-    with pytest.raises(NotYet, match="Run the role gpu_operator first") as lacking:
+    with pytest.raises(NotYet, match="Install the GPU Operator first") as lacking:
         gpu_nodes.operator_namespace(Api())  # type: ignore[arg-type]
 
     def predicted(check: bool, **args: str) -> Any:

@@ -395,7 +395,7 @@ def test_a_mark_in_the_users_commands_stays() -> None:
         ({"boot_volume_vpus": 20}, "OKE's node pools have no such setting"),
         ({"kind": "cluster_network", "boot_volume_vpus": 25}, "expected 10, 20 or 30 to 120"),
         ({"kind": "cluster_network", "fault_domains": ["FAULT-DOMAIN-1"]}, "fault_domains is only for node pools"),
-        ({"network_blocks": ["b"]}, "set hpc_island as well"),
+        ({"network_blocks": ["b"]}, "set rdma_oci_hpc_island as well"),
         ({"compute_cluster": "cc", "placement_constraint": "SINGLE_TIER"}, "names one that has its place"),
         ({"eviction_minutes": 61}, "0 to 60 minutes"),
     ],

@@ -34,8 +34,9 @@ class ActionModule(RdmaAction):
             image = oci_image.pick(_index(Path(args["index"])), {key: args[key] for key in oci_image.FIELDS})
             url = str(image["url"])
             version = args["operating_system_version"] or str(image.get("os_version", ""))
-            shapes = args["shapes"] or list(image["shapes"])
-            options.update({"operating_system": image["os"], "operating_system_version": version, "shapes": shapes})
+            if not args["shapes"]:
+                options.update(shapes=[args["shape"]] if args["shape"] else [], others=image["shapes"])
+            options.update(operating_system=image["os"], operating_system_version=version)
             self.progress(f"picked {image['name']} of {image.get('release_date')}")
         return import_image.Import(session.Session(args), options, url, Waits(self.progress)).run(self.check_mode)
 

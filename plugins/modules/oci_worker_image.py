@@ -82,7 +82,8 @@ options:
     type: str
     default: ''
   shapes:
-    description: Shapes that the image is opened for; with O(index), those of the index by default.
+    description: Shapes that the image is opened for. By default, with O(index), O(shape) and those of the index; that
+      OCI refuses one of the latter is a warning.
     type: list
     elements: str
     default: []

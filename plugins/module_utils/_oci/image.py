@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
@@ -68,12 +68,18 @@ def pick(index: Any, wanted: Mapping[str, str]) -> Json:
     found = [item for item in listed if all(_fits(item, key, wanted.get(key, "")) for key in FIELDS)]
     asked = ", ".join(f"{key} {wanted[key]}" for key in FIELDS if wanted.get(key)) or "anything"
     if not found:
-        raise InputError(f"No image of the index matches {asked}. Available:\n{_listed(listed)}")
-    kinds = {tuple(_value(item, key) for key in FIELDS[1:]) for item in found}
-    if len(kinds) > 1:
-        raise InputError(f"{len(found)} images match {asked}; be more specific. They are:\n{_listed(found)}")
+        named = _named(key for key in FIELDS if wanted.get(key))
+        raise InputError(f"No image of the index matches {asked}. Change {named}. Available:\n{_listed(listed)}")
+    differ = [key for key in FIELDS[1:] if len({_value(item, key) for item in found}) > 1]
+    if differ:
+        raise InputError(f"{len(found)} images match {asked}. Set {_named(differ)}. They are:\n{_listed(found)}")
     newest: Json = max(found, key=lambda item: _value(item, "release_date"))
     return newest
+
+
+def _named(options: Iterable[str]) -> str:
+    """The options, each with the playbooks' input."""
+    return " or ".join(f"{key} (rdma_oci_{'' if key == 'shape' else 'image_'}{key})" for key in options)
 
 
 def _fits(item: Mapping[str, Any], key: str, wanted: str) -> bool:

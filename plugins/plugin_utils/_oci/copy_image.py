@@ -53,7 +53,7 @@ class Copy:
                 self._forget(space)  # left by a killed run
             return result
         if check_mode:
-            return {"changed": True, "image_ocid": "", "state": "", "added_shapes": options["shapes"]}
+            return {"changed": True, **known.unknown()}
         self._export(space, source)
         key, url = self._link(space)
         try:

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    InputError,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
@@ -43,7 +47,8 @@ def check_link(url: str) -> Optional[int]:
 
 
 class Import:
-    """``options``: those of oci_worker_image. ``waits``: where progress is shown, and the clock."""
+    """``options``: those of oci_worker_image, and ``others``: shapes that are added as far as OCI accepts them.
+    ``waits``: where progress is shown, and the clock."""
 
     def __init__(self, session: oci.Session, options: Json, url: str, waits: Waits) -> None:
         self.session, self.options, self.url, self.waits = session, options, url, waits
@@ -57,7 +62,7 @@ class Import:
         return str(there["state"]) if there else ""
 
     def run(self, check_mode: bool) -> Json:
-        """{changed, image_ocid, state, added_shapes}; image_ocid is "" in check mode before an import."""
+        """{changed, image_ocid, state, added_shapes, warnings}; image_ocid is "" in check mode before an import."""
         there = oci_image.there(self._images(), self.source)
         changed = there is None
         if there is None:
@@ -65,7 +70,7 @@ class Import:
             told = f"{size / 1e9:.1f} GB" if size else "size unknown"
             self.waits.progress(f"{self.name}: link is valid, {told}")
             if check_mode:
-                return {"changed": True, "image_ocid": "", "state": "", "added_shapes": self.options["shapes"]}
+                return {"changed": True, **self.unknown()}
             key, work = self._create()
         else:
             key = there["id"]
@@ -73,8 +78,13 @@ class Import:
         if work and not check_mode:
             seconds = self.options["timeout"] * 60
             oci_work.wait(self.session, f"import of {self.name}", work, seconds, self.waits)
-        added = self._open(key, check_mode)
-        return {"changed": changed or bool(added), "image_ocid": key, "state": "AVAILABLE", "added_shapes": added}
+        added, refused = self._open(key, check_mode)
+        found = {"image_ocid": key, "state": "AVAILABLE", "added_shapes": added, "warnings": refused}
+        return {"changed": changed or bool(added), **found}
+
+    def unknown(self) -> Json:
+        """The result of check mode before an import."""
+        return {"image_ocid": "", "state": "", "added_shapes": self.options["shapes"], "warnings": []}
 
     def _images(self) -> list[Json]:
         what = f"list images of {self.compartment}"
@@ -129,15 +139,30 @@ class Import:
             raise DeadlinePassed(f"{self.name} is being imported, but OCI lists no work request for it. Run again.")
         return str(max(listed, key=lambda item: str(item.time_accepted)).id)
 
-    def _open(self, image: str, check_mode: bool) -> Sequence[str]:
-        """Shapes added to the image. Without any entry it is compatible with those of its launch mode."""
+    def _open(self, image: str, check_mode: bool) -> tuple[Sequence[str], Sequence[str]]:
+        """Shapes added to the image, and a warning if OCI refuses others, as those that a region or a tenancy does not
+        have. Without any entry it is compatible with those of its launch mode."""
         wanted = self.options["shapes"]
-        if not wanted:
-            return []
+        others = [shape for shape in self.options.get("others", ()) if shape not in wanted]
+        if not (wanted or others):
+            return [], []
         what, method = f"list shapes of {self.name}", "list_image_shape_compatibility_entries"
         have = {item.shape for item in self.session.all(what, "compute", method, image)}
-        added = [shape for shape in wanted if shape not in have]
-        for shape in [] if check_mode else added:
+        added, refused = [], {}
+        for shape in [shape for shape in (*wanted, *(() if check_mode else others)) if shape not in have]:
+            try:
+                self._add(image, shape, check_mode)
+            except ClusterError as error:
+                if shape in wanted or error.status not in (400, 404):
+                    raise
+                refused[shape] = f"{error.status} {error.reason}"
+            else:
+                added.append(shape)
+        told = ", ".join(f"{shape} ({why})" for shape, why in refused.items())
+        words = f"{self.name} is not for these shapes, which OCI refuses: {told}. Nodes of other shapes can use it."
+        return added, [words] if refused else []
+
+    def _add(self, image: str, shape: str, check_mode: bool) -> None:
+        if not check_mode:
             method = "add_image_shape_compatibility_entry"
             self.session.call(f"add {shape} to {self.name}", "compute", method, image, shape)
-        return added

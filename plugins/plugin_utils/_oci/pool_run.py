@@ -51,7 +51,7 @@ class Pool:
         session: oci.Session,
         wanted: Wanted,
         progress: Callable[[str], None],
-        minutes: float = 60,
+        minutes: float,
         drain: Optional[Drain] = None,
         **clocks: Any,
     ) -> None:
@@ -362,6 +362,7 @@ class Pool:
         kind, goal = oci_pool.KINDS[self.wanted.kind], oci_pool.desired(self.wanted, self._about(None))
         part = self.wanted.compute_cluster or oci_pool.usable(found.parts, self.wanted, goal)
         work = self._create(kind, oci_pool.create_body(self.wanted, goal, part), found.gone, found)
+        self._billed(self.wanted.nodes, self.wanted.shape)
         if work:
             self._finish(kind, work, f"creation of the {kind.what} {self.wanted.name}")
 
@@ -444,6 +445,8 @@ class Pool:
             )
         body, what = oci_pool.update_body(pool, step.give, wanted, part), f"change the {self._named(pool)}"
         work = self._start(what, kind.client, f"update_{kind.noun}", pool["id"], body, if_match=pool["etag"])
+        if "nodes" in step.give:
+            self._billed(step.give["nodes"], pool["shape"])
         self._finish(kind, work, f"update of the {self._named(pool)}")
 
     def _do_remove(self, step: Step, found: Found, pool: Optional[Json]) -> None:
@@ -505,6 +508,7 @@ class Pool:
         work = self._start(f"delete the {self._named(pool)}", kind.client, kind.delete, pool["id"], **more)
         self._finish(kind, work, f"deletion of the {self._named(pool)}")
         self._ended(pool)
+        self.progress(f"{pool['name']}: none of its nodes runs from here on")
 
     def _do_tidy(self, step: Step, found: Found, pool: Optional[Json]) -> None:
         part = next(kind.part for kind in oci_pool.KINDS.values() if kind.part.what == step.what)
@@ -613,6 +617,9 @@ class Pool:
         self.waits.until(state, lambda found: found in ("DELETED", "TERMINATED"), self.seconds, late, poll=POLL)
 
     # ---- in words
+
+    def _billed(self, nodes: int, shape: str) -> None:
+        self.progress(f"{self.wanted.name}: {nodes} x {shape} run from here on, billed until the pool is deleted")
 
     @staticmethod
     def _named(pool: Mapping[str, Any]) -> str:

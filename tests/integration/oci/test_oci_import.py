@@ -14,6 +14,7 @@ from typing import Any
 import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
     DeadlinePassed,
     InputError,
     Unrecoverable,
@@ -88,6 +89,23 @@ def test_an_import_of_45_minutes_and_again(site: Site) -> None:
     assert SECRET not in str(site.lines) and SECRET not in str(image["freeformTags"])
 
 
+def test_shapes_of_the_index_that_oci_refuses_are_warnings(site: Site) -> None:
+    """Oracle's index has shapes that a region or a tenancy lacks; the wanted one has to be added."""
+    lacking = {"shapes": [oci_site.H100], "others": ["BM.GPU.B300.8.x", oci_site.H100, "BM.GPU.H200.8"]}
+    first = site.run(**lacking)
+    assert first["added_shapes"] == [oci_site.H100, "BM.GPU.H200.8"]
+    words = "is not for these shapes, which OCI refuses: BM.GPU.B300.8.x (400 InvalidParameter)."
+    assert len(first["warnings"]) == 1 and words in first["warnings"][0]
+    again = site.run(**lacking)
+    assert (again["changed"], again["warnings"]) == (False, first["warnings"])
+    assert site.run(check_mode=True, **lacking) == {**again, "warnings": []}
+    with pytest.raises(ClusterError, match=r"Cannot add BM\.GPU\.X to .*OCI answered 400"):
+        site.run(shapes=["BM.GPU.X"], others=[])
+    site.fake.fail("PUT .*/shapes/", 500, "InternalServerError", times=20)
+    with pytest.raises(ClusterError, match="OCI answered 500"):
+        site.run(shapes=[oci_site.H100], others=["BM.GPU.B200.8"])
+
+
 def test_a_run_that_was_killed_is_adopted(site: Site) -> None:
     with pytest.raises(DeadlinePassed, match=r"not done after 10 min \(work .*: IN_PROGRESS, 22 %\).*run again"):
         site.run(timeout=10)
@@ -139,6 +157,7 @@ def test_check_mode_makes_nothing(site: Site) -> None:
         "image_ocid": "",
         "state": "",
         "added_shapes": [oci_site.H100],
+        "warnings": [],
     }
     assert not site.images()
 

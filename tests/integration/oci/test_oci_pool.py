@@ -27,17 +27,20 @@ from typing import Any
 import oci
 import psutil
 import pytest
+import yaml
 from ansible_collections.gpuops.rdma.plugins.action.oci_join_wait import ActionModule
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
-from support import oci_site
+from support import oci_site, page_runs
 from support.fake_join import Joiner
 from support.fake_oci import Answer, FakeOci, Request
 from support.fake_stacks import Stacks, World
-from support.paths import ROOT
+from support.page_runs import page_commands
+from support.paths import ROOT, upstream
 from support.sandboxes import PLAYBOOK, Cluster, Pool
 
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -189,6 +192,41 @@ def test_from_a_tenancy_to_a_verdict_and_again(site: Site) -> None:
     asks = ("computeCapacityReports", "kubeconfig/content")
     assert all(call.startswith("GET") or call.endswith(asks) for call in written), written
     assert site.made() == made
+
+
+PAGES = ("docs/oci.md", "docs/howto_oke.md")
+
+
+def test_the_commands_of_the_pages_run_as_they_are(site: Site, tmp_path: Path) -> None:
+    """docs/oci.md's own pool.yml, with Oracle's own index. The second page has the same commands, which run once."""
+    ran, others = [
+        [one for one in page_commands.commands(ROOT / page) if "gpuops.rdma.oci_" in one.text] for page in PAGES
+    ]
+    assert [one.text for one in ran] == [one.text for one in others] != []
+    index = upstream("oci", "worker-node-images.json").read_text("utf-8")
+    index = re.sub(r"https://[^/]+/", "http://127.0.0.1:1/", index)
+    site.fake.sources.update({item["url"]: "" for item in json.loads(index)["images"]})
+    (tmp_path / "worker-node-images.json").write_text(index)
+    blocks = [text for _line, _language, text in page_commands.blocks(ROOT / PAGES[0])]
+    asked = next(text for text in blocks if text.startswith("# pool.yml"))
+    (tmp_path / "pool.yml").write_text(asked)
+    subnet = yaml.safe_load(asked)["rdma_oci_subnet"]
+    site.fake.add("subnets", {**site.fake.tables["subnets"][oci_site.SUBNET], "id": subnet})
+    place = {"region": site.fake.region, "compartment": GPU}
+    train = oci_stack.inventory({"cluster_id": site.cluster["id"], "cluster_name": "train"}, place)
+    endpoint = {"rdma_oci_service_endpoint": site.inputs["service_endpoint"]}
+    train["all"]["vars"] = {**SITE, **page_runs.charts(), **endpoint, "rdma_oci_join_timeout": 60}
+    (tmp_path / "train.yml").write_text(yaml.safe_dump(train))
+    env = {
+        "OCI_CLI_CONFIG_FILE": site.inputs["config_file"],
+        "PATH": f"{Path(ANSIBLE).parent}:{site.inside.environment()['PATH']}",
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections"),
+    }
+    done = site.inside.done("bash", "-c", f"cd {tmp_path}\n{page_runs.script(ran)}", env=env)
+    faults = [fault for page in (ran, others) for fault in page_runs.failed(page, done.stdout)]
+    assert not faults, "\n\n".join(faults)
+    left = {"images": 1, "policies": 1}
+    assert site.made() == {**dict.fromkeys(site.made(), 0), **left}
 
 
 @pytest.mark.parametrize("kind", ["managed_compute_cluster", *(["cluster_network"] if ALL else [])])

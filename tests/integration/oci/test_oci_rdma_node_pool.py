@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
 from support import oci_site
 from support.fake_oci import GARBLED, FakeOci
@@ -53,7 +54,7 @@ class Killed(BaseException):
 
 class Site:
     def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path, kind: str) -> None:
-        self.fake, self.kind, self.lines = fake, kind, []
+        self.fake, self.kind, self.lines, self.minutes = fake, kind, [], 60
         self.options = {"service_endpoint": url, "config_file": str(oci_site.config_file(config, folder))}
         self.session = session.Session(self.options, oci.retry.NoneRetryStrategy())
         self.cluster = oci_site.cluster(fake)
@@ -79,7 +80,7 @@ class Site:
     def pool(self, **changes: Any) -> pool_run.Pool:
         wanted = Wanted(**{**self.asked, **changes})
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        return pool_run.Pool(self.session, wanted, self.lines.append, 60, **clocks)
+        return pool_run.Pool(self.session, wanted, self.lines.append, self.minutes, **clocks)
 
     def present(self, check_mode: bool = False, ignore: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
         return self.pool(**changes).present(check_mode, ignore=ignore)
@@ -126,6 +127,16 @@ def test_absent_behind_a_proxy_is_no_success(site: Site, name: str) -> None:
         site.pool().absent(False, "rdma")
     site.fake.garbling.clear()
     assert site.there() == ONE[site.kind] and len(site.alive()) == 4
+
+
+def test_by_default_two_hours_are_waited_for_a_cluster_network(network: Site) -> None:
+    """Cluster networks have been seen to take that long (issue 30)."""
+    network.minutes = SPEC["timeout"]["default"]
+    network.fake.durations["CreateClusterNetwork"] = 118 * 60.0
+    assert network.present()["created"] and len(network.alive()) == 4
+    network.fake.durations["CreateClusterNetwork"] = 125 * 60.0
+    with pytest.raises(DeadlinePassed, match=r"creation of the cluster network other is not done after 120 min"):
+        network.present(name="other")
 
 
 def test_from_nothing_and_again(site: Site) -> None:

@@ -17,13 +17,13 @@ from support import oci_site, warm
 from support.fake_oci import FakeOci
 
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
-GPU = "ocid1.compartment.oc1..gpu"
+GPU, CLUSTER = "ocid1.compartment.oc1..gpu", "ocid1.cluster.oc1.eu-frankfurt-1.train"
 LINK = f"http://127.0.0.1:1/p/s3cr3t/n/space/b/images/o/{oci_site.IMAGE}.oci"
 
 
 class Site:
     def __init__(self, fake: FakeOci, url: str, config: dict[str, Any], folder: Path) -> None:
-        self.fake, self.folder = fake, folder
+        self.fake, self.folder, self.hosts = fake, folder, "localhost,"
         fake.sources[LINK] = ""
         fake.tables["policies"].clear()
         fake.durations["CreateImage"] = 0.2
@@ -36,11 +36,11 @@ class Site:
             "rdma_oci_nodes": 4,
         }
 
-    def play(self, playbook: str, tags: str, **inputs: Any) -> tuple[int, str]:
+    def play(self, playbook: str, tags: str, *more: str, **inputs: Any) -> tuple[int, str]:
         values = self.folder / "inputs.json"
         values.write_text(json.dumps({**self.inputs, **inputs}), encoding="utf-8")
-        command = [ANSIBLE, f"playbooks/{playbook}.yml", "-i", "localhost,", "-c", "local", "--tags", tags]
-        done = warm.done([*command, "-e", f"@{values}"], os.environ)
+        command = [ANSIBLE, f"playbooks/{playbook}.yml", "-i", self.hosts, "-c", "local", "--tags", tags]
+        done = warm.done([*command, *more, "-e", f"@{values}"], os.environ)
         output = done.stdout + done.stderr
         assert "Traceback" not in output and "s3cr3t" not in output, output[-4000:]
         return done.returncode, output
@@ -88,3 +88,15 @@ def test_what_the_user_lacks_is_said_before_the_stack_runs(site: Site) -> None:
         "compute-capacity-reports",
     ):
         assert f"Platform to {proven}" not in output and f"manage {proven} in" not in output, "OCI has answered that"
+
+
+def test_a_teardown_is_for_one_cluster(site: Site) -> None:
+    """Each cluster of an inventory has a pool of this name: one of them is meant, and nobody is asked which."""
+    site.hosts = "train,serve,"
+    inputs, before = {"rdma_oci_teardown": "rdma", "rdma_oci_cluster": CLUSTER}, site.fake.calls.copy()
+    code, output = site.play("oci_teardown", "all", **inputs)
+    words = "Nothing was deleted. The inventory has 2 clusters (train, serve), each with its own pool rdma. Say --limit"
+    assert code != 0 and words in " ".join(output.split()), output[-3000:]
+    assert site.fake.calls == before, "OCI is not asked"
+    code, output = site.play("oci_teardown", "all", "--limit", "train", **inputs)
+    assert code == 0 and "changed=0" in output, output[-3000:]

@@ -33,9 +33,13 @@ def test_several_and_none_are_listed(index) -> None:
     with pytest.raises(InputError, match="3 images match shape") as error:
         oci_image.pick(index, {"shape": "BM.GPU.H100.8"})
     assert "kernel 6.14" in str(error.value) and "/p/" not in str(error.value)
+    assert "Set os_version (rdma_oci_image_os_version) or kernel (rdma_oci_image_kernel)." in str(error.value)
+    with pytest.raises(InputError, match=r"2 images match .*\. Set kernel \(rdma_oci_image_kernel\)\. They"):
+        oci_image.pick(index, {"shape": "BM.GPU.H100.8", "os_version": "24.04"})
     with pytest.raises(InputError, match="matches gpu_driver 560") as error:
         oci_image.pick(index, {"gpu_driver": "560", "cuda": "12.6"})
     assert "driver 595, CUDA 13.2" in str(error.value)
+    assert "Change gpu_driver (rdma_oci_image_gpu_driver) or cuda (rdma_oci_image_cuda)." in str(error.value)
 
 
 def test_every_image_of_the_index_can_be_picked(index) -> None:

@@ -294,7 +294,7 @@ def _missing_claims(
     tested = {item["shape"] for item in nccl if not item.get("stale")}
     untested = [shape for shape in sorted({node["shape"] for node in table} | set(plan.shapes)) if shape not in tested]
     if not untested:
-        return []
+        return _unproven(plan, table, nccl) if deselected else []
     if deselected:
         stale = next((item["stale"] for item in nccl if item["shape"] in untested), "")
         earlier = f", and the result of an earlier run is out of date: {stale}" if stale else ""
@@ -302,6 +302,18 @@ def _missing_claims(
     left_out = all(node["excluded"] for node in table if node["shape"] in untested)
     why = "all its nodes are excluded" if left_out else "no NCCL result"
     return [("incomplete", f"Not tested: {', '.join(untested)} ({why}).")]
+
+
+def _unproven(plan: Plan, table: Sequence[Json], nccl: Sequence[Json]) -> list[tuple[str, str]]:
+    """The nodes that the test of an earlier run left out prove nothing, unless it takes some nodes of many."""
+    some = {test.shape for test in plan.tests if test.limit}
+    some &= {node["shape"] for node in table if node["tested"]}
+    left = [node for node in table if node["verdict"] == "pass" and not node["tested"] and node["shape"] not in some]
+    if not left:
+        return []
+    made = next((item["made"] for item in nccl if item["shape"] == left[0]["shape"] and item.get("made")), "")
+    what = f"{listed([node['name'] for node in left])} took no part in the last NCCL test{made and ' of ' + made}"
+    return [("incomplete", f"{NOT_PROVEN}: {what}.")]
 
 
 def _aged(item: Json, plan: Plan) -> Json:

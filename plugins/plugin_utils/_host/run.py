@@ -162,7 +162,7 @@ class HostRun:
     def applied(self, keep: bool) -> Iterator[None]:
         """Applies the objects for the block and removes them after it, also after an error, unless ``keep``. The
         namespace stays: while it terminates, the next run could not start."""
-        priority.ensure(self.client, self._pod["priorityClassName"])
+        priority.ensure(self.client, self._pod["priorityClassName"], self.namespace)
         self._clear_documents()
         try:
             for obj in self.objects:

@@ -30,10 +30,10 @@ def fault(found: Optional[Json], name: str) -> str:
     return "its pods may evict others (preemptionPolicy is not Never)" if parts.preempts(found) else ""
 
 
-def ensure(client: Client, name: str) -> None:
-    """Called before pods are made: creates ours if it is absent. InputError for a class that may not be used, or that
-    this user may not create. One that cannot be read is left to the API server, which refuses pods of an unknown
-    one."""
+def ensure(client: Client, name: str, namespace: str) -> None:
+    """Called before pods are made in ``namespace``: creates ours if it is absent. InputError for a class that may
+    not be used, or that this user may not create. One that cannot be read is left to the API server, which refuses
+    pods of an unknown one."""
     try:
         found = read(client, name)
     except Forbidden:
@@ -47,7 +47,7 @@ def ensure(client: Client, name: str) -> None:
     if found is None:
         try:
             client.apply(objects.owned(parts.priority_class()))
-            _await_admission(client, name)
+            _await_admission(client, name, namespace)
         except Forbidden as error:
             raise InputError(
                 f"Cannot create PriorityClass {name}: {error} Have an administrator create it (kubectl create "
@@ -56,10 +56,10 @@ def ensure(client: Client, name: str) -> None:
             ) from None
 
 
-def _await_admission(client: Client, name: str) -> None:
+def _await_admission(client: Client, name: str, namespace: str) -> None:
     """Returns when the API server admits pods of the class that was just made: its admission reads a cache."""
     container = {"name": "none", "image": "none"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpuops-priority", "namespace": "default"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpuops-priority", "namespace": namespace}}
     deadline = time.monotonic() + SEEN
     while time.monotonic() < deadline:
         try:

@@ -62,7 +62,7 @@ class Proof:
 
     def start(self, pods: Sequence[Json]) -> None:
         """Removes the pod of an earlier, interrupted run first, because a pod cannot be changed."""
-        priority.ensure(self.client, self.priority_class)
+        priority.ensure(self.client, self.priority_class, self.namespace)
         for one in pods:
             one["spec"]["priorityClassName"] = self.priority_class
             name = one["metadata"]["name"]

@@ -110,7 +110,7 @@ class JobObjects:
         namespace or the job's API is missing, ClusterError for other refusals."""
         if not dry_run:
             self.check_queue()
-            priority.ensure(self.client, self.test.priority_class)
+            priority.ensure(self.client, self.test.priority_class, self.test.namespace)
         for obj in nccl_job.objects(self.test, self.launcher):
             try:
                 self.client.apply(obj, dry_run=dry_run)

@@ -61,7 +61,7 @@ class PerftestRun:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """The pods' script is there inside the block; behind it nothing of this run is left, also after an error."""
-        priority.ensure(self.client, self.test.priority_class)
+        priority.ensure(self.client, self.test.priority_class, self.test.namespace)
         self.client.apply(objects.owned(perftest.files(self.test)))
         try:
             yield

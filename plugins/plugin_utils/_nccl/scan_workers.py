@@ -85,7 +85,7 @@ class Workers:
     def apply(self, dry_run: bool = False) -> None:
         """Applies the job and keeps it in ``job`` as the API server returned it. ClusterError for a refusal."""
         if not dry_run:
-            priority.ensure(self.client, self.test.priority_class)
+            priority.ensure(self.client, self.test.priority_class, self.test.namespace)
         for obj in scan_job.workers_only(self.objects, self.settings.deadline + SLACK):
             answer = self.client.apply(extras.dressed(obj, self.test.fabric.extras), dry_run=dry_run)
             if obj["kind"] in ("Job", "MPIJob"):

@@ -244,12 +244,16 @@ class Tries:
         """As the run applies it, unless it is there already. What is no refusal of admission another check has."""
         if str(obj["apiVersion"]).startswith(RBAC):
             return Answer(item)  # what it grants is compared with this user's rights in its own namespace
+        resource = ""
         try:
             before = live(self.client, obj)
+            if before is None and item.namespace:
+                group = str(obj["apiVersion"]).rpartition("/")[0]
+                resource = ".".join(filter(None, (self.client.resource(obj["apiVersion"], obj["kind"])[0], group)))
             theirs = before is not None and (obj["kind"] == "Namespace" or not kube_objects.is_ours(before))
             if not theirs and not (before is not None and kube_objects.contained(obj, before)):
                 self.client.apply(obj, dry_run=True)
         except ClusterError as error:
             if admission.is_admission(error.said):
-                raise
-        return Answer(item, place=away)
+                return Answer(item, error=error.said, place=away, resource=resource)
+        return Answer(item, place=away, resource=resource)

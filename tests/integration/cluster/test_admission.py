@@ -209,17 +209,17 @@ SETUPS: dict[str, Setup] = {
             (
                 QUOTA,
                 "ResourceQuota {job}/{name}",
-                f"{GPU}: 8, 0 in use, and the run's pods need 16",
+                f"{GPU}: 8, 0 in use, and the run needs 16",
                 "raise it to "
                 + GPU
                 + "=16, or choose another namespace (rdma_job_namespace), or test fewer nodes (rdma_test_nodes=1)",
             ),
         ),
     ),
-    "quota-gpus-of-one": Setup((of({GPU: "4"}),), ((QUOTA, "ResourceQuota {job}/{name}", "need 16", "raise it to"),)),
+    "quota-gpus-of-one": Setup((of({GPU: "4"}),), ((QUOTA, "ResourceQuota {job}/{name}", "needs 16", "raise it to"),)),
     "quota-vfs": Setup(
         (of({VF: "16"}),),
-        ((QUOTA, "ResourceQuota {job}/{name}", f"{VF}: 16, 0 in use, and the run's pods need 32", "raise it"),),
+        ((QUOTA, "ResourceQuota {job}/{name}", f"{VF}: 16, 0 in use, and the run needs 32", "raise it"),),
     ),
     "quota-enough": Setup((of({GPU: "16", VF: "32", "pods": "3"}),)),
     "quota-limits": Setup(
@@ -241,7 +241,7 @@ SETUPS: dict[str, Setup] = {
             (
                 QUOTA,
                 "ResourceQuota {job}/{name}",
-                "limits.cpu: 40, 0 in use, and the run's pods need 65",
+                "limits.cpu: 40, 0 in use, and the run needs 65",
                 "raise it to limits.cpu=65",
             ),
         ),
@@ -249,7 +249,7 @@ SETUPS: dict[str, Setup] = {
     ),
     "quota-pods": Setup(
         (of({"pods": "2"}),),
-        ((QUOTA, "ResourceQuota {job}/{name}", "pods: 2, 0 in use, and the run's pods need 3", "rdma_test_nodes=1"),),
+        ((QUOTA, "ResourceQuota {job}/{name}", "pods: 2, 0 in use, and the run needs 3", "rdma_test_nodes=1"),),
     ),
     "quota-pods-counted": Setup(
         (of({"count/pods": "1"}, OWN),),
@@ -257,11 +257,28 @@ SETUPS: dict[str, Setup] = {
             (
                 QUOTA,
                 "ResourceQuota {own}/{name}",
-                "count/pods: 1, 0 in use, and the run's pods need 4",
+                "count/pods: 1, 0 in use, and the run needs 4",
                 "rdma_own_namespace",
             ),
         ),
     ),
+    "quota-configmaps": Setup(
+        (of({"configmaps": "2"}),),
+        ((QUOTA, "ResourceQuota {job}/{name}", "configmaps: 2, 1 in use, and the run needs 2", "raise it to"),),
+    ),
+    "quota-configmaps-none": Setup(
+        (of({"count/configmaps": "1"}),),
+        ((QUOTA, "ResourceQuota {job}/{name}", "count/configmaps: 1, 1 in use, and the run needs 2", "=3, or"),),
+    ),
+    "quota-jobs": Setup(
+        (of({"count/mpijobs.kubeflow.org": "0", "count/daemonsets.apps": "0"}),),
+        ((QUOTA, "ResourceQuota {job}/{name}", "count/mpijobs.kubeflow.org: 0, 0 in use, and", "rdma_job_namespace"),),
+    ),
+    "quota-what-the-mpi-operator-makes": Setup(
+        (of({"secrets": "0", "count/jobs.batch": "0", "count/services": "0"}),),
+        ((QUOTA, "ResourceQuota {job}/{name}", "count/jobs.batch: 0, 0 in use, and the run needs 1", "secrets=1"),),
+    ),
+    "quota-of-objects-enough": Setup((of({"configmaps": "3", "secrets": "1", "count/mpijobs.kubeflow.org": "1"}),)),
     "quota-terminating": Setup(
         (quota(scopes=("Terminating",), pods="1"),), ((QUOTA, "ResourceQuota {job}/{name}", "pods: 1", "raise"),)
     ),
@@ -282,7 +299,7 @@ SETUPS: dict[str, Setup] = {
                 pods="1",
             ),
         ),
-        ((QUOTA, "ResourceQuota {own}/{name}", "pods: 1, 0 in use, and the run's pods need 2", "raise"),),
+        ((QUOTA, "ResourceQuota {own}/{name}", "pods: 1, 0 in use, and the run needs 2", "raise"),),
     ),
     "quota-other-priority": Setup(
         (quota(OWN, selector={"scopeName": "PriorityClass", "operator": "In", "values": ["users"]}, pods="0"),)

@@ -172,7 +172,7 @@ def parse(text: str, gpu_nodes: Sequence[str]) -> Fault:
         raise SandboxError(f"fault {name} needs a node: {name}:NODE, an index from 0 or a name")
     if kind.node != "no" and rest:
         given = rest.pop(0)
-        node = given if kind.node == "any" and not given.isdigit() else _node(name, given, gpu_nodes)
+        node = given if not given or (kind.node == "any" and not given.isdigit()) else _node(name, given, gpu_nodes)
     if len(rest) > len(list(filter(None, kind.arg.split(":")))):
         raise SandboxError(f"fault {text!r}: {rest[-1]!r} is too much; {name} takes {_takes(kind)}")
     return Fault(name, node, ":".join(rest))

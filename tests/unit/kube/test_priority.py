@@ -23,7 +23,7 @@ FOREIGN: dict[str, Any] = {**OURS, "metadata": {"name": "batch"}}
 def test_ours_is_made_once_and_preempts_nobody() -> None:
     api = Api()
     for _run in range(2):
-        priority.ensure(api, "gpuops-rdma")
+        priority.ensure(api, "gpuops-rdma", "default")
     assert api.writes == ["PriorityClass//gpuops-rdma"]
     assert OURS["preemptionPolicy"] == "Never" and OURS["value"] == 0 and not OURS["globalDefault"]
 
@@ -41,10 +41,10 @@ def test_ours_is_made_once_and_preempts_nobody() -> None:
 def test_what_exists_is_used_if_it_does_not_preempt(found: list[Any], name: str, words: str) -> None:
     api = Api(*found)
     if not words:
-        priority.ensure(api, name)
+        priority.ensure(api, name, "default")
     else:
         with pytest.raises(InputError, match=f"PriorityClass {name}: .*{words}.*rdma_priority_class"):
-            priority.ensure(api, name)
+            priority.ensure(api, name, "default")
     assert api.writes == []
 
 
@@ -66,9 +66,9 @@ def test_without_the_right_to_create_it_an_administrator_is_asked(monkeypatch: p
     with pytest.raises(
         InputError, match="kubectl create priorityclass gpuops-rdma --value=0 --preemption-policy=Never"
     ):
-        priority.ensure(Refusing(), "gpuops-rdma")
+        priority.ensure(Refusing(), "gpuops-rdma", "default")
     monkeypatch.setattr(Refusing, "blind", True)
-    priority.ensure(Refusing(), "gpuops-rdma")
+    priority.ensure(Refusing(), "gpuops-rdma", "default")
 
 
 def test_every_pod_that_the_code_writes_names_its_class() -> None:

@@ -101,6 +101,12 @@ def test_healthy_runs_pass_and_0_8_of_them_fail(name, nodes):
     assert ("some node or rail is slow, run nccl_scan" in bad.reason) == (nodes > 1)
 
 
+@pytest.mark.parametrize(("nodes", "said"), [(1, True), (2, False)])
+def test_a_test_of_one_node_says_that_it_proves_no_rdma(nodes, said):
+    found = judged(read_back(simulated(H100, nodes)), H100, nodes, transport="IB/GDRDMA")
+    assert ("one node uses no network, so RDMA was not tested" in found.reason) is said, found.reason
+
+
 @pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name != "hypercube"])
 def test_other_collectives_have_their_own_limits(collective):
     assert judged(read_back(simulated(H100, 4, collective)), H100, 4).verdict == "pass"

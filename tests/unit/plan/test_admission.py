@@ -111,16 +111,32 @@ def test_jobs_run_one_after_the_other_and_daemonsets_stay() -> None:
     daemon = pod("DaemonSet a/x", 2, job=False)
     hard = {"requests.nvidia.com/gpu": "40"}
     assert over(quota(hard), first, second, daemon) == []
-    assert "need 40" in over(quota(hard, {"requests.nvidia.com/gpu": "1"}), first, second, daemon)[0]
+    assert "needs 40" in over(quota(hard, {"requests.nvidia.com/gpu": "1"}), first, second, daemon)[0]
     there = Tried(daemon.obj, daemon.name, 2, there=True)
     assert over(quota(hard, {"requests.nvidia.com/gpu": "16"}), first, second, there) == [], "used has them already"
+
+
+def test_a_quota_without_scopes_counts_objects_that_are_not_there_and_what_their_controllers_make() -> None:
+    job = {"kind": "Job", "metadata": {"namespace": JOB, "name": "t"}}
+    answer = Answer(Tried(job, "Job a/t", job=True), resource="jobs.batch.volcano.sh")
+    hard = {"secrets": "0", "count/podgroups.scheduling.volcano.sh": "0", "count/jobs.batch.volcano.sh": "1"}
+
+    def found(one: Any, *answers: Answer) -> list[str]:
+        return [item.found for item in admission.over_quota(Seen(answers, quotas=(one,)), PLAN)]
+
+    assert found(quota(hard), answer) == [
+        "secrets: 0, 0 in use, and the run needs 1; "
+        "count/podgroups.scheduling.volcano.sh: 0, 0 in use, and the run needs 1 (Job a/t)"
+    ]
+    assert found(quota(hard, scopes=["NotTerminating"]), answer) == []
+    assert found(quota(hard), Answer(answer.tried)) == [], "it is there already"
 
 
 def test_what_admission_adds_counts() -> None:
     sidecar = {"containers": [{"resources": {"limits": {"cpu": "2"}}}], "initContainers": [{"restartPolicy": "Always"}]}
     sidecar["initContainers"][0]["resources"] = {"requests": {"cpu": "1500m"}}  # type: ignore[assignment]
     found = over(quota({"requests.cpu": "6", "cpu": "8"}), pod(), admitted={"spec": sidecar})
-    assert found == ["requests.cpu: 6, 0 in use, and the run's pods need 7 (MPIJob gpuops-nccl/t, worker)"]
+    assert found == ["requests.cpu: 6, 0 in use, and the run needs 7 (MPIJob gpuops-nccl/t, worker)"]
 
 
 @pytest.mark.parametrize(

@@ -594,6 +594,18 @@ def test_the_result_of_an_earlier_run_counts_while_nothing_has_changed() -> None
     assert "(tested 2026-11-21T07:30:46Z)" in report["reason"]
 
 
+def test_the_result_of_an_earlier_run_proves_nothing_about_nodes_that_took_no_part() -> None:
+    """Such as the one that a scan has convicted since, or that has joined."""
+    shown = checked(samples.report(nodes(3), results=[earlier()], deselected=True))
+    assert shown["reason"] == "Not proven: 10.140.0.3 took no part in the last NCCL test of 2026-11-21T07:30:46Z."
+    assert shown["next"] == "ansible-playbook gpuops.rdma.site --tags nccl_test"
+    some = (NcclTest("nccl-h100-8", "BM.GPU.H100.8", limit=2),)
+    assert checked(samples.report(nodes(3), results=[earlier()], deselected=True, tests=some))["verdict"] == "pass"
+    others = [replace(node, name=f"other-{node.name}") for node in nodes(2)]
+    alone = checked(samples.report(others, results=[earlier()], deselected=True, tests=some))
+    assert alone["verdict"] == "incomplete", "none of them took part"
+
+
 @pytest.mark.parametrize("more", [{"stale": "manifest has changed the cluster since"}, {"mode": "host"}])
 def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(more: dict[str, Any]) -> None:
     report = checked(samples.report(nodes(2), results=[earlier(**more)], deselected=True))
@@ -754,6 +766,8 @@ def test_a_pass_needs_evidence_for_everything(
         for _shape, _shared, _excluded, now in drawn
     )
     proven = bool(drawn) and all(verdicts.get(shape) == "pass" for shape, *_rest in drawn)
+    # The results name no node.
+    proven &= not (deselected and any(not shared and not excluded for _shape, shared, excluded, _now in drawn))
     clean = not {"error", "unknown"} & set(severities)
     looked = len(states) > 2  # the first two are plan and preflight
     evidence = looked and set(states) == {"ok"} and equal and proven and clean and set(verdicts.values()) <= {"pass"}

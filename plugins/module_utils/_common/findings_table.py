@@ -1469,7 +1469,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "preflight.permissions": (
         "error",
         "preflight",
-        "grant it to the user of this kubeconfig",
+        "grant it to the user of this kubeconfig; see kubectl auth can-i --list",
     ),
     "preflight.policy": (
         "error",
@@ -1485,7 +1485,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "preflight.priority-class": (
         "error",
         "preflight",
-        "create it with preemptionPolicy Never, or name such a one in rdma_priority_class",
+        "name one with preemptionPolicy Never in rdma_priority_class, or create it so",
     ),
     "preflight.queue-evicts": (
         "error",

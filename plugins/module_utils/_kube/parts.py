@@ -21,10 +21,10 @@ def made(version: str, kind: str, meta: Json, **content: Any) -> Json:
     return {"apiVersion": version, "kind": kind, "metadata": meta, **content}
 
 
-def priority_class() -> Json:
+def priority_class(name: str = PRIORITY_CLASS) -> Json:
     """Our PriorityClass: pods of it have the priority of pods without any, and evict none to get room."""
     text = "Pods of gpuops.rdma that test and check nodes. They wait for room, and no pod is evicted for them."
-    meta = {"name": PRIORITY_CLASS, "labels": dict(OWNED)}
+    meta = {"name": name, "labels": dict(OWNED)}
     content = {"value": 0, "globalDefault": False, "preemptionPolicy": "Never", "description": text}
     return made("scheduling.k8s.io/v1", "PriorityClass", meta, **content)
 

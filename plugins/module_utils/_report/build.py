@@ -719,15 +719,21 @@ def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
 
 
 def _finding_lines(report: Json, rows: int) -> list[str]:
-    """Errors and unknowns of the cluster; warnings are only counted, since they were printed before."""
-    errors = [item for item in report["findings"] if item["severity"] in ("error", "unknown")]
-    serious = [item for item in errors if not _in_reason(item, report["reason"])]
-    lines = [
-        f"{item['severity']}: {item['subject']}: {_flat(item['found'])}"
-        + (f"; expected {item['expected']}" if item["expected"] else "")
-        + (f". {_capital(item['remedy'])}" if item["remedy"] else "")
-        for item in serious[:rows]
+    """Errors and unknowns of the cluster, less what the verdict's sentence tells; warnings are only counted, since they
+    were printed before."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for item in report["findings"]:
+        if item["severity"] in ("error", "unknown"):
+            told = _flat(item["found"]).rstrip(".") in report["reason"] and str(item["subject"]) in report["reason"]
+            parts = ("" if told else _flat(item["found"]), f"expected {item['expected']}" if item["expected"] else "")
+            text = ". ".join(filter(None, ("; ".join(filter(None, parts)), _capital(item["remedy"]))))
+            if text:
+                alike.setdefault((item["severity"], text), []).append(str(item["subject"]))
+    serious = [
+        f"{severity}: {listed(list(dict.fromkeys(subjects)), 4)}: {text}"
+        for (severity, text), subjects in alike.items()
     ]
+    lines = serious[:rows]
     if len(serious) > rows:
         lines.append(f"({len(serious) - rows} more in the report)")
     warned = [item for item in report["findings"] if item["severity"] == "warning"]
@@ -735,12 +741,6 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
     if warned:
         lines.append(f"({counted(len(warned), 'warning')} in the report)")
     return ["", *lines] if lines else []
-
-
-def _in_reason(item: Json, reason: str) -> bool:
-    """Whether the verdict's sentence tells all of the finding."""
-    more = item["expected"] or item["remedy"]
-    return not more and _flat(item["found"]).rstrip(".") in reason and str(item["subject"]) in reason
 
 
 def _curve_lines(item: Json, height: int = 6) -> list[str]:

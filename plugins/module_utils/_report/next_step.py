@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -48,6 +49,25 @@ _DEFINITION = re.compile(r"\(CRD\) is of another release .*kubectl describe crd 
 _COMMAND = re.compile(rf"(?:.*(?:: | \(|\b[Ss]ee ))?({_A_COMMAND[1:-1]}|ansible-playbook [^;)]*)")
 """A command in a remedy, possibly in brackets or after its condition."""
 _INPUT = re.compile(r"\brdma_\w+")
+_ASKED = re.compile(r"\b(rdma_[\w.]*\w)(?:=([\w./:-]*[\w/]))?")
+"""An input, possibly a part of it, with the value that it is to have."""
+_ASKING = re.compile(r"\b(?:[Ss]et|[Cc]orrect) (rdma_[\w.]*\w(?:=[\w./:-]*[\w/])?)")
+"""The same in the error of a stage, as what to do."""
+_VALUE = "VALUE"
+_SHOWN_BY = tuple(
+    (re.compile(pattern), command)
+    for pattern, command in (
+        (r"\bValidatingAdmissionPolicy '?([\w.-]+)", "kubectl describe validatingadmissionpolicies {0}"),
+        (r"\bwebhook \"?[\w.-]+", "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide"),
+        (r"\bexceeded quota: ", "kubectl get resourcequotas -A"),
+        (r"\(HTTP 401\)|\bCannot log in to the cluster\b", "kubectl auth whoami"),
+        (r"\bthe chart repository (\S+) cannot be reached", "curl -fsSI {0}/index.yaml"),
+        (r"\bcannot be fetched from (oci://\S+): ", "helm show chart {0}"),
+    )
+)
+"""What a fault speaks of -> what shows its cause."""
+_OBJECT = re.compile(r"([A-Z]\w+) (?:([\w.-]+)/)?([\w.-]+)")
+"""A finding's subject: an object of the cluster."""
 _MANY = 8
 """Maximum number of nodes named on a command line."""
 _WARNINGS = "kubectl get events -A --field-selector type=Warning --sort-by=.lastTimestamp"
@@ -177,16 +197,18 @@ def _passed(seen: Seen) -> Iterator[str]:
 def _steps(seen: Seen, started: Started) -> Iterator[str]:
     """Steps in the order in which they are tried. The error of a failed stage holds what to fix first."""
     failed = next((stage for stage in seen.stages if stage["status"] == "failed"), None)
-    wrong = list(dict.fromkeys(item["subject"] for item in seen.cluster if item["id"] == INPUT))
-    if wrong and (failed is None or failed["name"] in BEFORE):
-        yield _Whole(f"correct {listed(wrong)}, then: {_corrected(started.again, wrong)}")
+    rejected = [item for item in seen.cluster if item["id"] == INPUT]
+    if rejected and (failed is None or failed["name"] in BEFORE):
+        yield _shown_by(rejected[0]["found"])
+        wrong = list(dict.fromkeys(item["subject"] for item in rejected))
+        yield _corrected(f"correct {listed(wrong)}", dict.fromkeys(wrong, _VALUE), started)
     if failed:
         yield from _after_failure(seen, failed, started)
     yield from filter(None, map(command_of, seen.first))
     for severity in ("error", "unknown"):
         yield _node_command(seen.table, severity)
         yield from (command_of(item) for item in seen.cluster if item["severity"] == severity)
-    yield _after_correction([item for item in seen.cluster if item["severity"] == "error"], started)
+    yield from _after_correction(seen, [item for item in seen.cluster if item["severity"] == "error"], started)
     bad = [item for item in seen.nccl if item["verdict"]["verdict"] != "pass"]
     if bad and "nccl_scan" in bad[0]["verdict"]["reason"]:
         yield SCAN
@@ -213,20 +235,54 @@ def _after_failure(seen: Seen, failed: Json, started: Started) -> Iterator[str]:
     given = _COMMAND.match(mine[0].get("remedy") or "") if mine else None
     if given:
         yield _trimmed(given.group(1))
-    yield _after_correction(mine, started)
-    found = _IN_ERROR.search(" ".join(failed.get("error", "").split()))
+    yield from _after_correction(seen, mine, started)
+    error = " ".join(failed.get("error", "").split())
+    asked = _ASKING.findall(error)
+    yield _corrected(f"set {listed(asked)}", _inputs(asked), started)
+    found = _IN_ERROR.search(error)
     if found:
         yield _trimmed(found.group(1))
+    yield _shown_by(error)
+    if failed["name"] == "nodes":
+        yield next((f"kubectl describe node {node.name}" for node in seen.plan.nodes if f" {node.name}: " in error), "")
     if failed["name"] in BEFORE:
         yield "kubectl get nodes -o wide"
     else:
         yield f"kubectl -n {_namespace(seen.plan, failed['name'])} get events --sort-by=.lastTimestamp"
 
 
-def _after_correction(errors: Sequence[Json], started: Started) -> str:
-    """This run again, after what the findings ask for; "" if they ask for nothing."""
+def _after_correction(seen: Seen, errors: Sequence[Json], started: Started) -> Iterator[str]:
+    """This run again, with the inputs that the findings ask for first; without any, what shows the first cause."""
     asked = list(dict.fromkeys(filter(None, map(_correction, errors))))
-    return _Whole(f"{'; '.join(asked[:3])}, then: {started.again}" if asked else "")
+    inputs = _inputs(re.split(r",? or |, ", text)[0] for text in asked)
+    yield _corrected("; ".join(asked[:3]), inputs, started)
+    for item in errors[:1]:
+        yield _shown_by(item["found"])
+        yield _about(item["subject"], seen)
+
+
+def _shown_by(text: str) -> str:
+    """The command that shows the cause that a text speaks of; "" without one."""
+    for pattern, command in _SHOWN_BY:
+        if found := pattern.search(text):
+            return command.format(*(group.rstrip("/.") for group in found.groups()))
+    return ""
+
+
+def _about(subject: str, seen: Seen) -> str:
+    """The command that shows the object, or the node, that a finding is about; "" for another subject."""
+    if subject in {node.name for node in seen.plan.nodes}:
+        return f"kubectl describe node {subject}"
+    found = _OBJECT.fullmatch(subject)
+    if not found:
+        return ""
+    kind, place, name = found.groups()
+    return f"kubectl {f'-n {place} ' if place else ''}describe {kind.lower()} {name}"
+
+
+def _inputs(texts: Iterable[str]) -> dict[str, str]:
+    """Input -> the value that it is to have, of texts that ask for some."""
+    return {name: value or _VALUE for text in texts for name, value in _ASKED.findall(text)}
 
 
 def of_stage(item: Json, stage: str) -> bool:
@@ -243,18 +299,29 @@ def _correction(item: Json) -> str:
     return f"set {' or '.join(names)} for {item['subject']}" if names else ""
 
 
-def _corrected(command: str, wrong: Sequence[str]) -> str:
-    """The command without the inputs that were refused, and with a place for each new value."""
-    names = [name for name in wrong if re.fullmatch(r"rdma_\w+", name)]
-    words = shlex.split(command)
-    pairs = list(zip(words, words[1:]))
+def _corrected(first: str, inputs: Mapping[str, str], started: Started) -> str:
+    """What to do first, then this run with these inputs, a place for each value that is not known; "" without any."""
+    values = {name: value for name, value in inputs.items() if name.partition(".")[0] in INPUTS}
+    if not values:
+        return ""
+    words = shlex.split(started.again)
     dropped = {
         number
-        for number, (option, value) in enumerate(pairs)
-        if option == "-e" and any(value.startswith(f"{name}=") and " " not in value for name in names)
+        for number, (option, given) in enumerate(zip(words, words[1:]))
+        if option == "-e" and any(given.startswith(f"{name}=") and " " not in given for name in values)
     }
     kept = [word for number, word in enumerate(words) if number not in dropped and number - 1 not in dropped]
-    return " ".join([shlex.join(kept), *(f"-e {name}=VALUE" for name in names)])
+    return _Whole(f"{first}, then: {' '.join([shlex.join(kept), *map(_option, values, values.values())])}")
+
+
+def _option(name: str, value: str) -> str:
+    """The option that sets an input, or a part of one."""
+    top, *parts = name.split(".")
+    if not parts and "dict" not in (INPUTS[top]["type"], INPUTS[top].get("elements")):
+        return f"-e {top}={value}"
+    for part in reversed((top, *parts)):
+        value = f'{{"{part}": {value}}}'
+    return f"-e '{value}'"
 
 
 def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:

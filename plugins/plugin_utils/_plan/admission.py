@@ -62,7 +62,7 @@ def look(client: Client, plan: Plan, survey: Survey, only: Sequence[str] = (), d
     items = [one for one in admission.tried(own, nodes, there) if one.is_pod or (dry_run and not only)]
     items += [one for one in admission.tried(charts, nodes, there) if one.is_pod]
     places = sorted({item.namespace for item in items if item.is_pod})
-    tries = Tries(client, survey, [*own, *charts])
+    tries = Tries(client, survey, [*own, *charts], plan.priority_class)
     answers = tries.all(items)
     behind = tries.behind(answers)
     refused = {item.tried.namespace for item in (*answers, *behind) if admission.by_limit_range(item.error)}
@@ -149,12 +149,13 @@ def _perftest(plan: Plan) -> Iterator[Json]:
 class Tries:
     """The dry runs of one look."""
 
-    def __init__(self, client: Client, survey: Survey, objects: Sequence[Json]) -> None:
+    def __init__(self, client: Client, survey: Survey, objects: Sequence[Json], own: str) -> None:
+        """``own``: name of the PriorityClass of the run's pods."""
         self.client, self.survey = client, survey
         self.spaces = {item.name: item.labels for item in survey.namespaces if item.phase == "Active"}
         self._places: dict[str, tuple[str, str]] = {}
-        # Ours is made before the first pod, whatever the run's other objects are.
-        named = [*(obj for obj in objects if obj["kind"] in _NAMED), parts.priority_class()]
+        # Ours is made before the first pod, whatever the run's other objects are; of another preflight says it.
+        named = [*(obj for obj in objects if obj["kind"] in _NAMED), parts.priority_class(own), parts.priority_class()]
         self._absent = {(obj["kind"], obj["metadata"]["name"]) for obj in named if not self._there(obj)}
         """Accounts and PriorityClasses that the run makes and that are not there yet."""
 

@@ -8,13 +8,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 
@@ -252,3 +255,22 @@ def test_policies_are_told_before_any_change_and_met_by_inputs(cluster: Any, lau
     assert played.verdict == "pass", played.report.get("reason") or played.output[-3000:]
     again = here.play("site.yml", "--skip-tags", "nccl_test", report="again", **inputs)
     assert (again.code, again.changed()) == (0, []), again.output[-3000:]
+
+
+@pytest.mark.e2e
+def test_what_follows_a_refusal_is_no_command_that_is_refused_again(cluster: Any, tmp_path: Path) -> None:
+    """All others are rows of tests/unit/report/test_next_step.py."""
+    here = cluster("--gpu-nodes", "2")
+    charts = {"rdma_charts": {"gpu_operator": {"repo": "https://127.0.0.1:1/charts", "ref": "gpu-operator"}}}
+    repository = here.play("site.yml", "-e", json.dumps(charts), report="repository")
+    assert repository.report["next"] == "curl -fsSI https://127.0.0.1:1/charts/index.yaml"
+    missing = here.play(report="missing", rdma_kubeconfig="/nowhere/config")
+    first, command = missing.report["next"].split(", then: ")
+    assert first == "set rdma_kubeconfig" and command.endswith(" -e rdma_kubeconfig=VALUE")
+    assert "/nowhere" not in command
+    config = yaml.safe_load(Path(here.environment()["KUBECONFIG"]).read_text())
+    config["users"][0]["user"] = {"token": "expired"}
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    expired = here.play(report="expired", rdma_kubeconfig=str(tmp_path / "config"))
+    asked = expired.report["next"].split()
+    assert (asked[:2], asked[3:]) == (["kubectl", "--kubeconfig"], ["auth", "whoami"])

@@ -259,10 +259,10 @@ def test_a_failed_preflight_names_its_first_problem_and_lists_all() -> None:
         "Stage preflight failed: 2 errors: cluster: not allowed: create namespaces; IPPool gpuops-rdma: 192.168.0.0/16 "
         "overlaps the VCN: 192.168.0.0/20."
     )
-    assert report["next"] == "grant it, then: ansible-playbook gpuops.rdma.site"
+    assert report["next"] == "kubectl get nodes -o wide"
     assert report["stages"][1]["error"] == PROBLEMS, "the JSON holds the whole message"
     text = lines_of(report)
-    assert "error: cluster: not allowed: create namespaces; expected allowed. Grant it" in text
+    assert "error: cluster: expected allowed. Grant it" in text
     assert text.count("192.168.0.0/16 overlaps the VCN") == 1, "told once"
     assert {node["verdict"] for node in report["nodes"]} == {"not judged"}, "nothing was installed, so none is to blame"
     assert build.bad_nodes(report) == [] and report["nodes"][0]["findings"] == []
@@ -483,8 +483,8 @@ def test_headline_and_next_step_come_from_the_first_cause() -> None:
         ("1 problem(s)", [("preflight", f"use rdma_mode=host, or take it out: {SHARED}")], SHARED),
         (
             "1 problem(s)",
-            [("preflight", "grant it; all of it"), ("plan", "set rdma_x=y.")],
-            "grant it; set rdma_x=y, then: ansible-playbook gpuops.rdma.site",
+            [("preflight", "grant it; all of it"), ("plan", "set rdma_mode=host.")],
+            "grant it; set rdma_mode=host, then: ansible-playbook gpuops.rdma.site -e rdma_mode=host",
         ),
         ("1 problem(s)", [("nodes", f"do: {SHARED}")], "kubectl get nodes -o wide"),
     ],
@@ -509,18 +509,20 @@ def test_next_after_a_wrong_input_begins_with_its_name() -> None:
     """The same command alone would be refused again."""
     wrong = [
         samples.finding(subject, "error", "no", id="plan.input", stage="plan")
-        for subject in ("rdma_subnet", "rdma_charts.gpu_operator", "rdma_subnet")
+        for subject in ("rdma_ip_pool_subnet", "rdma_charts.gpu_operator", "rdma_ip_pool_subnet")
     ]
     other = samples.finding("cluster", "error", "not allowed", remedy=f"do: {SHARED}")
     for failed in ("preflight", None):
         states = samples.stages(failed, "3 problem(s)") if failed else samples.stages()
         report = checked(samples.report(nodes(1), states=states, findings=[*wrong, other], results=[]))
-        command = "correct rdma_subnet, rdma_charts.gpu_operator, then: ansible-playbook gpuops.rdma.site"
-        assert report["next"] == f"{command} -e rdma_subnet=VALUE"
-    ran = "ansible-playbook site.yml -i h -e rdma_subnet=bad -e a=b --tags plan"
+        command = "correct rdma_ip_pool_subnet, rdma_charts.gpu_operator, then: ansible-playbook gpuops.rdma.site"
+        charts = """-e '{"rdma_charts": {"gpu_operator": VALUE}}'"""
+        assert report["next"] == f"{command} -e rdma_ip_pool_subnet=VALUE {charts}"
+    ran = "ansible-playbook site.yml -i h -e rdma_ip_pool_subnet=bad -e a=b --tags plan"
     report = checked(samples.report(nodes(1), states=samples.stages(), findings=wrong[:1], ran=ran))
     assert report["next"] == (
-        "correct rdma_subnet, then: ansible-playbook site.yml -i h -e a=b --tags plan -e rdma_subnet=VALUE"
+        "correct rdma_ip_pool_subnet, then: "
+        "ansible-playbook site.yml -i h -e a=b --tags plan -e rdma_ip_pool_subnet=VALUE"
     )
     report = checked(samples.report(nodes(1), states=samples.stages("sriov", "no"), findings=wrong, results=[]))
     assert report["next"] == "kubectl -n gpuops-rdma get events --sort-by=.lastTimestamp"

@@ -34,54 +34,39 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is made for a pool before it: SDK client and noun of its methods, and where its body has which option."""
+class Thing:
+    """SDK client and noun of its methods, the argument by which a list is asked for a name ("" = none), and where its
+    body has which option."""
 
     what: str
     client: str
     noun: str
+    title: str
     fields: Mapping[str, str]
+
+    def has(self, ocid: str) -> bool:
+        """Whether the OCID is one of this kind."""
+        return ocid.split(".")[1] == self.noun.replace("_", "")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of pool: SDK client and noun of its methods, the client of its work requests, the field of its name, and
-    where its body has which option."""
+class Kind(Thing):
+    """A kind of pool. ``works``: client of its work requests; ``delete``: method; ``part``: what is made before it."""
 
     name: str
-    what: str
-    client: str
-    noun: str
     works: str
-    title: str
-    part: Part
-    fields: Mapping[str, str]
     delete: str
+    part: Thing
 
 
 _CONFIG, _PLACE = "nodeConfigDetails", "nodeConfigDetails.placementConfigs.0"
 _PODS, _LAUNCH = f"{_CONFIG}.nodePoolPodNetworkOptionDetails", "instanceDetails.launchDetails"
 _BOTH = {"compartment": "compartmentId", "tags": "freeformTags", "defined_tags": "definedTags"}
 MANAGED = Kind(
-    "managed_compute_cluster",
     "node pool",
     "oke",
     "node_pool",
-    "oke",
     "name",
-    Part(
-        "compute cluster",
-        "compute",
-        "compute_cluster",
-        {
-            **_BOTH,
-            "name": "displayName",
-            "availability_domain": "availabilityDomain",
-            "hpc_island": "placementConstraintDetails.hpcIslandId",
-            "network_blocks": "placementConstraintDetails.targetNetworkBlockIds",
-            "placement_constraint": "placementConstraintDetails.logicalPlacementConstraint",
-        },
-    ),
     {
         **_BOTH,
         "name": "name",
@@ -111,7 +96,23 @@ MANAGED = Kind(
         "pod_security_groups": f"{_PODS}.podNsgIds",
         "eviction_minutes": "nodeEvictionNodePoolSettings.evictionGraceDuration",
     },
+    "managed_compute_cluster",
+    "oke",
     "delete_node_pool",
+    Thing(
+        "compute cluster",
+        "compute",
+        "compute_cluster",
+        "display_name",
+        {
+            **_BOTH,
+            "name": "displayName",
+            "availability_domain": "availabilityDomain",
+            "hpc_island": "placementConstraintDetails.hpcIslandId",
+            "network_blocks": "placementConstraintDetails.targetNetworkBlockIds",
+            "placement_constraint": "placementConstraintDetails.logicalPlacementConstraint",
+        },
+    ),
 )
 LAUNCH = {
     "compartment": f"{_LAUNCH}.compartmentId",
@@ -134,13 +135,10 @@ LAUNCH = {
 }
 """Options that the instances of a cluster network are made from: the content of an instance configuration."""
 NETWORK = Kind(
-    "cluster_network",
     "cluster network",
     "management",
     "cluster_network",
-    "work",
     "display_name",
-    Part("instance configuration", "management", "instance_configuration", LAUNCH),
     {
         **_BOTH,
         "name": "displayName",
@@ -154,10 +152,12 @@ NETWORK = Kind(
         "node_tags": "instancePools.0.freeformTags",
         "node_defined_tags": "instancePools.0.definedTags",
     },
+    "cluster_network",
+    "work",
     "terminate_cluster_network",
+    Thing("instance configuration", "management", "instance_configuration", "", LAUNCH),
 )
 KINDS = {kind.name: kind for kind in (MANAGED, NETWORK)}
-OCIDS = {"nodepool": MANAGED, "clusternetwork": NETWORK}
 _ON_CREATE = {
     "hpc_island": "clusterConfiguration.hpcIslandId",
     "network_blocks": "clusterConfiguration.networkBlockIds",
@@ -220,10 +220,10 @@ def of(wanted: Wanted) -> str:
     return identity(wanted.cluster, wanted.name)
 
 
-def token(wanted: Wanted, what: str, gone: Iterable[str], number: int = 0) -> str:
+def token(wanted: Wanted, what: str, gone: Iterable[str]) -> str:
     """opc-retry-token: of the kind of request, the identity and its earlier objects, so that OCI carries out one such
     request, whatever its other options are."""
-    parts = (what, wanted.compartment, wanted.cluster, wanted.name, *sorted(gone), *([str(number)] if number else []))
+    parts = (what, wanted.compartment, wanted.cluster, wanted.name, *sorted(gone))
     return f"gpuops-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:40]}"
 
 

@@ -48,7 +48,7 @@ def drain(client: Client, instance: str, address: str, seconds: float, waits: Wa
             evict,
             lambda pods: not pods,
             seconds,
-            lambda pods, passed: DeadlinePassed(f"{len(pods)} pods run on {name} after {passed}"),
+            lambda pods: f"{len(pods)} pods run on {name}",
             lambda pods: f"{name}: {len(pods)} pods left",
             POLL,
         )

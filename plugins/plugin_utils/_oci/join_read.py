@@ -13,7 +13,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    InputError,
+    Unreachable,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
@@ -135,7 +140,7 @@ class Joining:
                 return call()
             except Unreachable:
                 raise
-            except ClusterError as error:
+            except (ClusterError, DeadlinePassed) as error:
                 unread[what] = str(error).replace(item.id, "it").partition(". ")[0]
                 return None
 
@@ -184,25 +189,21 @@ class Joining:
     def _console(self, key: str) -> str:
         """The last megabyte of the serial console; the capture is deleted afterwards."""
         what = f"capture the console of {key}"
-        details = self.session.oci.core.models.CaptureConsoleHistoryDetails(instance_id=key)
-        made = self.session.call(what, "compute", "capture_console_history", details).data
+        made = self.session.body(what, "compute", "capture_console_history", {"instanceId": key})["id"]
 
-        def done(capture: Any) -> bool:
-            if capture.lifecycle_state == "FAILED":
-                raise ClusterError(f"Cannot {what}: the capture is FAILED.")
-            return bool(capture.lifecycle_state == "SUCCEEDED")
+        def state() -> str:
+            return str(self.session.body(what, "compute", "get_console_history", made)["lifecycleState"])
 
-        def late(capture: Any, passed: str) -> ClusterError:
-            return ClusterError(f"Cannot {what}: the capture is {capture.lifecycle_state} after {passed}.")
+        def late(found: str) -> str:
+            return f"Cannot {what}: the capture is {found}"
 
-        def read() -> Any:
-            return self.session.call(what, "compute", "get_console_history", made.id).data
-
-        self.waits.until(read, done, CAPTURE, late, poll=CAPTURE_POLL)
+        found = self.waits.until(state, ("SUCCEEDED", "FAILED").__contains__, CAPTURE, late, poll=CAPTURE_POLL)
+        if found == "FAILED":
+            raise ClusterError(f"Cannot {what}: the capture is FAILED.")
         method = "get_console_history_content"
-        data = self.session.call(f"read the console of {key}", "compute", method, made.id, length=CONSOLE_BYTES).data
+        data = self.session.call(f"read the console of {key}", "compute", method, made, length=CONSOLE_BYTES).data
         with contextlib.suppress(ClusterError):  # it was read, which is what matters
-            self.session.call(f"delete the capture of {key}", "compute", "delete_console_history", made.id)
+            self.session.call(f"delete the capture of {key}", "compute", "delete_console_history", made)
         return bytes(data).decode("utf-8", "replace")
 
 

@@ -17,7 +17,6 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     Conflict,
-    DeadlinePassed,
     InputError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
@@ -265,11 +264,11 @@ class Writer:
             late[:] = [item.statement for item in found if item.status == "fail"]
             return not late
 
-        self._until("the statements", granted, lambda: f" Not listed yet: {'; '.join(late)}")
+        self._until("the statements", granted, lambda: f" ({'; '.join(late)})")
 
     def _until(self, what: str, there: Callable[[], bool], more: Callable[[], str] = lambda: "") -> None:
-        def late(_found: bool, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"OCI does not list {what} {passed} after they were written. Run again.{more()}")
+        def late(_found: bool) -> str:
+            return f"OCI does not list {what}{more()}"
 
         self.waits.until(there, bool, self.options["timeout"], late, poll=POLL)
 

@@ -17,7 +17,6 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
     Conflict,
-    DeadlinePassed,
     InputError,
     NotFound,
     RdmaError,
@@ -28,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oc
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.image import TAG
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Found, Kind, Step
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Found, Kind, Step, Thing
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted, check, normal
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers, preflight_read
@@ -61,8 +60,7 @@ class Pool:
         self.done: list[Step] = []
         self.known: set[str] = set()
         """OCIDs of what this run has made: lists may not have them yet."""
-        self.started, self.spent = self.waits.clock(), 0
-        """``spent``: retry tokens of this state that OCI refuses, and that have made nothing."""
+        self.started = self.waits.clock()
         self.kept: set[str] = set()
         """Parts that a tidying has come to: gone, or in use."""
         self._cluster: Optional[oci_node.Cluster] = None
@@ -173,72 +171,63 @@ class Pool:
 
     def read(self, parts: bool = False) -> Found:
         """What there is of the pool, of both kinds. ``parts``: also what was made for it."""
-        wanted, pools, unmanaged, gone = self.wanted, [], [], []
+        wanted, tag = self.wanted, oci_pool.of(self.wanted)
+        pools, unmanaged, gone = list[Json](), list[Json](), list[str]()
         if wanted.pool:
-            kind = oci_pool.OCIDS[wanted.pool.split(".")[1]]
+            kind = next(kind for kind in oci_pool.KINDS.values() if kind.has(wanted.pool))
             try:
                 pools.append(self._view(kind, wanted.pool))
             except NotFound as error:
-                self._list(kind)  # where pools may not be listed, nothing is known of this one
+                self._listed(kind)  # where pools may not be listed, nothing is known of this one
                 self.warnings.append(f"The {kind.what} is deleted or not visible to this user. {error}")
             if pools and not wanted.cluster and pools[0]["has"].get("cluster"):
                 self.wanted = dataclasses.replace(wanted, cluster=pools[0]["has"]["cluster"])
-            if pools and not oci_pool.ours(pools[0], self.wanted):
-                parts = False
-        else:
-            for kind in oci_pool.KINDS.values():
-                listed = {item["id"]: item for item in self._list(kind)}
-                for key in [key for key in self.known if key.split(".")[1] == kind.noun.replace("_", "")]:
-                    listed.setdefault(
-                        key, self._plain(f"read the {kind.what} {key}", kind.client, f"get_{kind.noun}", key)
-                    )
-                for item in listed.values():
-                    tag = (item.get("freeformTags") or {}).get(TAG)
-                    alive = item["lifecycleState"] not in ("DELETED", "TERMINATED")
-                    if tag == oci_pool.of(wanted) and alive:
-                        pools.append(self._view(kind, item["id"]))
-                    elif tag == oci_pool.of(wanted):
-                        gone.append(item["id"])
-                    elif not tag and item["lifecycleState"] not in oci_pool.GONE:
-                        unmanaged.append({"id": item["id"], "kind": kind.name})
+            parts = parts and (not pools or oci_pool.ours(pools[0], self.wanted))
+            return Found(pools, (), *self._parts([]) if parts else ((), ()))
+        for kind in oci_pool.KINDS.values():
+            for item in self._listed(kind):
+                alive = item["lifecycleState"] not in ("DELETED", "TERMINATED")
+                mine = (item.get("freeformTags") or {}).get(TAG)
+                if mine == tag and alive:
+                    pools.append(self._view(kind, item["id"]))
+                elif mine == tag:
+                    gone.append(item["id"])
+                elif not mine and item["lifecycleState"] not in oci_pool.GONE:
+                    unmanaged.append({"id": item["id"], "kind": kind.name})
         return Found(pools, unmanaged, *self._parts(gone) if parts else ((), gone))
 
-    def _list(self, kind: Kind) -> list[Json]:
+    def _listed(self, thing: Thing) -> list[Json]:
+        """Those of the name, if OCI can be asked for it, and what this run has made, which a list may not have yet."""
         wanted = self.wanted
-        more = {"cluster_id": wanted.cluster} if wanted.cluster and kind is oci_pool.MANAGED else {}
-        more[kind.title] = wanted.name
-        what, method = f"list {kind.what}s named {wanted.name}", f"list_{kind.noun}s"
-        return self._all(what, kind.client, method, wanted.compartment, **more)
+        more: Json = {thing.title: wanted.name} if thing.title else {"limit": oci.PAGE}
+        if wanted.cluster and thing is oci_pool.MANAGED:
+            more["cluster_id"] = wanted.cluster
+        what = f"list the {thing.what}s named {wanted.name} in {wanted.compartment}"
+        listed = self.session.body(what, thing.client, f"list_{thing.noun}s", wanted.compartment, **more)
+        found = {item["id"]: item for item in listed}
+        for key in [key for key in self.known if thing.has(key) and key not in found]:
+            gone = {"id": key, "lifecycleState": "DELETED", "freeformTags": {TAG: oci_pool.of(wanted)}}
+            found[key] = self._find(thing, key) or gone
+        return list(found.values())
 
     def _parts(self, gone: list[str]) -> tuple[list[Json], list[str]]:
         """Parts of this identity, of both kinds of pools, and OCIDs of earlier objects."""
         found, gone = [], list(gone)
         for kind in oci_pool.KINDS.values():
-            part = kind.part
-            named = {"display_name": self.wanted.name} if kind is oci_pool.MANAGED else {"limit": oci.PAGE}
-            what, method = f"list {part.what}s", f"list_{part.noun}s"
-            listed = {
-                item["id"]: item for item in self._all(what, part.client, method, self.wanted.compartment, **named)
-            }
-            made = {key for key in self.known if key.split(".")[1] == part.noun.replace("_", "")}
-            mine = [
-                key
-                for key, item in listed.items()
-                if (item.get("freeformTags") or {}).get(TAG) == oci_pool.of(self.wanted)
-            ]
-            for key in {**dict.fromkeys(mine), **dict.fromkeys(made)}:
-                try:  # a list of instance configurations lacks their content
-                    item = self._plain(f"read the {part.what} {key}", part.client, f"get_{part.noun}", key)
-                except NotFound:
-                    gone.append(key)
+            for listed in self._listed(kind.part):
+                if (listed.get("freeformTags") or {}).get(TAG) != oci_pool.of(self.wanted):
                     continue
-                if item.get("lifecycleState", "ACTIVE") == "ACTIVE":
-                    found.append(
-                        {"id": key, "what": part.what, "kind": kind.name, "has": oci_pool.read(item, part.fields)}
-                    )
-                else:
+                key = listed["id"]
+                item = self._find(kind.part, key)  # a list of instance configurations lacks their content
+                if item is None or item.get("lifecycleState", "ACTIVE") != "ACTIVE":
                     gone.append(key)
-        return [item for item in found if item["id"] not in self.kept], gone
+                elif key not in self.kept:
+                    has = oci_pool.read(item, kind.part.fields)
+                    found.append({"id": key, "what": kind.part.what, "kind": kind.name, "has": has})
+        return found, gone
+
+    def _find(self, thing: Thing, key: str) -> Optional[Json]:
+        return self.session.find(f"read the {thing.what} {key}", thing.client, f"get_{thing.noun}", key)
 
     def _view(self, kind: Kind, key: str) -> Json:
         answer = self.session.call(f"read the {kind.what} {key}", kind.client, f"get_{kind.noun}", key)
@@ -247,30 +236,24 @@ class Pool:
             pool = oci_pool.view(kind, body)
             self._plugins(pool)
             if pool["rdma"] and any(getattr(self.wanted, name) for name in oci_pool.PLACED):
-                part = self._plain(f"read {pool['rdma']}", "compute", "get_compute_cluster", pool["rdma"])
-                has = oci_pool.read(part, kind.part.fields)
+                part = self._find(kind.part, pool["rdma"])
+                has = oci_pool.read(part or {}, kind.part.fields)
                 pool["has"].update({name: has.get(name, "") for name in oci_pool.PLACED})
         else:
             config = (body.get("instancePools") or [{}])[0].get("instanceConfigurationId", "")
             home, place = body["compartmentId"], body.get("placementConfiguration") or {}
             nodes = self._instances(key, home, place.get("primarySubnetId", ""))
-            pool = oci_pool.view(kind, body, self._configuration(config) if config else None, nodes)
+            pool = oci_pool.view(kind, body, self._find(kind.part, config) if config else None, nodes)
         return {**pool, "etag": answer.headers.get("etag") or ""}
-
-    def _configuration(self, key: str) -> Optional[Json]:
-        try:
-            return self._plain(f"read {key}", "management", "get_instance_configuration", key)
-        except NotFound:
-            return None
 
     def _instances(self, key: str, home: str, subnet: str) -> list[Json]:
         """Of a cluster network; private addresses take one list of the compartment and one of the subnet."""
         what, more = "list instances of the cluster network", {"limit": oci.PAGE}
-        listed = self._all(what, "management", "list_cluster_network_instances", home, key, **more)
+        listed: list[Json] = self.session.body(what, "management", "list_cluster_network_instances", home, key, **more)
         if not (listed and subnet):
             return listed
-        attached = self._all("list VNIC attachments", "compute", "list_vnic_attachments", home, **more)
-        addresses = self._all("list private addresses", "network", "list_private_ips", subnet_id=subnet, **more)
+        attached = self.session.body("list VNIC attachments", "compute", "list_vnic_attachments", home, **more)
+        addresses = self.session.body("list private addresses", "network", "list_private_ips", subnet_id=subnet, **more)
         own = {item.get("vnicId"): item["ipAddress"] for item in addresses if item.get("isPrimary")}
         first = sorted(attached, key=lambda item: item.get("nicIndex") or 0, reverse=True)
         address = {
@@ -285,17 +268,11 @@ class Pool:
         if not pool["nodes"] or not pool["rdma"]:
             return
         what, more = f"list instances of {pool['rdma']}", {"compute_cluster_id": pool["rdma"], "limit": oci.PAGE}
-        listed = self._all(what, "compute", "list_instances", pool["compartment"], **more)
+        listed = self.session.body(what, "compute", "list_instances", pool["compartment"], **more)
         config = {item["id"]: item.get("agentConfig") or {} for item in listed}
         for item in [item for item in pool["nodes"] if item["id"] in config]:
             item["agent"] = config[item["id"]]
             item["plugins_off"] = oci_node.plugins_off(item["agent"])
-
-    def _plain(self, what: str, client: str, method: str, *args: Any) -> Json:
-        return dict(oci.plain(self.session.call(what, client, method, *args).data))
-
-    def _all(self, what: str, client: str, method: str, *args: Any, **more: Any) -> list[Json]:
-        return [oci.plain(item) for item in self.session.all(what, client, method, *args, **more)]
 
     def _about(self, pool: Optional[Json]) -> oci_node.Cluster:
         """What nodes need to know about their cluster, read once."""
@@ -303,7 +280,7 @@ class Pool:
         if self._cluster is None:
             if not (wanted.whole and (pool is None or oci_pool.ours(pool, wanted))):
                 return oci_node.Cluster()
-            found = self._plain(f"read the cluster {wanted.cluster}", "oke", "get_cluster", wanted.cluster)
+            found = self.session.body(f"read the cluster {wanted.cluster}", "oke", "get_cluster", wanted.cluster)
             text = self.session.call(
                 f"read the kubeconfig of {wanted.cluster}", "oke", "create_kubeconfig", wanted.cluster
             )
@@ -366,70 +343,44 @@ class Pool:
         if work:
             self._finish(kind, work, f"creation of the {kind.what} {self.wanted.name}")
 
-    def _create(self, what: Any, body: Json, gone: Sequence[str], found: Found) -> str:
+    def _create(self, thing: Thing, body: Json, gone: Sequence[str], before: Found) -> str:
         """Requests an object once, and waits until it can be read; returns the work request's OCID or "". Raises
         Conflict when the first request with this token has made, or will make, another one: look again."""
-        token = oci_pool.token(self.wanted, what.noun, gone, self.spent)
-        try:
-            asked = f"create the {what.what} {self.wanted.name} in {self.wanted.compartment}"
-            answer = self.session.call(asked, what.client, f"create_{what.noun}", body, opc_retry_token=token)
-        except Conflict as error:
-            if not oci_work.known_token(error):
-                raise
-            self._first(found, error)
-            raise Conflict(str(error), error.status, "Conflict") from None
-        work = answer.headers.get("opc-work-request-id") or ""
-        key = answer.data.id if answer.data else self._made_by(what, work)
-        self.progress(f"{what.what} {self.wanted.name}: {key}")
-        if self._readable(what, key) in oci_pool.GONE:
-            self.spent += 1
-            raise Conflict(f"The {what.what} {key}, which the first such request made, is deleted.", 409, "Conflict")
-        self.known.add(key)
-        return work
+        what = f"create the {thing.what} {self.wanted.name} in {self.wanted.compartment}"
+        token, work = oci_pool.token(self.wanted, thing.noun, gone), ""
 
-    def _first(self, before: Found, error: Conflict) -> None:
-        """Waits until OCI lists what the first request with this token has made; else that is gone for good."""
-
-        def listed() -> bool:
+        def there() -> bool:
             found = self.read(parts=True)
             return bool(found.alive) or (found.gone, found.parts) != (before.gone, before.parts)
 
-        self.spent += not oci_work.first(error, listed, self.waits)
+        def made(answer: Any) -> bool:
+            nonlocal work
+            work = answer.headers.get("opc-work-request-id") or ""
+            key = answer.data.id if answer.data else self._made_by(thing, work)
+            self.progress(f"{thing.what} {self.wanted.name}: {key}")
+            new = self._readable(f"read the new {thing.what} {key}", thing.client, f"get_{thing.noun}", key)
+            alive = new.get("lifecycleState") not in oci_pool.GONE
+            self.known.update([key] if alive else [])
+            return alive
 
-    def _made_by(self, what: Any, work: str) -> str:
+        request = oci_work.Request(what, thing.client, f"create_{thing.noun}", token, body)
+        if oci_work.create(self.session, request, there, self.waits, made)[1]:
+            raise Conflict(f"Cannot {what}: an earlier request has.", 409, "Conflict")
+        return work
+
+    def _made_by(self, thing: Thing, work: str) -> str:
         """OCID of the pool that a work request creates."""
+        client = oci_pool.MANAGED.works  # a cluster network is in the answer itself
+        found = self._readable(f"read the work request {work}", client, "get_work_request", work)
+        return str(next(item["identifier"] for item in found["resources"] if thing.has(item["identifier"])))
+
+    def _readable(self, what: str, client: str, method: str, key: str) -> Json:
+        """A new object, once OCI can read it: for some seconds it answers 404."""
 
         def read() -> Json:
-            try:
-                return self._plain(f"read the work request {work}", what.works, "get_work_request", work)
-            except NotFound:
-                return {}
+            return self.session.find(what, client, method, key) or {}
 
-        def late(_found: Json, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"Cannot read the new work request {work} after {passed}. Run again.")
-
-        found = self.waits.until(read, bool, SEEN_AFTER, late, poll=SOON)
-        made = [
-            item["identifier"]
-            for item in found.get("resources") or []
-            if item["actionType"] in ("CREATED", "IN_PROGRESS")
-        ]
-        return str(next(key for key in made if key.split(".")[1] == what.noun.replace("_", "")))
-
-    def _readable(self, what: Any, key: str) -> str:
-        """State of a new object, once OCI can read it: for some seconds it answers 404."""
-
-        def state() -> str:
-            try:
-                found = self._plain(f"read the new {what.what} {key}", what.client, f"get_{what.noun}", key)
-            except NotFound:
-                return ""
-            return str(found.get("lifecycleState") or "ACTIVE")
-
-        def late(_found: str, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"Cannot read the new {what.what} {key} {passed} after it was created. Run again.")
-
-        return self.waits.until(state, bool, SEEN_AFTER, late, poll=SOON)
+        return self.waits.until(read, bool, SEEN_AFTER, lambda _found: f"Cannot {what}: it is not found", poll=SOON)
 
     def _do_set(self, step: Step, found: Found, pool: Optional[Json]) -> None:
         pool = _there(pool)
@@ -487,8 +438,8 @@ class Pool:
         def exists() -> bool:
             return any(item["id"] == node for item in self._view(oci_pool.KINDS[pool["kind"]], pool["id"])["nodes"])
 
-        def late(_found: bool, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"The node {node} of {pool['name']} still exists after {passed}. Run again to wait.")
+        def late(_found: bool) -> str:
+            return f"The node {node} of {pool['name']} still exists"
 
         self.waits.until(exists, lambda there: not there, self.seconds, late, poll=POLL)
 
@@ -587,11 +538,9 @@ class Pool:
                 raise self._explained(f"The {show(now)}. OCI reports: {'; '.join(wrong)}.", counted=True)
             return False
 
-        def late(now: Json, passed: str) -> DeadlinePassed:
-            names = ", ".join(oci_pool.not_running(now["nodes"])) or "not launched yet"
-            return DeadlinePassed(
-                f"The {show(now)} after {passed}. Not running: {names}. Run again to continue waiting."
-            )
+        def late(now: Json) -> str:
+            names = ", ".join(oci_pool.not_running(now["nodes"])) or "those not launched yet"
+            return f"The {show(now)} and not {names}"
 
         def view() -> Json:
             return read.pop() if read else self._view(kind, pool["id"])
@@ -603,18 +552,12 @@ class Pool:
         kind = oci_pool.KINDS[pool["kind"]]
 
         def state() -> str:
-            try:
-                read = self._plain(f"read the {self._named(pool)}", kind.client, f"get_{kind.noun}", pool["id"])
-            except NotFound:
-                return "DELETED"
-            return str(read["lifecycleState"])
+            return str((self._find(kind, pool["id"]) or {"lifecycleState": "DELETED"})["lifecycleState"])
 
-        def late(found: str, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(
-                f"The {self._named(pool)} is still {found} after {passed}. OCI continues the deletion."
-            )
+        def late(found: str) -> str:
+            return f"The {self._named(pool)} is still {found}"
 
-        self.waits.until(state, lambda found: found in ("DELETED", "TERMINATED"), self.seconds, late, poll=POLL)
+        self.waits.until(state, ("DELETED", "TERMINATED").__contains__, self.seconds, late, poll=POLL)
 
     # ---- in words
 
@@ -632,7 +575,7 @@ class Pool:
             have = "" if counted else f" {len(pool['nodes'])} of {pool['size']} nodes of {pool['id']} exist."
             if pool["kind"] == oci_pool.MANAGED.name:
                 what = f"read the compute cluster {pool['rdma']}"
-                there = self._plain(what, "compute", "get_compute_cluster", pool["rdma"])
+                there = self.session.body(what, "compute", "get_compute_cluster", pool["rdma"])
                 if there["lifecycleState"] != "ACTIVE":
                     have += f" Its compute cluster {pool['rdma']} is {there['lifecycleState']}: remove the pool."
         except (ClusterError, IndexError):
@@ -647,19 +590,14 @@ class Pool:
         return Unrecoverable(text)
 
     def _reports(self) -> Json:
-        """Capacity of the shape by availability domain."""
-        root = self.session.tenancy or self.wanted.compartment
+        """Capacity of the shape by availability domain: {status, count}, or why it is unknown."""
+        root, shape = self.session.tenancy or self.wanted.compartment, self.wanted.shape
         try:
-            listed = self._all("list availability domains", "identity", "list_availability_domains", root)
+            listed = self.session.body("list availability domains", "identity", "list_availability_domains", root)
+            names = [item["name"] for item in listed]
+            return {name: preflight_read.capacity(self.session, root, shape, name) for name in names}
         except ClusterError as error:
             return {"every availability domain": str(error)}
-        return {item["name"]: self._report(item["name"], root) for item in listed}
-
-    def _report(self, domain: str, root: str) -> Any:
-        try:
-            return preflight_read.capacity(self.session, root, self.wanted.shape, domain)
-        except ClusterError as error:
-            return str(error)
 
     def _result(self, changed: bool, pool: Optional[Json], steps: Sequence[Step]) -> Json:
         for step in steps if not self.done else ():

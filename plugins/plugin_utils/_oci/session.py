@@ -282,6 +282,19 @@ class Session:
         """As ``call``, for what OCI carries out as a work request: its OCID, "" where OCI names none."""
         return self.call(what, client, method, *args, **more).headers.get("opc-work-request-id") or ""
 
+    def body(self, what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
+        """The answer as OCI's own JSON; of a list the entries of all pages."""
+        if method.startswith("list_"):
+            return plain(self.all(what, client, method, *args, **more))
+        return plain(self.call(what, client, method, *args, **more).data)
+
+    def find(self, what: str, client: str, method: str, key: str) -> Optional[dict[str, Any]]:
+        """The object as OCI's own JSON; None where OCI answers 404."""
+        try:
+            return dict(self.body(what, client, method, key))
+        except NotFound:
+            return None
+
     @staticmethod
     def _not_oci(what: str, host: str, found: str) -> Unreachable:
         return Unreachable(

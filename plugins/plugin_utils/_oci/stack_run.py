@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    DeadlinePassed,
     InputError,
     NotFound,
     Unrecoverable,
@@ -245,10 +244,10 @@ class Stack:
         return {**source, **({"working_directory": folder} if folder else {})}
 
     def _active(self, key: str) -> Json:
-        def late(found: Json, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"The stack {self.name} ({key}) is {found['state']} after {passed}. Run again.")
+        def made(found: Json) -> bool:
+            return bool(found["state"] != "CREATING")
 
-        return self.waits.until(lambda: self._read(key), lambda found: found["state"] != "CREATING", 600, late)
+        return self.waits.until(lambda: self._read(key), made, 600, lambda _found: f"The stack {key} is CREATING")
 
     def _updated(self, found: Json, settled: oci_stack.Settled, moved: bool, check_mode: bool, planned: bool) -> Json:
         names = [*(["configuration"] if moved else []), *settled.changed]
@@ -364,14 +363,10 @@ class Stack:
                 raise Unrecoverable(self._failed(what, job, self.waits.clock() - started, log.lines))
             return bool(job.lifecycle_state == "SUCCEEDED")
 
-        def late(job: Any, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(
-                f"{what} is {job.lifecycle_state} after {passed}. Resource Manager continues it: run again to wait for "
-                "it."
-            )
+        def state(job: Any) -> str:
+            return f"{what} is {job.lifecycle_state}"
 
-        seconds = self.options["timeout"] * 60
-        self.waits.until(read, done, seconds, late, lambda job: f"{what}: {job.lifecycle_state}", POLL)
+        self.waits.until(read, done, self.options["timeout"] * 60, state, state, POLL)
         self.progress(f"{what}: done after {(self.waits.clock() - started) / 60:.0f} min")
 
     def _failed(self, what: str, job: Any, passed: float, lines: list[str]) -> str:

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional, TypeVar
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError, Unreachable
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+    ClusterError,
+    DeadlinePassed,
+    Unreachable,
+)
 
 FIRST, POLL, SHOW_EVERY, OUTAGE = 1.0, 15.0, 60.0, 600.0
 """Seconds. Between two reads: a quarter of the time passed, at least FIRST, at most POLL or the call's ``poll``.
@@ -31,13 +35,13 @@ class Waits:
         read: Callable[[], Found],
         done: Callable[[Found], bool],
         seconds: float,
-        late: Callable[[Found, str], RdmaError],
+        late: Callable[[Found], str],
         show: Optional[Callable[[Found], str]] = None,
         poll: float = POLL,
     ) -> Found:
         """What ``read`` returns once ``done`` accepts it; both may raise to end the wait. ``show``: its line, printed
-        every minute with the time. Raises what ``late`` returns after ``seconds``; it gets the time passed as text.
-        An outage of OCI does not end it for OUTAGE seconds."""
+        every minute with the time. Raises DeadlinePassed after ``seconds``, with the words of ``late`` for what was
+        found. An outage of OCI does not end it for OUTAGE seconds."""
         started, shown, well = self.clock(), -SHOW_EVERY, self.clock()
         while True:
             try:
@@ -53,7 +57,8 @@ class Waits:
             if done(found):
                 return found
             if passed >= seconds:
-                raise late(found, f"{passed / 60:.0f} min" if passed >= 60 else f"{passed:.0f} s")
+                took = f"{passed / 60:.0f} min" if passed >= 60 else f"{passed:.0f} s"
+                raise DeadlinePassed(f"{late(found)} after {took}. OCI continues it: run again to wait for it.")
             if show and passed - shown >= SHOW_EVERY:
                 self.progress(f"{show(found)}, {passed / 60:.0f} of {seconds / 60:.0f} min")
                 shown = passed

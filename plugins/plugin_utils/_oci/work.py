@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     NotFound,
     Unrecoverable,
 )
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
@@ -77,7 +78,7 @@ def first(error: Conflict, there: Callable[[], Optional[Found]], waits: Waits) -
         return found
     waits.progress("an earlier run has requested it; looking for what it made")
     with contextlib.suppress(DeadlinePassed):
-        return waits.until(there, bool, SEEN_AFTER, lambda _found, passed: DeadlinePassed(passed), poll=SOON)
+        return waits.until(there, bool, SEEN_AFTER, str, poll=SOON)
     return None
 
 
@@ -86,38 +87,28 @@ def wait(session: oci.Session, what: str, key: str, seconds: float, waits: Waits
     if it failed, DeadlinePassed after ``seconds``; OCI continues the work, and the next run waits for it."""
     started = waits.clock()
 
-    def done(work: Any) -> bool:
-        if work.status in OVER:
+    def done(work: Json) -> bool:
+        if work["status"] in OVER:
             after, why = (waits.clock() - started) / 60, _errors(session, client, work)
-            raise Unrecoverable(f"{what} ended as {work.status} after {after:.0f} min (work request {key}): {why}")
-        return bool(work.status == "SUCCEEDED")
+            raise Unrecoverable(f"{what} ended as {work['status']} after {after:.0f} min (work request {key}): {why}")
+        return bool(work["status"] == "SUCCEEDED")
 
-    def late(work: Any, passed: str) -> DeadlinePassed:
-        return DeadlinePassed(
-            f"{what} is not done after {passed} (work request {key}: {_status(work)}). OCI continues it: run again."
-        )
-
-    def read() -> Any:
+    def read() -> Json:
         try:
-            return session.call(f"read the work request {key} of {what}", client, "get_work_request", key).data
+            return dict(session.body(f"read the work request {key} of {what}", client, "get_work_request", key))
         except NotFound:  # a new one, for some seconds
             if waits.clock() - started > SEEN_AFTER:
                 raise
-            return _New()
+            return {"status": "ACCEPTED"}
 
     waits.until(
         read,
         done,
         seconds,
-        late,
+        lambda work: f"{what} is not done (work request {key}: {_status(work)})",
         lambda work: f"{what}: {_status(work)}",
     )
     waits.progress(f"{what}: done after {(waits.clock() - started) / 60:.0f} min")
-
-
-@dataclass(frozen=True)
-class _New:
-    status: str = "ACCEPTED"
 
 
 def lacks_capacity(text: str) -> bool:
@@ -125,23 +116,21 @@ def lacks_capacity(text: str) -> bool:
     return bool(re.search(r"out of (host )?capacity", text, re.IGNORECASE))
 
 
-def _status(work: Any) -> str:
-    percent = getattr(work, "percent_complete", None)
-    return f"{work.status}, {percent:.0f} %" if percent is not None else str(work.status)
+def _status(work: Json) -> str:
+    percent = work.get("percentComplete")
+    return f"{work['status']}, {percent:.0f} %" if percent is not None else str(work["status"])
 
 
 def running(session: oci.Session, what: str, compartment: str, resource: str, client: str = "work") -> str:
     """OCID of the newest unfinished work request on a resource; "" if there is none. ``what``: the resource."""
     request, more = f"list work requests of {what}", {"resource_id": resource}
-    listed = session.all(request, client, "list_work_requests", compartment, **more)
-    alive = [item for item in listed if item.status in ("ACCEPTED", "IN_PROGRESS")]
-    newest = max(alive, key=lambda item: str(item.time_accepted), default=None)
-    return str(newest.id) if newest else ""
+    listed = session.body(request, client, "list_work_requests", compartment, **more)
+    alive = [item for item in listed if item["status"] in ("ACCEPTED", "IN_PROGRESS")]
+    return str(max(alive, key=lambda item: item.get("timeAccepted", ""), default={"id": ""})["id"])
 
 
-def _errors(session: oci.Session, client: str, work: Any) -> str:
+def _errors(session: oci.Session, client: str, work: Json) -> str:
     """OKE's call needs the compartment as well."""
-    asked = (work.compartment_id, work.id) if client == "oke" else (work.id,)
-    what, method = "read the errors of a work request", "list_work_request_errors"
-    listed: Any = session.call(what, client, method, *asked).data
-    return "; ".join(f"{item.code}: {hidden(str(item.message))}" for item in listed) or "OCI gives no reason"
+    asked = (work["compartmentId"], work["id"]) if client == "oke" else (work["id"],)
+    listed = session.body("read the errors of a work request", client, "list_work_request_errors", *asked)
+    return "; ".join(f"{item['code']}: {hidden(item['message'])}" for item in listed) or "OCI gives no reason"

@@ -111,13 +111,20 @@ class Addons:
             self._unrecoverable(looked, rest(looked), attention, self.waits.clock() - started)
             return not rest(looked)
 
-        def late(looked: Looked, passed: str) -> DeadlinePassed:
-            return DeadlinePassed(f"After {passed}: {'; '.join(rest(looked).values())}. Run again.", rest(looked))
+        def late(looked: Looked) -> str:
+            last.update(rest(looked))
+            return f"The add-ons of {self.cluster} are not ready ({'; '.join(last.values())})"
 
         def show(looked: Looked) -> str:
             return f"add-ons: {'; '.join(rest(looked).values())}"
 
-        self.waits.until(lambda: {name: addon.judge(name, self.one(name)) for name in asked}, done, seconds, late, show)
+        last: dict[str, str] = {}
+        try:
+            self.waits.until(
+                lambda: {name: addon.judge(name, self.one(name)) for name in asked}, done, seconds, late, show
+            )
+        except DeadlinePassed as error:
+            raise DeadlinePassed(str(error), last) from None
 
     def _unrecoverable(
         self,

@@ -107,7 +107,7 @@ def test_shapes_of_the_index_that_oci_refuses_are_warnings(site: Site) -> None:
 
 
 def test_a_run_that_was_killed_is_adopted(site: Site) -> None:
-    with pytest.raises(DeadlinePassed, match=r"not done after 10 min \(work .*: IN_PROGRESS, 22 %\).*run again"):
+    with pytest.raises(DeadlinePassed, match=r"not done \(work .*: IN_PROGRESS, 22 %\) after 10 min.*run again"):
         site.run(timeout=10)
     found = site.run()
     assert len(site.images()) == 1 and found["added_shapes"] == [oci_site.H100]

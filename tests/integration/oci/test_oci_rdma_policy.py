@@ -192,7 +192,7 @@ def test_bad_input(site: Site) -> None:
         site.run("self_managed_nodes")
     assert site.statements() == []
     site.fake.lag = 1000.0
-    with pytest.raises(DeadlinePassed, match="OCI does not list the dynamic group oke-gpu 2 min after"):
+    with pytest.raises(DeadlinePassed, match="OCI does not list the dynamic group oke-gpu after 2 min"):
         site.run("self_managed_nodes")
     site.fake._keys.clear()
     with pytest.raises(Forbidden, match="Check user, tenancy, fingerprint and key"):

@@ -27,7 +27,7 @@ class Clock:
             self.read,
             lambda found: found >= done_after,
             seconds,
-            lambda found, passed: DeadlinePassed(f"is {found:.0f} after {passed}"),
+            lambda found: f"is {found:.0f}",
             lambda found: f"is {found:.0f}",
             poll,
         )

@@ -18,6 +18,7 @@ import input_meanings
 import input_table
 import options
 import yaml
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "playbooks" / "vars" / "awx" / "templates.yml"
@@ -38,7 +39,7 @@ WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL",
 ITEMS = {
     "rdma_teardown_operators": lambda: ["mpi_operator", "volcano", "network_operator", "gpu_operator"],
     "rdma_collectives": lambda: list(_constant("_plan.resolve", "COLLECTIVES")),
-    "rdma_mark": lambda: list(options.module_options("node_mark")["measures"]["choices"]),
+    "rdma_mark": lambda: list(specs.options("node_mark")["measures"]["choices"]),
 }
 
 

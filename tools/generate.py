@@ -176,7 +176,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         input_table.TARGET: input_table.text(input_specs()),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},
-        **options.outputs(),
+        ROOT / options.PLAN_FIELDS: options.plan_fields(),
         **options.role_outputs(),
     }
     files.update(
@@ -446,12 +446,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not check:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    left = options.left_over()
-    for path in left:
-        print(f"{'not generated any more' if check else 'removed'}: {path.relative_to(ROOT)}")
-        if not check:
-            path.unlink()
-    return 1 if check and (handed_on_by or stale or left) else 0
+    return 1 if check and (handed_on_by or stale) else 0
 
 
 if __name__ == "__main__":

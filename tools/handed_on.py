@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 import options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 
 _MODULE = re.compile(r" *gpuops\.rdma\.(\w+):$")
 _GIVEN = re.compile(r"( *)(\w+): ")
@@ -44,7 +45,7 @@ def of_task(text: str, role: str, root: Path = options.ROOT) -> str:
         if found := _MODULE.match(line):
             module, given = found[1], set()
         elif found := _TASK.match(line):
-            known, left_out = options.own_options(module, root), set(re.findall(r"\w+", found["but"] or ""))
+            known, left_out = specs.own_options(module, root / "plugins"), set(re.findall(r"\w+", found["but"] or ""))
             if wrong := sorted(left_out - set(known) | left_out & given):
                 raise SystemExit(
                     f"{role}: the comment leaves out {', '.join(wrong)}, which {module} lacks or is given."

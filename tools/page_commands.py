@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import options
 import yaml
 from ansible.cli.adhoc import AdHocCLI
 from ansible.cli.playbook import PlaybookCLI
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from site_pages import documents
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -236,7 +236,7 @@ def _module(words: list[str]) -> Faults:
     if not (ROOT / f"plugins/modules/{module}.py").exists():
         yield f"there is no module {given.module_name}"
         return
-    taken = options.module_options(module, ROOT)
+    taken = specs.options(module, ROOT / "plugins")
     names = set(taken) | {alias for option in taken.values() for alias in option.get("aliases") or ()}
     given_options = extra_vars(given.module_args)
     yield from (f"{given.module_name} takes no {name}" for name in sorted(set(given_options) - names))

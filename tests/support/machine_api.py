@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.pools import SPEC as POOLS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
+
+POOLS = specs.fragment("pools")
 
 API = "openshift-machine-api"
 TAINT = "nvidia.com/gpu=present:NoSchedule"

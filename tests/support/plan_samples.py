@@ -17,11 +17,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators import char
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
 
 from support.paths import ROOT
+
+SPEC = specs.module("plan")
 
 H100, GPU4, A100 = "BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8"
 GIB = 1024**3

@@ -18,12 +18,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Resources,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_network import SPEC as NETWORK_SPEC
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_placement import SPEC as PLACEMENT_SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.namespaces import Namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing import Placing
 
 from support.fake_api import Api, Task, arguments
+
+NETWORK_SPEC = specs.module("workload_network")
+PLACEMENT_SPEC = specs.module("workload_placement")
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs import oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.paths import ROOT
 
-UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
 GROUPS = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))["action_groups"]
 # The option that tells the group, and the fragment that documents its options.
 MARKS = {
@@ -59,8 +58,9 @@ def fragments(name: str) -> list[str]:
 
 
 def takes(name: str, option: str, fragment: str) -> bool:
-    spec = importlib.import_module(f"{UTILS}._specs.{name}").SPEC
-    return option in spec or fragment in fragments(name) or option in (documented(name).get("options") or {})
+    return (
+        option in specs.module(name) or fragment in fragments(name) or option in (documented(name).get("options") or {})
+    )
 
 
 @pytest.mark.parametrize("group", sorted(MARKS))
@@ -74,7 +74,7 @@ def test_what_documents_how_oci_is_reached_takes_it() -> None:
     actions = {path.stem for path in (ROOT / "plugins/action").glob("*.py") if not path.stem.startswith("_")}
     for name in sorted(actions):
         spec = importlib.import_module(f"ansible_collections.gpuops.rdma.plugins.action.{name}").ActionModule.spec
-        assert (oci.SPEC.items() <= spec.items()) is (name in GROUPS["oci"]), name
+        assert (specs.fragment("oci").items() <= spec.items()) is (name in GROUPS["oci"]), name
 
 
 def test_groups_are_sorted_and_complete() -> None:

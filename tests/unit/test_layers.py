@@ -25,7 +25,7 @@ LAYERS = {
     "_operators": {"_kube", "_nodes", "_oci"},
     "_nccl": {"_kube", "_nodes"},
     "_host": {"_kube", "_nodes", "_nccl", "_operators"},
-    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host", "_specs"},
+    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host"},
     "_upgrade": {"_kube", "_nodes", "_operators", "_nccl"},
     "_report": {"_nodes", "_nccl", "_host"},
     "_gpu_uses": {"_kube", "_nodes", "_nccl"},
@@ -33,7 +33,6 @@ LAYERS = {
     "_blueprints": {"_kube", "_nodes", "_oci"},
     "_workloads": {"_kube", "_nodes", "_nccl", "_host"},
     "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
-    "_specs": set(),
     "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},
 }
 # The client talks to the API server, for which login reads kubeconfigs and runs their programs; the probe reads a host.
@@ -93,7 +92,7 @@ def test_the_core_is_pure_and_keeps_to_its_layers(path: Path) -> None:
 def test_what_talks_to_something_keeps_to_its_layers(path: Path) -> None:
     names, package = imported(path), path.parent.name
     below = {package, "_common"} | LAYERS[package]
-    assert packages(names, "module_utils") <= below | {"_specs"}
+    assert packages(names, "module_utils") <= below
     assert packages(names, "plugin_utils") <= ({"_base"} if package == "_base" else below | {"_base"})
 
 
@@ -114,9 +113,7 @@ def test_modules_are_documentation_unless_they_work_on_the_node(path: Path) -> N
     if path.stem not in ON_NODE:
         assert not names
     core = {name for name in names if name.startswith(f"{PLUGINS}.module_utils")}
-    assert packages(core, "module_utils") <= {"_common", "_specs"} | ON_NODE.get(path.stem, set())
-    specs = {name for name in core if "._specs." in name}
-    assert all(name.startswith(f"{PLUGINS}.module_utils._specs.{path.stem}") for name in specs)
+    assert packages(core, "module_utils") <= {"_common"} | ON_NODE.get(path.stem, set())
 
 
 def test_the_probe_stands_alone() -> None:

@@ -1,15 +1,60 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks and conversions of a task's arguments before its argument spec is applied. PRIVATE to the collection."""
+"""Argument specs of documented options, and what is done to a task's arguments before its spec is applied. PRIVATE."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+
+# What DOCUMENTATION has no field for. A name is a secret wherever it stands, or, with its module's, there alone.
+SECRETS = {"api_key", "password", "admin_password", "token", "secret_variables", "oci_worker_image.url"}
+# Names that look like a secret's, for which Ansible demands a decision: names of Secrets, and public keys.
+NO_SECRETS = {
+    "boot_volume_key",
+    "boot_volume_key_compartment",
+    "key",
+    "secrets",
+    "pull_secrets",
+    "image_pull_secrets",
+    "catalog_pull_secrets",
+    "ssh_key",
+    "ssh_public_key",
+}
+
+
+def spec(options: Mapping[str, Json], module: str) -> dict[str, Json]:
+    """The argument spec of a module's documented options."""
+    return {name: argument(option, module, name) for name, option in options.items()}
+
+
+def argument(option: Json, module: str, name: str) -> Json:
+    """The argument spec of one documented option."""
+    kind = option.get("type", "str")
+    made: Json = {"type": kind}
+    for key in ("elements", "required", "default", "choices", "aliases"):
+        if key in option and (key != "required" or option[key]):
+            made[key] = option[key]
+    if kind == "float" and "default" in made:
+        made["default"] = float(made["default"])
+    hidden = secret(module, name)
+    if hidden is not None:
+        made["no_log"] = hidden
+    if option.get("suboptions"):
+        made["options"] = spec(option["suboptions"], module)
+    return made
+
+
+def secret(module: str, name: str) -> Optional[bool]:
+    """Whether an option's value must not be shown; None where its name raises no question."""
+    if {name, f"{module}.{name}"} & SECRETS:
+        return True
+    return False if name in NO_SECRETS else None
 
 
 def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:

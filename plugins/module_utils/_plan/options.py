@@ -14,12 +14,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import SO
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.busy import Holder
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.module_utils._plan import option_fields
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs import plan
 
 
 @dataclass(frozen=True)
-class Options(plan.Options):
+class Options(option_fields.Options):
     """The options of gpuops.rdma.plan, which documents them, under the same names."""
 
     pod_extras: PodExtras = field(default_factory=PodExtras)
@@ -28,7 +28,7 @@ class Options(plan.Options):
     def of(cls, args: Mapping[str, Any]) -> Options:
         """The options from the action's arguments, which its spec has checked. Raises InputError for labels that are
         none, before anything asks the cluster."""
-        given = {field.name: args[field.name] for field in fields(plan.Options)}
+        given = {field.name: args[field.name] for field in fields(option_fields.Options)}
         for name, value in given.items():
             if isinstance(value, list):
                 given[name] = tuple(value)

@@ -9,7 +9,6 @@ They run in the controller's process: a module could neither read files/ nor pri
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import time
@@ -30,13 +29,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.one_run import OneRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import MARKED, TASK
 
-_SPECS = "ansible_collections.gpuops.rdma.plugins.module_utils._specs"
+AUTH = specs.fragment("auth")
 # A pod's log must not control the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -57,7 +55,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     """Checks arguments, connects on first use, turns errors into one message."""
 
     spec: dict[str, Any]
-    """Options, generated from the documentation of the module of the same name."""
+    """Options, as the module of the same name documents them."""
     selects: tuple[str, ...] = ()
     """Options that select what to change: one that is set but blank is refused."""
     beside_runs = False
@@ -68,7 +66,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def __init_subclass__(cls) -> None:
         if cls.__name__ == "ActionModule":
-            cls.spec = importlib.import_module(f"{_SPECS}.{cls.__module__.rpartition('.')[2]}").SPEC
+            cls.spec = specs.module(cls.__module__.rpartition(".")[2])
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The task's result. ``args`` are coerced and checked by ``spec``. Raises RdmaError, whose text becomes msg."""

@@ -29,11 +29,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers
 
-AUTH_TYPES = tuple(OCI["auth_type"]["choices"])
-OPTIONS = tuple(OCI)
+_OCI = specs.fragment("oci")
+AUTH_TYPES = tuple(_OCI["auth_type"]["choices"])
+OPTIONS = tuple(_OCI)
 CLIENTS = {
     "compute": ("core", "ComputeClient"),
     "management": ("core", "ComputeManagementClient"),

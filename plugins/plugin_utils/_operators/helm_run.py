@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import helm_records, releases
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts, helm
 
 Module = Callable[[Json], Json]
@@ -73,7 +73,7 @@ def text_of(answer: Json) -> str:
 def _connection(args: Json) -> Json:
     """The connection options for kubernetes.core.helm; it accepts one kubeconfig, ours may be several. Raises
     InputError for more than one."""
-    given = {key: args[key] for key in AUTH if args.get(key) is not None}
+    given = {key: args[key] for key in specs.fragment("auth") if args.get(key) is not None}
     config = str(given.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or "")
     if os.pathsep in config:
         present = [part for part in config.split(os.pathsep) if Path(part).expanduser().is_file()]

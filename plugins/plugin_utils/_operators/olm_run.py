@@ -21,8 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import li
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
@@ -40,7 +39,7 @@ SHOWN = 20
 
 def complete(args: Mapping[str, Any]) -> OlmOperator:
     """The operator of the options, completed by their defaults and files/olm.yml. Raises InputError."""
-    defaults = {name: option.get("default") for name, option in SPEC.items()}
+    defaults = {name: option.get("default") for name, option in specs.module("olm_operator").items()}
     return olm.wanted(files.load(files.FILES / "olm.yml"), {**defaults, **args})
 
 

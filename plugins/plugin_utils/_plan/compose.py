@@ -61,8 +61,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect i
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan import displaced, permissions, resolve
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import hold as operator_hold
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon, compose_olm, left
@@ -121,10 +121,11 @@ def compose(given: Given) -> Plan:
 def _literal(given: Given) -> Given:
     """With guide_literal, what the user leaves at its default is as the guide has it."""
     options: Json = given.profile.get("literal", {}).get("options", {}) if given.options.guide_literal else {}
+    spec = specs.module("plan")
     as_guide: Json = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in options.items()
-        if not getattr(given.options, name) or getattr(given.options, name) == SPEC[name].get("default")
+        if not getattr(given.options, name) or getattr(given.options, name) == spec[name].get("default")
     }
     return replace(given, options=replace(given.options, **as_guide))
 

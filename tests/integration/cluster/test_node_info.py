@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Gone, InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info as node_info
 from support import warm
 from support.paths import ROOT
 from support.small_sandbox import SHAPE, VF, small_sandbox
+
+SPEC = specs.module("node_info")
 
 pytestmark = pytest.mark.cluster
 DEFAULTS = {key: option.get("default") for key, option in SPEC.items()}

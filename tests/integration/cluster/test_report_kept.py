@@ -19,7 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.action import report_keep as action
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.report_keep import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+
+SPEC = specs.module("report_keep")
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "kept"

@@ -17,10 +17,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.wait import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import waiting as wait
 from support.small_sandbox import SHAPE, small_sandbox
+
+SPEC = specs.module("wait")
 
 pytestmark = pytest.mark.cluster
 DEFAULTS = {key: option.get("default") for key, option in SPEC.items()}

@@ -206,10 +206,11 @@ def record(cluster: Nccl, role: str) -> dict[str, str]:
 
 
 def warnings(cluster: Nccl, pod: dict[str, Any]) -> list[str]:
-    """Reasons of events that are not normal. Unhealthy is of a worker that was asked before its sshd listened."""
+    """Reasons of events that are not normal. Unhealthy is of a worker that was asked before its sshd listened,
+    FailedMount of a ConfigMap that the kubelet's cache did not have yet: both come and go with the machine's load."""
     about = f"type=Warning,involvedObject.uid={pod['metadata']['uid']}"
     found = cluster.json("kubectl", "get", "events", "-n", NAMESPACE, "--field-selector", about)["items"]
-    return sorted({event["reason"] for event in found} - {"Unhealthy"})
+    return sorted({event["reason"] for event in found} - {"Unhealthy", "FailedMount"})
 
 
 def plain(text: str) -> str:

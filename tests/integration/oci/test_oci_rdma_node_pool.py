@@ -33,10 +33,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci_rdma_node_pool import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
 from support import oci_site
 from support.fake_oci import GARBLED, FakeOci
+
+SPEC = specs.module("oci_rdma_node_pool")
 
 GPU, AD, H100 = "ocid1.compartment.oc1..gpu", oci_site.DOMAIN, oci_site.H100
 KINDS = ("managed_compute_cluster", "cluster_network")

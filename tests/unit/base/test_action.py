@@ -14,8 +14,10 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.rdma.plugins.action import plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import plain
+
+AUTH = specs.fragment("auth")
 
 
 class Text(str):

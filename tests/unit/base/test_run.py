@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import stage
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.stage import SPEC
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+
+SPEC = specs.module("stage")
 
 RESULT = {"shape": "BM.GPU.H100.8", "verdict": {"verdict": "pass"}}
 

@@ -18,12 +18,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Options
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.auth import SPEC as AUTH
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.own_pods import SPEC as OWN_PODS
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run, specs
 from support.paths import ROOT
 from support.plan_samples import cluster, gpu_node, survey, whole
+
+AUTH = specs.fragment("auth")
+OWN_PODS = specs.fragment("own_pods")
+SPEC = specs.module("plan")
 
 
 def document(**asked: Any) -> dict[str, Any]:

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils import _specs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings_table import TABLE
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.targets import TARGETS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.paths import ROOT
 
 MODULES_ONLY = {
@@ -68,8 +66,8 @@ _SOURCE = re.compile(r"\\S|\n|(\w+)=\1\b|^\S+$")
 
 def options() -> set[str]:
     found: set[str] = set()
-    for module in pkgutil.iter_modules(_specs.__path__):
-        found |= set(importlib.import_module(f"{_specs.__name__}.{module.name}").SPEC)
+    for module in (specs.PLUGINS / "modules").glob("*.py"):
+        found |= set(specs.options(module.stem))
     for path in (ROOT / "roles").glob("*/meta/argument_specs.yml"):
         for entry in yaml.safe_load(path.read_text("utf-8"))["argument_specs"].values():
             found |= set(entry.get("options") or ())
@@ -92,7 +90,7 @@ def texts() -> Iterator[str]:
     """All texts of the code that are no documentation; what a text fills in is an ellipsis."""
     for folder in ("action", "inventory", "lookup", "module_utils", "plugin_utils"):
         for path in sorted((ROOT / "plugins" / folder).rglob("*.py")):
-            tree = list(ast.walk(ast.parse(path.read_text("utf-8")))) if "_specs" not in path.parts else []
+            tree = list(ast.walk(ast.parse(path.read_text("utf-8"))))
             inner = {id(part) for node in tree if isinstance(node, ast.JoinedStr) for part in node.values}
             inner |= {id(node.value) for node in tree if isinstance(node, (ast.Expr, ast.Assign)) and is_page(node)}
             for node in tree:

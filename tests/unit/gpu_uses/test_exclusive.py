@@ -10,7 +10,9 @@ import itertools
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import exclusive
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_uses import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+
+SPEC = specs.module("gpu_uses")
 
 USES = tuple(sorted({name for pair in exclusive.WHY for name in pair}))
 

@@ -18,12 +18,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import shari
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.sharing_plan import NodeWanted
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_sharing import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.sharing import Sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from support.fake_api import Api, Task, arguments
 from support.paths import ROOT
+
+SPEC = specs.module("gpu_sharing")
 
 CONFIG, MIG = sharing.CONFIG_LABEL, sharing.MIG_LABEL
 POLICY, MAP, SET = "ClusterPolicy//p", "ConfigMap/gpu/gpuops-gpu-sharing", "MachineSet/openshift-machine-api/m"

@@ -21,11 +21,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import TAINTS_ADDED, TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import taints
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.gpu_taints import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.taints import GpuTaints
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import tolerations as nodes_tolerations
 from support.fake_api import Api, Task, arguments
+
+SPEC = specs.module("gpu_taints")
 
 GPU = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}

@@ -15,11 +15,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import vgpu as gpu_vgpu
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses.vgpu import Node
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.vgpu import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses.vgpu import VGpu
 from support.crd_schema import cluster_policy, faults
 from support.fake_api import Api, Task, arguments
 from support.paths import upstream
+
+SPEC = specs.module("vgpu")
 
 CANARY = "CANARY0815"
 BODY = {

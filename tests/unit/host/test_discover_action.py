@@ -19,14 +19,15 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects, probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.shape_discover import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import HostRun
 from support import host_memory, host_trees
 from support.fake_api import Api
 from support.host_trees import Host
 from support.paths import ROOT
+
+SPEC = specs.module("shape_discover")
 
 _SPEC = importlib.util.spec_from_file_location("publish", ROOT / "files/host_probe/publish.py")
 assert _SPEC is not None and _SPEC.loader is not None

@@ -15,10 +15,11 @@ from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_result
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_result import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history
 from gpuops_sandbox.batch import nccl_render as render
+
+SPEC = specs.module("nccl_result")
 
 
 def answer(**given):

@@ -17,11 +17,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as _topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.nccl_topology import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from support import host_trees
 from support.paths import RECORDINGS, ROOT, UPSTREAM, needed
+
+SPEC = specs.module("nccl_topology")
 
 SHAPE = "BM.GPU.H100.8"
 GOOD = _topology.render(files.shapes()[SHAPE])

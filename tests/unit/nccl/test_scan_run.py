@@ -19,8 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.scan_trials import Bench, Collector, Settings
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import mark
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_mark import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal, key_of
 from gpuops_sandbox import faults
 from gpuops_sandbox.batch import scan_rounds
@@ -28,6 +27,8 @@ from gpuops_sandbox.batch.nccl_pod import Fleet
 from gpuops_sandbox.cluster import SandboxError
 from gpuops_sandbox.context import Fault
 from support import nccl_jobs
+
+SPEC = specs.module("node_mark")
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"

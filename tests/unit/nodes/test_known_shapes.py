@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import host_checks
-from ansible_collections.gpuops.rdma.plugins.module_utils import _specs
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import folders
 from support import host_trees, users_jobs
@@ -71,10 +69,9 @@ def with_shape(options: Any) -> bool:
 
 
 def modules() -> Iterator[str]:
-    for found in pkgutil.iter_modules(_specs.__path__):
-        spec = importlib.import_module(f"{_specs.__name__}.{found.name}").SPEC
-        if (files.FILES.parent / f"plugins/modules/{found.name}.py").exists() and with_shape(spec):
-            yield found.name
+    for found in (specs.PLUGINS / "modules").glob("*.py"):
+        if with_shape(specs.module(found.stem)):
+            yield found.stem
 
 
 def act(module: str, shapes_dir: str, **given: Any) -> Any:
@@ -130,7 +127,7 @@ TAKES = sorted(set(modules()) - set(OCI) - set(COVERED) - {"nccl_result"})
 
 def test_each_module_with_a_shape_has_the_folder_of_the_sites_own() -> None:
     for name in {*modules()} - set(OCI) - {"autoscaler"}:
-        assert "shapes_dir" in importlib.import_module(f"{_specs.__name__}.{name}").SPEC, name
+        assert "shapes_dir" in specs.module(name), name
     assert {*OCI, *COVERED} <= set(modules()), "left out without need"
 
 

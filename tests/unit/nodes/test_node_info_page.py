@@ -12,8 +12,10 @@ from typing import Any
 import jmespath
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.paths import ROOT
+
+SPEC = specs.module("node_info")
 
 PAGE = (ROOT / "docs" / "node_info.md").read_text("utf-8")
 RECIPES = re.findall(r"-a '(\{[^\n]*\})'\n   ```\n\n   ```yaml\n(.*?)   ```", PAGE, re.DOTALL)

@@ -16,12 +16,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
 from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scaling
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_proof import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import machine_sets
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.scale_proof import ScaleProof
 from support.fake_api import Api, Task, arguments
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import RECORDINGS
+
+SPEC = specs.module("autoscaler_proof")
 
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 

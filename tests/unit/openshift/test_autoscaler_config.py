@@ -12,10 +12,12 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.action.autoscaler_config import ActionModule
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.autoscaler_config import SPEC
 from ansible_collections.gpuops.rdma.plugins.modules import autoscaler_config
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.crd_schema import faults
 from support.paths import upstream
+
+SPEC = specs.module("autoscaler_config")
 
 EXAMPLE = yaml.safe_load(autoscaler_config.EXAMPLES)[0]["gpuops.rdma.autoscaler_config"]
 KINDS = {"ClusterAutoscaler": "clusterautoscaler.yaml", "MachineAutoscaler": "machineautoscaler.yaml"}

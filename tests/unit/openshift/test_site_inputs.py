@@ -11,10 +11,12 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.node_info import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.info import node_info
 from support.fake_api import Api, arguments
 from support.paths import ROOT
+
+SPEC = specs.module("node_info")
 
 PLAYBOOK = ROOT / "playbooks/openshift_site.yml"
 INPUTS = ROOT / "playbooks/vars/openshift.yml"

@@ -17,10 +17,12 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Policy, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, helm_records
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.release import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, hold, release_run
 from support.fake_api import Api, Task, arguments
+
+SPEC = specs.module("release")
 
 GIVEN = {"name": "op", "namespace": "gpu-operator", "chart": "gpu-operator", "version": "v26.7.0", "values": {"a": 1}}
 OUTAGE = {

@@ -13,10 +13,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.olm_operator import SPEC as SPEC_OLM
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
 from support.plan_samples import cluster, faults, whole
+
+SPEC_OLM = specs.module("olm_operator")
 
 
 def made(**wishes: Any) -> Any:

@@ -16,7 +16,9 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.oci import SPEC as OCI
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+
+OCI = specs.fragment("oci")
 
 PAGE = "<html>ä</html>".encode()
 REPORT = {

@@ -25,9 +25,11 @@ from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_shar
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.plan import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support import fake_awx, plan_samples
 from support.paths import ROOT
+
+SPEC = specs.module("plan")
 
 TEMPLATES = [(template.name, template, given) for template, given in awx_templates.templates(generate.INPUTS)]
 DATA = yaml.safe_load(awx_templates.TEMPLATES.read_text("utf-8"))["controller_templates"]

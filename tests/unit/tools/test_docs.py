@@ -31,6 +31,8 @@ import catalogue
 import page_commands
 import picture
 import site_pages
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 
 
 def tool(name: str) -> ModuleType:
@@ -287,13 +289,10 @@ def test_a_new_module_gets_its_argument_spec_from_its_documentation(checkout):
         for node in ast.parse(stub).body
         if isinstance(node, ast.Assign)
     }
-    options = tool("options.py")
-    written = options.outputs(checkout)
-    spec: dict = {}
-    exec(written[checkout / "plugins/module_utils/_specs/gpu_burn.py"], spec)
+    known = specs.options("gpu_burn", checkout / "plugins")
     documented = yaml.safe_load(texts["DOCUMENTATION"])
-    assert spec["SPEC"]["nodes"] == {"type": "list", "elements": "str", "default": []}
-    assert set(spec["SPEC"]) == {*documented["options"], *options.fragment_options("auth")}
+    assert argspec.spec(known, "gpu_burn")["nodes"] == {"type": "list", "elements": "str", "default": []}
+    assert set(known) == {*documented["options"], *specs.fragment("auth")}
     assert any("gpuops.rdma.gpu_burn" in task for task in yaml.safe_load(texts["EXAMPLES"]))
     for path in checkout.rglob("*.py"):
         compile(path.read_text("utf-8"), str(path), "exec")

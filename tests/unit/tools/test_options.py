@@ -7,6 +7,8 @@ the tasks that give them."""
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,12 @@ from typing import Any
 import input_meanings
 import options
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
+from ansible_collections.gpuops.rdma.plugins.modules import host_info
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.paths import ROOT
 
+LOOKS_SECRET = re.compile(r"pass(?!ive)|secret|token|key", re.IGNORECASE)
 MODULE = """#!/usr/bin/python
 DOCUMENTATION = r'''
 module: burn
@@ -35,9 +41,7 @@ def checkout(root: Path, option: str) -> Path:
 
 
 def spec(root: Path) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    exec(options.outputs(root)[root / "plugins/module_utils/_specs/burn.py"], made)
-    return dict(made["SPEC"])
+    return argspec.spec(specs.options("burn", root / "plugins"), "burn")
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +72,25 @@ def test_suboptions_and_long_choices_are_kept(tmp_path: Path) -> None:
 def test_an_option_of_a_fragment_may_have_its_own_words(tmp_path: Path) -> None:
     made = spec(checkout(tmp_path, "context: {description: Another one.}"))
     assert made["context"] == {"type": "str"}
-    assert options.module_options("burn", tmp_path)["context"]["description"] == "Another one."
+    assert specs.options("burn", tmp_path / "plugins")["context"]["description"] == "Another one."
 
 
-def test_a_name_like_a_secret_must_be_decided_about(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="burn: option passphrase looks like a secret"):
-        options.outputs(checkout(tmp_path, "passphrase: {type: str}"))
+def undecided(known: Mapping[str, Any], module: str) -> Iterator[str]:
+    for name, option in known.items():
+        if LOOKS_SECRET.search(name) and argspec.secret(module, name) is None:
+            yield f"{module}.{name}"
+        yield from undecided(option.get("suboptions") or {}, module)
 
 
-def test_a_spec_without_a_module_is_left_over(tmp_path: Path) -> None:
-    root = checkout(tmp_path, "share: {type: int}")
-    (root / options.SPECS).mkdir(parents=True)
-    for name in ("__init__", "burn", "auth", "gone"):
-        (root / options.SPECS / f"{name}.py").touch()
-    assert [path.name for path in options.left_over(root)] == ["gone.py"]
+def test_a_name_like_a_secret_is_decided_about() -> None:
+    """In SECRETS or NO_SECRETS of argspec."""
+    assert list(undecided({"row": {"suboptions": {"passphrase": {}}}}, "burn")) == ["burn.passphrase"]
+    modules = [path.stem for path in (specs.PLUGINS / "modules").glob("*.py")]
+    assert [name for module in modules for name in undecided(specs.options(module), module)] == []
+
+
+def test_the_module_on_the_nodes_has_the_spec_that_it_documents() -> None:
+    assert specs.module("host_info") == host_info.SPEC
 
 
 @pytest.mark.parametrize(
@@ -180,7 +189,7 @@ def test_the_task_whose_result_is_the_roles_describes_a_variable(tmp_path: Path)
     both = """[{gpuops.rdma.olm_operator: {timeout: "{{ burn_timeout }}"}},
       {gpuops.rdma.wait: {for: nodes, timeout: "{{ burn_timeout }}"}, register: burn_result}]"""
     made = made_role(tmp_path, tasks=both)["options"]["burn_timeout"]
-    assert made["description"] == options.module_options("wait")["timeout"]["description"]
+    assert made["description"] == specs.options("wait")["timeout"]["description"]
 
 
 def test_a_readme_gets_its_table_and_keeps_the_rest(tmp_path: Path) -> None:

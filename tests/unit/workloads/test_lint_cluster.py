@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_lint import SPEC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import documents, linted
 from support import users_jobs
 from support.fake_api import Api, arguments
 from support.users_jobs import GPU, SHAPE, VF
+
+SPEC = specs.module("workload_lint")
 
 QUEUES = [
     {

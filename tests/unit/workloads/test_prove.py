@@ -14,14 +14,15 @@ from urllib.parse import unquote
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_prove import SPEC
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import HostRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
 from support import users_jobs
 from support.fake_api import Api, arguments
 from support.users_jobs import SHAPE
 from support.users_jobs import nccl_lines as lines
+
+SPEC = specs.module("workload_prove")
 
 PORTS = [pf.hca for pf in files.shapes()[SHAPE].pfs]
 SPACE = {"kind": "Namespace", "metadata": {"name": "team-a"}, "status": {"phase": "Active"}}

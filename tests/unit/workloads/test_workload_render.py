@@ -22,10 +22,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
-from ansible_collections.gpuops.rdma.plugins.module_utils._specs.workload_render import SPEC
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, manifest
+
+SPEC = specs.module("workload_render")
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"

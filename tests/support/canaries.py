@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 SECRET = "CaNaRy7"
@@ -108,3 +110,14 @@ CANARIES: dict[str, list[Any]] = {
     ),
 }
 KINDS = tuple(CANARIES)
+VARIABLES = [
+    {"name": f"NOTE_{number}", "value": one if isinstance(one, str) else json.dumps(one)}
+    for number, one in enumerate((one for kind in KINDS for one in CANARIES[kind]), start=1)
+]
+"""All of them as variables of a container, whose names say nothing."""
+NUMBERS = {f"{number:02}" for number in range(1, 61)}
+
+
+def numbers_in(text: str) -> set[str]:
+    """The numbers of the canaries in a text."""
+    return {found[-2:] for found in re.findall(rf"{SECRET}[\w%=.-]*\d\d", text)}

@@ -18,13 +18,15 @@ from typing import Any
 import pytest
 import yaml
 from support import fake_awx, warm
-from support.canaries import SECRET
+from support.canaries import NUMBERS, SECRET, VARIABLES, numbers_in
 from support.paths import ROOT
 
 KEY = f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----\n"
 INVENTORY = {
     "rdma_blueprint_password": f"{SECRET}-inventory",
-    "rdma_gpu_operator_values": {"driver": {"env": [{"name": "HTTPS_PROXY", "value": f"http://u:{SECRET}@p:3128"}]}},
+    "rdma_gpu_operator_values": {
+        "driver": {"env": [{"name": "HTTPS_PROXY", "value": f"http://u:{SECRET}@p:3128"}, *VARIABLES]}
+    },
 }
 """Variables of a cluster."""
 GIVEN: dict[str, Any] = {
@@ -102,6 +104,7 @@ def _check(awx: fake_awx.Awx) -> None:
     kube = awx.named("credential_types", "gpuops kubeconfig")
     assert kube["injectors"]["env"]["K8S_AUTH_KUBECONFIG"] == "{{ tower.filename }}"
     assert "ansible_playbook_python" in inventory["variables"]
+    assert numbers_in(str(awx.named("hosts", "lab")["variables"])) == NUMBERS, "the cluster has them as they are"
     assert awx.named("credentials", "gpuops OCI")["inputs"]["key"] == KEY
     source = awx.named("inventory_sources", "OKE clusters")
     assert (ROOT / source["source_path"]).is_file()

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.canaries import SECRET
+from support.canaries import NUMBERS, SECRET, VARIABLES, numbers_in
 from support.plays import Played, Site
 
 pytestmark = pytest.mark.e2e
+WRITTEN = {"report.json", "report.html", "report.prom", "junit.xml", "plan.json", "journal.jsonl"}
+"""Files of a run, of which none has a canary."""
 WHERE_THEY_MUST_BE = ("Secret", "ClusterPolicy", "NicClusterPolicy", "DaemonSet", "ControllerRevision", "Pod")
 """Kinds of objects that the cluster needs with the values as they are."""
 LONG = f"gpu-{{}}.{'.'.join(['a' * 60] * 4)}"
 PROXY = f"http://bob:{SECRET}-proxy@proxy.example.com:3128"
 VALUES = {
-    "driver": {"env": [{"name": "HTTPS_PROXY", "value": PROXY}]},
+    "driver": {"env": [{"name": "HTTPS_PROXY", "value": PROXY}, *VARIABLES]},
     "toolkit": {"env": [{"name": "NGC_API_KEY", "value": f"{SECRET}-ngc"}, {"name": "X_PASS", "value": f"{SECRET}-x"}]},
     "devicePlugin": {"env": [{"name": "ADMIN_CREDENTIAL", "value": f"{SECRET}-cred"}]},
     "dcgmExporter": {"env": [{"name": "PUSH_TOKEN", "value": f"{SECRET}-push"}]},
@@ -37,7 +39,11 @@ INPUTS = {
     "rdma_blueprint_token": f"{SECRET}-bptoken",
     "rdma_oci_image_url": f"https://objectstorage.eu-frankfurt-1.oraclecloud.com/p/{SECRET}-image/n/a/b/c/o/d",
     "rdma_oci_stack_secret_variables": {"first": f"{SECRET}-stack"},
-    "rdma_workload_env": {"HF_TOKEN": f"{SECRET}-hf", "WANDB_API_KEY": f"{SECRET}-wandb"},
+    "rdma_workload_env": {
+        "HF_TOKEN": f"{SECRET}-hf",
+        "WANDB_API_KEY": f"{SECRET}-wandb",
+        **{one["name"]: one["value"] for one in VARIABLES},
+    },
     "rdma_report_keep": "configmap",
 }
 SOURCES = {
@@ -93,7 +99,9 @@ def test_no_canary_is_in_any_output_file_or_object(cluster: Any) -> None:
     assert site.code == 0 and site.verdict == "pass", site.output[-4000:]
     policy = here.json("kubectl", "get", "clusterpolicies")["items"][0]["spec"]
     assert policy["driver"]["env"] == VALUES["driver"]["env"], "the cluster has the values as they are"
+    assert numbers_in(json.dumps(policy)) == NUMBERS
     assert not list((here.folder / "site").rglob("*secret*")), "the run has removed what only it needed"
+    assert {path.name for path in (here.folder / "site").rglob("*")} >= WRITTEN
     plan = json.loads((here.folder / "site/run/plan.json").read_text())
     assert plan["releases"]["gpu_operator"]["values"]["driver"]["env"][0]["value"].startswith("http://(hidden)@proxy")
     again = watched.play("site.yml", "--diff", "--skip-tags", "nccl_test", report="site")
@@ -103,7 +111,9 @@ def test_no_canary_is_in_any_output_file_or_object(cluster: Any) -> None:
     spec = {"spec": {"rdmaSharedDevicePlugin": {"config": f'{{"token": "{SECRET}-other"}}'}}}
     here.kubectl("patch", "nicclusterpolicy", "nic-cluster-policy", "--type=json", "-p", json.dumps(other))
     here.kubectl("patch", "nicclusterpolicy", "nic-cluster-policy", "--type=merge", "-p", json.dumps(spec))
-    env = {"spec": {"driver": {"env": [{"name": "HTTPS_PROXY", "value": PROXY.replace("-proxy", "-others")}]}}}
+    others = [{"name": "HTTPS_PROXY", "value": PROXY.replace("-proxy", "-others")}]
+    others += [{**one, "value": one["value"].replace(SECRET, f"{SECRET}-theirs")} for one in VARIABLES]
+    env = {"spec": {"driver": {"env": others}}}
     name = here.kubectl("get", "clusterpolicies", "-o", "name").strip()
     here.kubectl("patch", name, "--type=merge", "-p", json.dumps(env))
     watched.play("site.yml", "--tags", "plan,preflight", "--diff", report="others")
@@ -126,6 +136,7 @@ def _rendered(watched: Watched, folder: Path) -> None:
     watched.file.unlink()
     assert played.code == 0, played.output[-3000:]
     assert f"{SECRET}-hf" in path.read_text() and path.stat().st_mode & 0o777 == 0o600
+    assert numbers_in(path.read_text()) == NUMBERS
     watched.none_in("workload_render", played.output)
     watched.no_file(but=path.name)
 
@@ -133,8 +144,13 @@ def _rendered(watched: Watched, folder: Path) -> None:
 def _next(here: Site) -> None:
     """Inputs on the command line are in the next command, but for those that are secrets: these are named."""
     shutil.rmtree(here.folder / "site")
-    given = json.dumps({"rdma_gpu_operator_values": VALUES, "rdma_shape": ["BM.GPU.H100.8"]})
+    secret = {
+        "rdma_gpu_operator_values": VALUES,
+        "rdma_serving_model": INPUTS["rdma_serving_model"],
+        "rdma_charts": {"volcano": f"oci://user:{SECRET}-next@127.0.0.1:1/charts/volcano"},
+    }
+    given = json.dumps({**secret, "rdma_shape": ["BM.GPU.H100.8"]})
     played = here.play("site.yml", "-e", given, "--tags", "plan,preflight", report="next", rdma_expected_nodes=5)
     line = next(line for line in played.output.splitlines() if line.startswith("Next: "))
     assert SECRET not in played.output and "rdma_shape" in line, played.output[-2000:]
-    assert line.endswith("rdma_gpu_operator_values")
+    assert line.endswith(", ".join(secret))

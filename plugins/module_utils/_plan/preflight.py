@@ -121,7 +121,7 @@ class View:
 def permissions(view: View) -> Iterator[Finding]:
     """One error per permission that this user lacks."""
     how = f"an administrator grants it: kubectl apply -f {view.account}" if view.account else ""
-    remedy = f"{how} (ansible-playbook gpuops.rdma.site --tags plan writes that file)" if how else None
+    remedy = f"{how}; gpuops.rdma.site --tags plan writes that file" if how else None
     for item in view.denied:
         yield finding("preflight.permissions", "cluster", f"not allowed {item}", remedy=remedy)
 

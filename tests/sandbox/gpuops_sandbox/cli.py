@@ -324,8 +324,11 @@ def _names(pattern: str, kubelets: int | None) -> str:
     if not pattern:
         return ""
     longest = pattern.replace("{}", str(CPU_NODES[1]))
-    if "{}" not in pattern or not re.fullmatch(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", longest):
-        raise SandboxError(f"--node-names {pattern}: it needs {{}}, and names of small letters, digits, - and dots")
+    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    if "{}" not in pattern or not re.fullmatch(rf"(?=.{{1,253}}$){label}(\.{label})*", longest):
+        raise SandboxError(
+            f"--node-names {pattern}: it needs {{}}, and names of small letters, digits, - and dots, at most 253 long"
+        )
     if kubelets:
         raise SandboxError("--node-names: real nodes are named by their addresses")
     return pattern

@@ -80,6 +80,19 @@ def test_the_plans_own_findings_come_first() -> None:
 def test_every_missing_permission_is_listed() -> None:
     view = look(denied=["in the whole cluster: create namespaces", "in namespace gpuops-rdma: patch daemonsets.apps"])
     assert [item.found for item in found(view, "permissions")] == [f"not allowed {rule}" for rule in view.denied]
+    assert {item.remedy for item in found(view, "permissions")} == {
+        "grant it to the user of this kubeconfig; see kubectl auth can-i --list"
+    }
+
+
+def test_a_missing_permission_names_the_printed_file_that_grants_it() -> None:
+    item = one(
+        look(denied=["in the whole cluster: create namespaces"], account="r/permissions/site.yml"), "permissions"
+    )
+    assert item.remedy == (
+        "an administrator grants it: kubectl apply -f r/permissions/site.yml; "
+        "gpuops.rdma.site --tags plan writes that file"
+    )
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,14 @@ def no_such_node(_folder: Path) -> Iterable[Finding]:
     return plan_samples.whole(plan_samples.cluster(), nodes=["nosuch"]).findings
 
 
+def no_known_shape(_folder: Path) -> Iterable[Finding]:
+    return plan_samples.whole([plan_samples.gpu_node("10.140.9.9", ""), plan_samples.cpu_node()]).findings
+
+
+def denied(_folder: Path) -> Iterable[Finding]:
+    return preflight.permissions(look(denied=["in the whole cluster: create namespaces"], account="r/site.yml"))
+
+
 def priority(why: str) -> Callable[[Path], Iterable[Finding]]:
     return lambda _folder: preflight.priority_class(look(priority_fault=why))
 
@@ -134,7 +142,9 @@ FAILURES = {
         corrected("set rdma_kubeconfig", "-e rdma_kubeconfig=VALUE"),
     ),
     "expired token": Failure("control_node", expired, "refuses the token", "kubectl auth whoami"),
-    "quota": Failure("preflight", quota, "need 2", "kubectl -n gpuops-nccl describe resourcequota q"),
+    "quota": Failure(
+        "preflight", quota, "(MPIJob gpuops-nccl/t, worker)", "kubectl -n gpuops-nccl describe resourcequota q"
+    ),
     "policy that an input satisfies": Failure(
         "preflight",
         refused(DENIED.format("team", "every pod needs the label team")),
@@ -165,6 +175,16 @@ FAILURES = {
         "no node of BM",
         corrected("set rdma_shape", "-e rdma_shape=VALUE"),
     ),
+    "no node of a known shape": Failure(
+        "preflight",
+        no_known_shape,
+        "no label gives it a shape",
+        corrected(
+            "Write its file with playbooks/discover.yml (rdma_shapes_dir), or leave the node out (rdma_nodes)",
+            "-e rdma_shapes_dir=VALUE",
+        ),
+    ),
+    "missing rights": Failure("preflight", denied, "not allowed in the whole", "kubectl apply -f r/site.yml"),
     "wrong node name": Failure(
         "preflight", no_such_node, "does not have nosuch", corrected("correct rdma_nodes", "-e rdma_nodes=VALUE")
     ),

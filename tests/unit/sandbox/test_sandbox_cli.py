@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which sandbox a command without a name means."""
+"""Which sandbox a command without a name means, and the names of nodes that it takes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from gpuops_sandbox import cli
+from gpuops_sandbox.cluster import SandboxError
 
 
 def test_a_command_without_a_name_takes_the_only_sandbox(
@@ -29,3 +30,39 @@ def test_a_command_without_a_name_takes_the_only_sandbox(
     assert cli.main(["status"]) == 1
     assert "which sandbox? There are demo, second" in capsys.readouterr().err
     assert chosen("logs", "--name", "second") == "second"
+
+
+LABELS = ".".join(["a" * 60] * 4)
+"""243 characters."""
+LAST = len(str(cli.CPU_NODES[1]))
+"""Digits of the largest number in a name."""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "{}",
+        "gpu-{}",
+        "gpu-{}.sub1.vcn2.oraclevcn.com",
+        f"{{}}.{LABELS}",
+        f"{'b' * (252 - 243 - LAST)}{{}}.{LABELS}",
+    ],
+)
+def test_names_of_nodes_are_those_that_the_api_server_takes(pattern: str) -> None:
+    """metadata.name of a Node is an RFC 1123 subdomain: at most 253 characters, of any length between the dots."""
+    assert cli._names(pattern, None) == pattern
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["gpu", "GPU-{}", "gpu_{}", "-{}", "{}-", "{}.", "a..{}", "a.-{}", f"{'b' * (253 - 243 - LAST)}{{}}.{LABELS}"],
+)
+def test_names_that_it_refuses_are_refused_before_anything_is_made(pattern: str) -> None:
+    with pytest.raises(SandboxError, match="and names of small letters"):
+        cli._names(pattern, None)
+
+
+def test_real_nodes_have_their_addresses_as_names() -> None:
+    with pytest.raises(SandboxError, match="named by their addresses"):
+        cli._names("gpu-{}", 2)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.action import node_mark
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
@@ -24,7 +27,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
 from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import cluster, manifest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import (
+    cluster,
+    linted,
+    manifest,
+    namespaces,
+    placing,
+)
 
 SPEC = specs.module("workload_render")
 
@@ -111,18 +120,46 @@ def test_without_a_plan_a_network_that_nobody_makes_is_refused() -> None:
     assert made(shape=H100, mode="host")[0].fabric.vfs == 0
 
 
-def test_a_plan_that_is_refused_does_not_replace_that_of_the_run_that_passed(tmp_path: Path) -> None:
+def linted_by(path: str) -> Plan:
+    """The plan that lint reads."""
+    read: list[Plan] = []
+    spec = {name: one.get("default") for name, one in specs.module("workload_lint").items()}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"template": {"spec": {}}}}
+    with pytest.MonkeyPatch.context() as patch:
+        around = cluster.around
+        patch.setattr(cluster, "around", lambda *args: read.append(args[3]) or around(*args))
+        linted.result(lambda: None, {**spec, "plan": path, "definitions": [job], "cluster": False})
+    return read[0]
+
+
+TASK = SimpleNamespace(client=None, check_mode=True, progress=print)
+FOLLOWERS: dict[str, Callable[[str], Plan | str]] = {
+    "workload_render": lambda path: made(plan=path)[0].fabric.network,
+    "workload_lint": linted_by,
+    "workload_network": lambda path: namespaces.Namespaces(TASK, {"plan": path, "state": "present"}).plan,
+    "workload_placement": lambda path: placing.Placing(TASK, {"plan": path}).plan,
+    "node_mark": lambda path: node_mark.ActionModule.__new__(node_mark.ActionModule)._plan(path),
+}
+"""What follows a PASS -> the plan that it reads, or that plan's network."""
+
+
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_a_plan_that_is_refused_does_not_replace_that_of_the_run_that_passed(name: str, tmp_path: Path) -> None:
+    def network() -> str:
+        found = FOLLOWERS[name](passed)
+        return found if isinstance(found, str) else found.network_attachment
+
     passed = planned(tmp_path, network_attachment="jobs/proven")
     fault = input_fault("rdma_ip_pool_subnet", "it is too small")
     shutil.copy(passed, tmp_path / run.PASSED)
     planned(tmp_path, network_attachment="jobs/refused", findings=(fault,))
-    assert made(plan=passed)[0].fabric.network == "jobs/proven"
+    assert network() == "jobs/proven"
     Path(passed).unlink()  # a later run begins, and makes none
-    assert made(plan=passed)[0].fabric.network == "jobs/proven"
+    assert network() == "jobs/proven"
     planned(tmp_path, findings=(fault,))
     (tmp_path / run.PASSED).unlink()
     with pytest.raises(InputError, match="This plan cannot be carried out"):
-        made(plan=passed)
+        network()
 
 
 def test_a_mode_that_was_not_proven_is_refused(tmp_path: Path) -> None:

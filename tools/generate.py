@@ -172,7 +172,6 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         oci_tables.DOCUMENT: oci_tables.document(table),
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),
-        ROOT / "plugins/module_utils/_common/findings_table.py": catalogue.table(),
         input_table.TARGET: input_table.text(input_specs()),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},

@@ -35,8 +35,9 @@ LAYERS = {
     "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
     "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},
 }
-# The client talks to the API server, for which login reads kubeconfigs and runs their programs; the probe reads a host.
-IMPURE = {"_kube/client.py", "_kube/login.py", "_host/probe.py"}
+# The client talks to the API server, for which login reads kubeconfigs and runs their programs; the probe reads a host;
+# findings reads the catalogue in files/, once.
+IMPURE = {"_common/findings.py", "_kube/client.py", "_kube/login.py", "_host/probe.py"}
 # Modules that work on the managed node, and what they call.
 ON_NODE = {"host_info": {"_host"}}
 FORBIDDEN = {

@@ -3,15 +3,65 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The only constructor of findings. PRIVATE to the collection.
 
-What all findings of an id share is defined in files/findings.yml, and for host rules in files/host_rules.yml.
+What all findings of an id share stands in files/findings.yml, for rules in files/host_rules.yml and workload_rules.yml.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings_table import TABLE
+import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+
+_FILES = Path(__file__).resolve().parents[3] / "files"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SEVERITIES = {"fail": "error", "warn": "warning"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the findings of an id have in common."""
+
+    what: str
+    severity: str
+    stage: str
+    remedy: str = ""
+    docs: str = ""
+
+
+def kinds() -> dict[str, Kind]:
+    """Id -> Kind, of all findings."""
+    return dict(sorted({**_of_rules(), **_of_catalogue()}.items()))
+
+
+@functools.cache
+def document(name: str) -> dict[str, Any]:
+    """A file of files/."""
+    return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=_LOADER))
+
+
+@functools.cache
+def _of_catalogue() -> dict[str, Kind]:
+    read = document("findings.yml")
+    return {
+        ident: Kind(**{"severity": "error", "stage": read["domains"][ident.split(".")[0]]["stage"], **entry})
+        for ident, entry in read["findings"].items()
+    }
+
+
+@functools.cache
+def _of_rules() -> dict[str, Kind]:
+    """Read only where a rule does not hold: it takes longer than all other files together."""
+    found = {
+        rule["id"]: Kind(rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md")
+        for rule in document("host_rules.yml")["rules"]
+    }
+    for rule in document("workload_rules.yml")["rules"]:
+        found[rule["id"]] = Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
+    return found
 
 
 def finding(
@@ -29,13 +79,13 @@ def finding(
     ``remedy``, ``severity`` and ``stage`` override the entry's own where they depend on the case; a ``remedy`` of ""
     omits it.
     """
-    usual_severity, usual_stage, usual_remedy = TABLE[ident]
+    kind = _of_catalogue()[ident] if ident in _of_catalogue() else _of_rules()[ident]
     return Finding(
         id=ident,
-        severity=severity or usual_severity,
+        severity=severity or kind.severity,
         subject=subject,
         found=found,
         expected=expected,
-        remedy=usual_remedy.replace("{subject}", subject) if remedy is None else remedy,
-        stage=stage or usual_stage,
+        remedy=kind.remedy.strip().replace("{subject}", subject) if remedy is None else remedy,
+        stage=stage or kind.stage,
     )

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings_table import TABLE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding, kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SEVERITIES
 from support.paths import ROOT
 
@@ -63,7 +62,7 @@ def ids(node: ast.expr) -> set[str]:
 def test_every_call_names_an_entry():
     named = {(path, name) for path, call in calls() for name in ids(call.args[0])}
     assert len(named) > 130
-    assert {(path, name) for path, name in named if name not in TABLE} == set()
+    assert {(path, name) for path, name in named if name not in kinds()} == set()
 
 
 def test_an_id_is_spelled_out_and_not_put_together():

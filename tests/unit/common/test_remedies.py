@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings_table import TABLE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators.targets import TARGETS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
 from support.paths import ROOT
@@ -47,7 +47,6 @@ RIGHT = {
         "The GPU memory of … is unknown: set memory_gb.",
         " There are some in …: set working_directory.",
         "fault reports of … were not read (faults=…)",
-        "rdma=false accepts it",
         "without it the pool has no RDMA, which only deleting and making it again mends; rdma=false accepts it",
         "… does not have the RDMA device name of …: a VF that a pod uses has left the host. Set nic_names, or read the "
         "host while no pod uses them.",
@@ -82,7 +81,7 @@ def named(text: str, known: set[str]) -> list[str]:
 
 
 def remedies() -> Iterator[tuple[str, str]]:
-    yield from ((ident, entry[2]) for ident, entry in TABLE.items())
+    yield from ((ident, kind.remedy) for ident, kind in kinds().items())
     yield from ((f"wait {name}", target.remedy) for name, target in TARGETS.items())
 
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings_table import TABLE
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import kinds
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
 from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as releases_
 from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, compare, next_step, prometheus
@@ -377,10 +377,15 @@ def test_a_failed_stage_marks_no_node_and_has_a_safe_next_step(stage: str, playb
 
 @pytest.mark.parametrize("playbook", RAN)
 def test_each_finding_of_the_catalogue_has_a_safe_next_step(playbook: str) -> None:
-    for ident, (severity, stage, remedy) in TABLE.items():
+    for ident, kind in kinds().items():
         for subject in ("cluster", NAMES[0]):
             found = samples.finding(
-                subject, severity, "x", id=ident, stage=stage, remedy=remedy.replace("{subject}", subject)
+                subject,
+                kind.severity,
+                "x",
+                id=ident,
+                stage=kind.stage,
+                remedy=kind.remedy.replace("{subject}", subject),
             )
             end = End(playbook, upto(*ALL), "", "", findings=[found], seen=FULL, action="none", results="healthy")
             safe(end.report(), RAN[playbook])

@@ -23,6 +23,7 @@ DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "oci_cloud_ini
 VERSION, ENDPOINT, CA = "v1.34.1", "10.0.0.10", base64.b64encode(b"PEM of the cluster's CA").decode()
 POOL = Wanted(
     name="rdma",
+    compartment="",
     kind="cluster_network",
     nodes=4,
     shape="BM.GPU.H100.8",

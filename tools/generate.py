@@ -175,7 +175,8 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         input_table.TARGET: input_table.text(input_specs()),
         **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},
-        ROOT / options.PLAN_FIELDS: options.plan_fields(),
+        ROOT / "plugins/module_utils/_plan/option_fields.py": options.typed("plan"),
+        ROOT / "plugins/module_utils/_oci/option_fields.py": options.typed("oci_rdma_node_pool"),
         **options.role_outputs(),
     }
     files.update(

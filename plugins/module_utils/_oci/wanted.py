@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.option_fields import Options
 
 NEEDED = ("cluster", "shape", "availability_domain", "subnet", "image")
 """Options that a new pool needs; with all of them a call describes the whole pool."""
@@ -24,54 +25,8 @@ NAME = 100
 _TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Options; "" and empty = unchanged, or OCI's default. ``boot_volume_gb``: GB, 0 = the image's.
-    ``eviction_minutes``: -1 = OKE's. ``adopt``: whether the pool with the OCID ``pool`` may be changed although it is
-    not ours."""
-
-    name: str
-    kind: str = "managed_compute_cluster"
-    compartment: str = ""
-    cluster: str = ""
-    shape: str = ""
-    nodes: int = 0
-    availability_domain: str = ""
-    subnet: str = ""
-    image: str = ""
-    pool: str = ""
-    adopt: bool = False
-    boot_volume_gb: int = 0
-    kubernetes_version: str = ""
-    compute_cluster: str = ""
-    host_group: str = ""
-    placement_constraint: str = ""
-    security_groups: Sequence[str] = ()
-    pod_subnet: str = ""
-    pod_security_groups: Sequence[str] = ()
-    max_pods: int = 0
-    ssh_public_key: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    disable_gpu_device_plugin: bool = True
-    taints: Sequence[str] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
-    defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    capacity_reservation: str = ""
-    boot_volume_key: str = ""
-    in_transit_encryption: bool = False
-    legacy_imds: bool = True
-    eviction_minutes: int = -1
-    boot_volume_vpus: int = 0
-    fault_domains: Sequence[str] = ()
-    hpc_island: str = ""
-    network_blocks: Sequence[str] = ()
-    cycle: str = ""
-    cycle_surge: str = "0"
-    cycle_unavailable: str = "1"
-    before_join: str = ""
-    after_join: str = ""
-    package_repository: str = ""
-    remove_nodes: Sequence[str] = ()
+class Wanted(Options):
+    """Options of oci_rdma_node_pool; "" and empty = unchanged, or OCI's default."""
 
     @property
     def whole(self) -> bool:

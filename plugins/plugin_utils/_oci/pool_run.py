@@ -306,7 +306,7 @@ class Pool:
         pool = oci_pool.chosen(found, self.wanted)
         steps = oci_pool.plan(found, self.wanted, self._about(pool))
         if pool:  # from now on a name means the node that has it now
-            self.wanted = dataclasses.replace(self.wanted, remove_nodes=oci_pool.resolved(pool, self.wanted))
+            self.wanted = dataclasses.replace(self.wanted, remove_nodes=tuple(oci_pool.resolved(pool, self.wanted)))
         return steps
 
     def _do(self, step: Step, found: Found, pool: Optional[Json]) -> bool:

@@ -45,10 +45,6 @@ options:
     description: Apply a plan that destroys or replaces resources.
     type: bool
     default: false
-  detect_drift:
-    description: Compare what there is with what Terraform has left, where nothing is to be applied. Takes minutes.
-    type: bool
-    default: false
   confirm:
     description: The stack's name again, with O(state=absent).
     type: str

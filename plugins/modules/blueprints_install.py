@@ -163,11 +163,6 @@ secret_outputs:
   returned: when present
   type: list
   elements: str
-drift:
-  description: Resources that are MODIFIED or DELETED, as C(name), C(type), C(id), C(status).
-  returned: with O(detect_drift)
-  type: list
-  elements: dict
 calls:
   description: Number of calls to OCI.
   returned: always

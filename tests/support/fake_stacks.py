@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fake Resource Manager, mounted into a fake OCI: stacks, jobs with logs and outputs, drift. Standard library only.
+"""A fake Resource Manager, mounted into a fake OCI: stacks, jobs with logs and outputs. Standard library only.
 
     stacks = Stacks(fake)
     stacks.world = World(resources={"module.oke.cluster": "oci_containerengine_cluster"}, outputs={"cluster_id": "x"})
@@ -45,7 +45,6 @@ class World:
     made: int = 0
     failure: tuple[str, str] = ("TERRAFORM_EXECUTION_ERROR", "Terraform execution failed")
     replace: set[str] = field(default_factory=set)
-    drift: list[tuple[str, str]] = field(default_factory=list)
     echo: bool = False
     """Terraform prints the variables, as a careless configuration does."""
 
@@ -53,11 +52,10 @@ class World:
 class Stacks:
     def __init__(self, fake: FakeOci) -> None:
         self.fake, self.world, self.hide_variables = fake, World(), False
-        self.seconds = {"PLAN": 30.0, "APPLY": 180.0, "DESTROY": 90.0, "DRIFT": 30.0, "CREATE": 0.0, "ACCEPTED": 2.0}
+        self.seconds = {"PLAN": 30.0, "APPLY": 180.0, "DESTROY": 90.0, "CREATE": 0.0, "ACCEPTED": 2.0}
         # With the other objects: what a retry token has made must be found again.
         self.stacks: dict[str, Json] = fake.tables.setdefault("stacks", {})
         self.jobs: dict[str, Json] = fake.tables.setdefault("ormjobs", {})
-        self.drifts: dict[str, tuple[float, str]] = {}
         self.on_apply: Optional[Callable[[Json], None]] = None
         self.on_destroy: Optional[Callable[[Json], None]] = None
         fake.register(BASE, self.handle)
@@ -311,41 +309,6 @@ class Stacks:
             items.append({**told, "id": f"{key}-{name}"})
         return self.fake.listed(items, request, True)
 
-    # ---- drift
-
-    def detect(self, request: Request, key: str) -> Answer:
-        self.stack(key)
-        work = self.fake.ocid("ormworkrequest")
-        self.drifts[work] = (self.fake.clock.now() + self.seconds["DRIFT"], key)
-        return Answer(None, {"opc-work-request-id": work}, 202)
-
-    def work(self, request: Request, key: str) -> Json:
-        if key not in self.drifts:
-            raise not_found()
-        end, stack = self.drifts[key]
-        done = self.fake.clock.now() >= end
-        if done:
-            self.stacks[stack]["stackDriftStatus"] = "DRIFTED" if self.world.drift else "IN_SYNC"
-        told = {"id": key, "operationType": "DRIFT_DETECTION", "status": "SUCCEEDED" if done else "IN_PROGRESS"}
-        return {**told, "percentComplete": 100.0 if done else 10.0, "resources": []}
-
-    def drifted(self, request: Request, key: str) -> Answer:
-        self.stack(key)
-        told = dict.fromkeys(self.world.resources, "IN_SYNC")
-        told.update(dict(self.world.drift))
-        items = [
-            {
-                "id": f"{key}-{name}",
-                "stackId": key,
-                "resourceName": name.rpartition(".")[2],
-                "resourceType": self.world.resources.get(name, ""),
-                "resourceId": f"ocid1.thing.oc1..{name}",
-                "resourceDriftStatus": status,
-            }
-            for name, status in told.items()
-        ]
-        return self.fake.listed(items, request, True)
-
 
 _KEY = "/([^/]+)"
 _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
@@ -355,8 +318,6 @@ _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("PUT", f"/stacks{_KEY}", Stacks.update),
     ("DELETE", f"/stacks{_KEY}", Stacks.delete),
     ("GET", f"/stacks{_KEY}/tfConfig", Stacks.config),
-    ("POST", f"/stacks{_KEY}/actions/detectDrift", Stacks.detect),
-    ("POST", f"/stacks{_KEY}/actions/listResourceDriftDetails", Stacks.drifted),
     ("POST", "/jobs", Stacks.create_job),
     ("GET", "/jobs", Stacks.list_jobs),
     ("GET", f"/jobs{_KEY}", Stacks.get_job),
@@ -364,7 +325,6 @@ _ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("GET", f"/jobs{_KEY}/tfPlan", Stacks.job_plan),
     ("GET", f"/jobs{_KEY}/logs", Stacks.job_logs),
     ("GET", f"/jobs{_KEY}/outputs", Stacks.job_outputs),
-    ("GET", f"/workRequests{_KEY}", Stacks.work),
 ]
 
 # Variables of the stack of OCI AI Blueprints

@@ -252,12 +252,12 @@ def hint(text: str) -> str:
 
 
 def split(outputs: Iterable[Json]) -> tuple[Json, Json]:
-    """(outputs that may be shown, secret ones) by name. ``outputs``: ``{name, value, sensitive}``."""
+    """(outputs that may be shown, secret ones) by name, of what OCI lists."""
     shown: Json = {}
     secret: Json = {}
     for item in outputs:
-        hidden = item["sensitive"] or is_secret(item["name"])
-        (secret if hidden else shown)[item["name"]] = _value(item["value"])
+        hidden = item.get("isSensitive") or is_secret(item["outputName"])
+        (secret if hidden else shown)[item["outputName"]] = _value(item.get("outputValue"))
     return shown, secret
 
 

@@ -42,7 +42,7 @@ Progress = Callable[[str], None]
 
 class Stack:
     """``options``: compartment, name, stack (OCID), zip, working_directory, terraform_version, variables,
-    secret_variables, tags, allow_removal, detect_drift, timeout (minutes), confirm. ``clocks``: for tests."""
+    secret_variables, tags, allow_removal, timeout (minutes), confirm. ``clocks``: for tests."""
 
     def __init__(
         self,
@@ -76,24 +76,27 @@ class Stack:
                 "(rdma_oci_stack_zip; of Blueprints rdma_blueprint_install)."
             )
         settled = self.settled(found)
-        if found is None:
-            return self._new(settled, check_mode, planned)
-        jobs = self._after_running(found, check_mode)
-        moved = self.data and not oci_stack.same_files(
-            _digests(self.files), self._config("get_stack_tf_config", found["id"])
-        )
-        if moved or settled.changed:
-            return self._updated(found, settled, bool(moved), check_mode, planned)
-        applied = self._applied(found, jobs, settled.values)
-        if planned:
-            plan = {} if check_mode else self._plan(found["id"])[1]
-            return self._result(found, plan=plan)
-        if applied:
-            drift = self._drift(found["id"]) if self.options["detect_drift"] and not check_mode else None
-            return self._result(found, job=applied["id"], drift=drift)
+        jobs = self._after_running(found, check_mode) if found else []
+        moved = found is not None and not self._has_files("get_stack_tf_config", found["id"])
+        differs = moved or bool(settled.changed)
+        applied = self._applied(jobs, settled.values) if found and not differs else ""
+        steps = ["create"] if found is None else ["update"] if differs else []
+        made: Json = {"changed": bool(steps), "configuration_changed": moved}
+        made["variables_changed"] = list(settled.changed) if found or check_mode else []
         if check_mode:
-            return self._result(found, changed=True, would=["apply"])
-        return self._apply(found, changed=False)
+            steps += ["plan" if planned else "apply"] if steps or not (planned or applied) else []
+            there = found or {"id": "", "name": self.name, "state": ""}
+            return self._result(there, applied, **{**made, "changed": bool(steps), "did": steps})
+        if found is None:
+            found = self._created(settled.values)
+        elif steps:
+            self._update(found, settled.values, moved)
+        if planned:
+            return self._result(found, **made, plan=self._plan(found["id"])[1])
+        if not applied:
+            applied, plan = self._apply(found)
+            made.update(plan=plan, changed=made["changed"] or any(plan[key] for key in ("add", "change", "destroy")))
+        return self._result(found, applied, **made)
 
     def absent(self, check_mode: bool) -> Json:
         """Destroys the resources, then deletes the stack, if ``confirm`` is its name, else InputError."""
@@ -107,21 +110,18 @@ class Stack:
             )
         self.settled(found)
         if check_mode:
-            return self._result(found, changed=True, would=["destroy", "delete"])
+            return self._result(found, changed=True, did=["destroy", "delete"])
         jobs = self._after_running(found, check_mode, to_destroy=True)
         if not oci_stack.nothing_made(jobs):
-            details = self._models().CreateDestroyJobOperationDetails(execution_plan_strategy="AUTO_APPROVED")
-            self._job(found["id"], "DESTROY", details)
-        what = f"delete the stack {found['name']}"
-        self.session.call(what, RM, "delete_stack", found["id"])
+            self._job(found["id"], "DESTROY", {"executionPlanStrategy": "AUTO_APPROVED"})
+        self.session.call(f"delete the stack {found['name']}", RM, "delete_stack", found["id"])
         self.done.append("delete")
         return self._result(found, changed=True, state="DELETED")
 
     def outputs(self, job: str) -> tuple[Json, Json]:
         """(outputs that may be shown, secret outputs) of a job."""
-        listed = self.session.all("list outputs of the stack", RM, "list_job_outputs", job, limit=oci.PAGE)
-        items = ({"name": x.output_name, "value": x.output_value, "sensitive": bool(x.is_sensitive)} for x in listed)
-        return oci_stack.split(items)
+        listed = self.session.body("list outputs of the stack", RM, "list_job_outputs", job, limit=oci.PAGE)
+        return oci_stack.split(listed)
 
     def last_outputs(self) -> Json:
         """All outputs of the last apply, with the secrets. InputError if it was not applied."""
@@ -142,17 +142,17 @@ class Stack:
         else:
             what = f"list stacks of {self.options['compartment']}"
             more = {"compartment_id": self.options["compartment"], "display_name": self.name, "limit": oci.PAGE}
-            listed = self.session.all(what, RM, "list_stacks", **more)
-            alive = [item for item in listed if item.lifecycle_state not in (*GONE, "FAILED")]
+            listed = self.session.body(what, RM, "list_stacks", **more)
+            alive = [item["id"] for item in listed if item["lifecycleState"] not in (*GONE, "FAILED")]
             if len(alive) > 1:
-                keys = ", ".join(item.id for item in alive)
+                keys = ", ".join(alive)
                 raise InputError(
                     f"There are {len(alive)} stacks {self.name}: {keys}. Set stack to the OCID of one (of Blueprints "
                     "rdma_blueprint_stack)."
                 )
             if not alive:
                 return None
-            key = alive[0].id
+            key = alive[0]
         found = self._read(key)
         return None if found["state"] in GONE else found
 
@@ -194,41 +194,27 @@ class Stack:
         return found
 
     def _read(self, key: str) -> Json:
-        item = self.session.call(f"read the stack {key}", RM, "get_stack", key).data
-        return {
-            "id": item.id,
-            "name": item.display_name,
-            "state": item.lifecycle_state,
-            "compartment": item.compartment_id,
-            "variables": item.variables or {},
-        }
+        item = self.session.body(f"read the stack {key}", RM, "get_stack", key)
+        found = {"id": item["id"], "name": item["displayName"], "state": item["lifecycleState"]}
+        return {**found, "compartment": item["compartmentId"], "variables": item.get("variables") or {}}
 
-    def _new(self, settled: oci_stack.Settled, check_mode: bool, planned: bool) -> Json:
-        if check_mode:
-            found = {"id": "", "name": self.name, "state": "", "variables": {}}
-            return self._result(found, changed=True, would=["create", "plan" if planned else "apply"], settled=settled)
-        models = self._models()
-        details = models.CreateStackDetails(
-            compartment_id=self.options["compartment"],
-            display_name=self.name,
-            description="Made by gpuops.rdma",
-            config_source=models.CreateZipUploadConfigSourceDetails(**self._source()),
-            variables=settled.values,
-            terraform_version=self.options["terraform_version"] or None,
-            freeform_tags=self.options["tags"],
-        )
-        found = self._created(details)
+    def _created(self, values: Json) -> Json:
+        what = f"create the stack {self.name} in {self.options['compartment']}"
+        body = {
+            "compartmentId": self.options["compartment"],
+            "displayName": self.name,
+            "description": "Made by gpuops.rdma",
+            "configSource": self._source(),
+            "variables": values,
+            "freeformTags": self.options["tags"],
+        }
+        body.update({"terraformVersion": version} if (version := self.options["terraform_version"]) else {})
+        request = oci_work.Request(what, RM, "create_stack", self._token(), body)
+        made, first = oci_work.create(self.session, request, self.find, self.waits, self._alive)
+        found = self._active(first["id"] if first else made.data.id)
         self.done.append("create")
         self.progress(f"stack {self.name}: created, {found['id']}")
-        if planned:
-            return self._result(found, changed=True, plan=self._plan(found["id"])[1])
-        return self._apply(found, changed=True)
-
-    def _created(self, details: Any) -> Json:
-        what = f"create the stack {self.name} in {self.options['compartment']}"
-        request = oci_work.Request(what, RM, "create_stack", self._token(), details)
-        made, first = oci_work.create(self.session, request, self.find, self.waits, self._alive)
-        return self._active(first["id"] if first else made.data.id)
+        return found
 
     def _alive(self, answer: Any) -> bool:
         return self._active(answer.data.id)["state"] not in GONE
@@ -239,9 +225,9 @@ class Stack:
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def _source(self) -> Json:
-        source: Json = {"zip_file_base64_encoded": base64.b64encode(self.data).decode()}
         folder = self.options["working_directory"]
-        return {**source, **({"working_directory": folder} if folder else {})}
+        source = {"configSourceType": "ZIP_UPLOAD", "zipFileBase64Encoded": base64.b64encode(self.data).decode()}
+        return {**source, **({"workingDirectory": folder} if folder else {})}
 
     def _active(self, key: str) -> Json:
         def made(found: Json) -> bool:
@@ -249,38 +235,25 @@ class Stack:
 
         return self.waits.until(lambda: self._read(key), made, 600, lambda _found: f"The stack {key} is CREATING")
 
-    def _updated(self, found: Json, settled: oci_stack.Settled, moved: bool, check_mode: bool, planned: bool) -> Json:
-        names = [*(["configuration"] if moved else []), *settled.changed]
-        if check_mode:
-            would = ["update", "plan" if planned else "apply"]
-            return self._result(found, changed=True, would=would, settled=settled, moved=moved)
-        models = self._models()
-        source = models.UpdateZipUploadConfigSourceDetails(**self._source()) if moved else None
-        details = models.UpdateStackDetails(variables=settled.values, config_source=source)
-        what = f"change the stack {found['name']}"
-        self.session.call(what, RM, "update_stack", found["id"], details)
+    def _update(self, found: Json, values: Json, moved: bool) -> None:
+        body = {"variables": values, **({"configSource": self._source()} if moved else {})}
+        self.session.call(f"change the stack {found['name']}", RM, "update_stack", found["id"], body)
         self.done.append("update")
-        self.progress(f"stack {found['name']}: changed ({', '.join(names[:10])})")
-        if planned:
-            return self._result(found, changed=True, settled=settled, moved=moved, plan=self._plan(found["id"])[1])
-        return self._apply(found, changed=True, settled=settled, moved=moved)
+        self.progress(f"stack {found['name']}: changed")
 
-    def _config(self, method: str, key: str) -> dict[str, str]:
-        """Digests of the files of a stack or a job, by name."""
+    def _has_files(self, method: str, key: str) -> bool:
+        """Whether a stack or a job has the files of the zip, if one is given."""
+        if not self.data:
+            return True
         data = self.session.call("read the configuration of the stack", RM, method, key).data.content
-        return _digests(_contents(data, "the stack's configuration"))
+        return oci_stack.same_files(_digests(self.files), _digests(_contents(data, "the stack's configuration")))
 
     # ---- jobs
 
-    def _models(self) -> Any:
-        return self.session.oci.resource_manager.models
-
     def _jobs(self, stack: str) -> list[Json]:
-        listed = self.session.all("list jobs of the stack", RM, "list_jobs", stack_id=stack, limit=oci.PAGE)
-        return [
-            {"id": x.id, "operation": x.operation, "state": x.lifecycle_state, "created": str(x.time_created)}
-            for x in listed
-        ]
+        listed = self.session.body("list jobs of the stack", RM, "list_jobs", stack_id=stack, limit=oci.PAGE)
+        names = {"id": "id", "operation": "operation", "state": "lifecycleState", "created": "timeCreated"}
+        return [{name: item[key] for name, key in names.items()} for item in listed]
 
     def _after_running(self, found: Json, check_mode: bool, to_destroy: bool = False) -> list[Json]:
         """The stack's jobs, once none is running: waits for one that an earlier run or another user started."""
@@ -301,28 +274,26 @@ class Stack:
             self.progress(f"stack {found['name']}: {error}")
         return self._jobs(found["id"])
 
-    def _applied(self, found: Json, jobs: list[Json], values: Mapping[str, str]) -> Optional[Json]:
-        """The job that left the resources in the desired state, or None."""
+    def _applied(self, jobs: list[Json], values: Mapping[str, str]) -> str:
+        """OCID of the job that left the resources in the desired state, or ""."""
         job = oci_stack.last_applied(jobs)
         if job is None:
-            return None
-        full = self.session.call(f"read the job {job['id']}", RM, "get_job", job["id"]).data
-        used = {name: as_text(value) for name, value in (full.variables or {}).items() if value is not None}
-        if any(not oci_stack.same(name, used.get(name), value) for name, value in values.items()):
-            return None
-        if self.data and not oci_stack.same_files(_digests(self.files), self._config("get_job_tf_config", job["id"])):
-            return None
-        return job
+            return ""
+        full = self.session.body(f"read the job {job['id']}", RM, "get_job", job["id"])
+        used = {name: as_text(value) for name, value in (full.get("variables") or {}).items()}
+        same = all(oci_stack.same(name, used.get(name), value) for name, value in values.items())
+        return str(job["id"]) if same and self._has_files("get_job_tf_config", job["id"]) else ""
 
     def _plan(self, stack: str) -> tuple[str, Json]:
         """(OCID of the job, {add, change, destroy, removed})."""
-        job = self._job(stack, "PLAN", self._models().CreatePlanJobOperationDetails())
+        job = self._job(stack, "PLAN", {})
         answer = self.session.call("read the plan", RM, "get_job_tf_plan", job, tf_plan_format="JSON")
         plan = oci_stack.read_plan(answer.data.content)
         return job, {**oci_stack.counts(plan), "removed": oci_stack.removed(plan)}
 
-    def _apply(self, found: Json, changed: bool, **more: Any) -> Json:
-        """Plans and applies exactly that plan. InputError if it removes resources without allow_removal."""
+    def _apply(self, found: Json) -> tuple[str, Json]:
+        """Plans and applies exactly that plan: (OCID of the job, the plan). InputError if it removes resources without
+        allow_removal."""
         job, plan = self._plan(found["id"])
         gone = plan["removed"]
         if gone and not self.options["allow_removal"]:
@@ -331,19 +302,14 @@ class Stack:
                 f"{listed(gone, 10)}. Nothing was applied. If this is intended, set allow_removal=true "
                 "(rdma_oci_stack_allow_removal)."
             )
-        details = self._models().CreateApplyJobOperationDetails(
-            execution_plan_strategy="FROM_PLAN_JOB_ID", execution_plan_job_id=job
-        )
-        applied = self._job(found["id"], "APPLY", details)
-        moved = bool(plan["add"] or plan["change"] or plan["destroy"])
-        return self._result(found, changed=changed or moved, plan=plan, job=applied, **more)
+        details = {"executionPlanStrategy": "FROM_PLAN_JOB_ID", "executionPlanJobId": job}
+        return self._job(found["id"], "APPLY", details), plan
 
-    def _job(self, stack: str, operation: str, details: Any) -> str:
-        made = self._models().CreateJobDetails(
-            stack_id=stack, display_name=f"gpuops-{operation.lower()}", job_operation_details=details
-        )
+    def _job(self, stack: str, operation: str, details: Json) -> str:
+        made = {"operation": operation, **details}
+        body = {"stackId": stack, "displayName": f"gpuops-{operation.lower()}", "jobOperationDetails": made}
         what = f"start {operation} of the stack {self.name or stack}"
-        key = str(self.session.call(what, RM, "create_job", made).data.id)
+        key = str(self.session.call(what, RM, "create_job", body).data.id)
         self.done.append(operation.lower())
         self._follow(key, operation)
         return key
@@ -352,88 +318,53 @@ class Stack:
         """Shows the log until the job ends. Unrecoverable with Terraform's errors if it failed, DeadlinePassed."""
         what, log, started = f"{operation} {key}", _Log(self.session, key), self.waits.clock()
 
-        def read() -> Any:
-            job = self.session.call(f"read the job {key}", RM, "get_job", key).data
+        def read() -> Json:
+            job: Json = self.session.body(f"read the job {key}", RM, "get_job", key)
             for line in _shown(log):
                 self.progress(f"  {self._clean(line)}")
             return job
 
-        def done(job: Any) -> bool:
-            if job.lifecycle_state not in (*oci_stack.RUNNING, "SUCCEEDED"):
+        def done(job: Json) -> bool:
+            if job["lifecycleState"] not in (*oci_stack.RUNNING, "SUCCEEDED"):
                 raise Unrecoverable(self._failed(what, job, self.waits.clock() - started, log.lines))
-            return bool(job.lifecycle_state == "SUCCEEDED")
+            return bool(job["lifecycleState"] == "SUCCEEDED")
 
-        def state(job: Any) -> str:
-            return f"{what} is {job.lifecycle_state}"
+        def state(job: Json) -> str:
+            return f"{what} is {job['lifecycleState']}"
 
         self.waits.until(read, done, self.options["timeout"] * 60, state, state, POLL)
         self.progress(f"{what}: done after {(self.waits.clock() - started) / 60:.0f} min")
 
-    def _failed(self, what: str, job: Any, passed: float, lines: list[str]) -> str:
-        reason = job.failure_details
-        lines_shown = [self._clean(line) for line in oci_stack.errors(lines)]
-        text = " / ".join(lines_shown) or self._clean(str(reason.message)) if reason else " / ".join(lines_shown)
+    def _failed(self, what: str, job: Json, passed: float, lines: list[str]) -> str:
+        reason = job.get("failureDetails") or {}
+        text = " / ".join(oci_stack.errors(lines)) or str(reason.get("message") or "no reason given")
         advice = oci_stack.hint(text) or "see the job's log in the console; what exists is kept"
-        code = f" ({reason.code})" if reason and reason.code else ""
+        code = f" ({reason['code']})" if reason.get("code") else ""
         return (
-            f"{what} ended as {job.lifecycle_state}{code} after {passed / 60:.0f} min: {text or 'no reason given'}. "
+            f"{what} ended as {job['lifecycleState']}{code} after {passed / 60:.0f} min: {self._clean(text)}. "
             f"What to do: {advice}."
         )
 
     def _clean(self, line: str) -> str:
         return self.secrets.text(line)
 
-    # ---- drift and result
-
-    def _drift(self, stack: str) -> list[Json]:
-        """Resources that changed since Terraform applied them."""
-        work = self.session.start("detect drift of the stack", RM, "detect_stack_drift", stack)
-        seconds = self.options["timeout"] * 60
-        oci_work.wait(self.session, "drift detection", work, seconds, self.waits, RM)
-        more = {"work_request_id": work, "limit": oci.PAGE}
-        listed = self.session.all("list drifted resources", RM, "list_stack_resource_drift_details", stack, **more)
-        return [
-            {
-                "name": x.resource_name,
-                "type": x.resource_type,
-                "id": x.resource_id or "",
-                "status": x.resource_drift_status,
-            }
-            for x in listed
-            if x.resource_drift_status not in ("IN_SYNC", "NOT_CHECKED")
-        ]
-
-    def _result(
-        self,
-        found: Json,
-        changed: bool = False,
-        would: Optional[list[str]] = None,
-        plan: Optional[Json] = None,
-        job: str = "",
-        drift: Optional[list[Json]] = None,
-        settled: Optional[oci_stack.Settled] = None,
-        moved: bool = False,
-        state: str = "",
-    ) -> Json:
-        outputs, secret = self.outputs(job) if job else ({}, {})
+    def _result(self, found: Json, job: str = "", **more: Any) -> Json:
+        shown, self.secret_values = self.outputs(job) if job else ({}, {})
         result: Json = {
-            "changed": changed,
+            "changed": False,
             "stack_id": found["id"],
             "name": found["name"],
-            "state": state or found["state"],
-            "did": would if would is not None else self.done,
-            "variables_changed": list(settled.changed) if settled else [],
-            "configuration_changed": moved,
-            "plan": plan or {},
+            "state": found["state"],
+            "did": self.done,
+            "variables_changed": [],
+            "configuration_changed": False,
+            "plan": {},
             "job": job,
-            "outputs": outputs,
-            "secret_outputs": sorted(secret),
+            "outputs": shown,
+            "secret_outputs": sorted(self.secret_values),
             "calls": self.session.requests,
         }
-        if drift is not None:
-            result["drift"] = drift
-        self.secret_values = secret
-        return result
+        return {**result, **more}
 
 
 class _Log:

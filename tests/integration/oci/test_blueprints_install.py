@@ -265,5 +265,5 @@ def test_installed_beside_what_is_there_and_again(site: Site) -> None:
 
 def test_what_a_new_installation_needs(site: Site) -> None:
     assert "needs admin_password and admin_email" in site.play(admin_password="", admin_email="")
-    assert "Set cluster to the OCID of the cluster" in site.play(cluster="")
+    assert "Set rdma_oci_cluster to the OCID of the cluster" in site.play(cluster="")
     assert not site.stacks.stacks

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""oke_stack against the fake Resource Manager: made, again, changed, killed, failed, drifted, destroyed, refused."""
+"""oke_stack against the fake Resource Manager: made, again, changed, killed, failed, destroyed, refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Site:
         options: dict[str, Any] = {"compartment": GPU, "name": "train", "stack": "", "zip": str(self.zip)}
         options.update({"working_directory": "", "terraform_version": "", "tags": {}, "confirm": "", "timeout": 180})
         options.update({"variables": {"cluster_name": "train", "worker_rdma_pool_size": 4}, "secret_variables": {}})
-        options.update({"allow_removal": False, "detect_drift": False, **changes})
+        options.update({"allow_removal": False, **changes})
         session = oci_session.Session(self.access, oci.retry.NoneRetryStrategy())
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
         return stack_run.Stack(session, options, self.lines.append, **clocks)
@@ -212,15 +212,6 @@ def test_secrets_in_variables_are_never_shown(site: Site) -> None:
     with pytest.raises(InputError) as error:
         site.run(secret_variables=secret, variables=secret)
     assert SECRET not in str(error.value)
-
-
-def test_drift_is_listed(site: Site) -> None:
-    site.run()
-    assert site.run(detect_drift=True)["drift"] == []
-    site.stacks.world.drift = [("module.oke.oci_core_vcn.oke", "MODIFIED")]
-    found = site.run(detect_drift=True)
-    assert [(item["type"], item["status"]) for item in found["drift"]] == [("oci_core_vcn", "MODIFIED")]
-    assert not found["changed"]
 
 
 def test_a_destroy_needs_the_name_again(site: Site) -> None:

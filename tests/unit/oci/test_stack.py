@@ -155,8 +155,8 @@ def test_errors_of_a_log() -> None:
 
 def test_outputs() -> None:
     told = {"cluster_id": "x", "grafana_admin_password": "y", "pools": '["a"]', "corrino_admin_nonce_output": "z"}
-    listed = [{"name": name, "value": value, "sensitive": False} for name, value in told.items()]
-    shown, secret = stack.split([*listed, {"name": "plain", "value": None, "sensitive": True}])
+    listed = [{"outputName": name, "outputValue": value, "isSensitive": False} for name, value in told.items()]
+    shown, secret = stack.split([*listed, {"outputName": "plain", "isSensitive": True}])
     assert shown == {"cluster_id": "x", "pools": ["a"]}
     assert secret == {"grafana_admin_password": "y", "corrino_admin_nonce_output": "z", "plain": ""}
     known = Secrets()

@@ -31,9 +31,7 @@ POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwor
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
-        for option, kind in {**OCIDS, "pool": POOL[args["kind"]]}.items():
-            if args[option] and not (option == "pool" and args["state"] == "absent"):
-                oci.of_kind(args[option], kind, option)
+        oci.of_kinds(args, OCIDS if args["state"] == "absent" else {**OCIDS, "pool": POOL[args["kind"]]})
         asked = wanted.Wanted(**{field.name: args[field.name] for field in dataclasses.fields(wanted.Wanted)})
         session = oci.Session(args)
         pool = pool_run.Pool(session, asked, self.progress, args["timeout"], self._drain)

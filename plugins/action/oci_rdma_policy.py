@@ -17,9 +17,7 @@ OCIDS = {"policy_compartment": "compartment", **policy_run.OCIDS}
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes what is missing; returns statements added, unknown ones, policy and dynamic group."""
-        for option, kind in OCIDS.items():
-            if args[option]:
-                oci.of_kind(args[option], kind, option)
+        oci.of_kinds(args, OCIDS)
         session = oci.Session(args)
         result = policy_run.Writer(session, args, self.progress).run(self.check_mode)
         for item in result["unknown"]:

@@ -21,9 +21,7 @@ OCIDS = {"subnet": "subnet", **policy_run.OCIDS}
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings and missing policy statements; failed if a finding is an error."""
-        for option, kind in OCIDS.items():
-            if args[option]:
-                oci.of_kind(args[option], kind, option)
+        oci.of_kinds(args, OCIDS)
         session = oci.Session(args)
         names = [field.name for field in dataclasses.fields(preflight.Pool)]
         pool = preflight.Pool(**{name: args[name] for name in names if name in args})

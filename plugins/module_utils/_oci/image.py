@@ -53,10 +53,11 @@ def name(url: str) -> str:
 
 
 def there(images: Sequence[Json], wanted: str) -> Optional[Json]:
-    """The image imported from this source, available ones before those in progress; None without one. ``images``:
-    {id, state, tags, created}."""
-    mine = [item for item in images if item["tags"].get(TAG) == wanted and item["state"] in THERE]
-    return min(mine, key=lambda item: (THERE.index(item["state"]), item["created"]), default=None)
+    """The image imported from this source, available ones before those in progress; None without one. ``images``: as
+    OCI lists them."""
+    mine = [item for item in images if (item.get("freeformTags") or {}).get(TAG) == wanted]
+    alive = [item for item in mine if item["lifecycleState"] in THERE]
+    return min(alive, key=lambda item: (THERE.index(item["lifecycleState"]), item["timeCreated"]), default=None)
 
 
 def pick(index: Any, wanted: Mapping[str, str]) -> Json:

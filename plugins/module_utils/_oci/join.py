@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, READY, WAITING, Status
 
-READY, WAITING, BROKEN = "ready", "waiting", "broken"
 PROVEN, LIKELY, OPEN, EXCLUDED = "proven", "likely", "open", "excluded"
 RANK = (PROVEN, LIKELY, OPEN, EXCLUDED)
 GONE = ("TERMINATED", "TERMINATING", "STOPPED", "STOPPING", "DELETED", "DELETING", "FAILING")
@@ -48,16 +48,6 @@ _LINES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("network", r"(connection timed out|no route to host).*:(6443|12250)\b"),
     )
 )
-
-
-@dataclass(frozen=True)
-class Status:
-    """As _readiness.Status, for _wait."""
-
-    state: str
-    why: str = ""
-    stuck: bool = False
-    progress: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ def statuses(
     if len(running) < wanted:
         lost = [f"{item.name} is {item.state}" for item in members if item.state in GONE]
         why = f"{len(running)} of {wanted} are running" + (f"; {', '.join(lost[:3])}" if lost else "")
-        found["instances"] = Status(WAITING, why, bool(lost), f"{len(running)}/{wanted}")
+        found["instances"] = Status(WAITING, why, stuck=bool(lost), progress=f"{len(running)}/{wanted}")
     names = [item.name for item in there]
     for item in there:
         label = item.name if names.count(item.name) == 1 else f"{item.name}-{item.id[-11:]}"
@@ -144,7 +134,7 @@ def _joined(member: Member, node: Optional[NodeFacts], cause: str) -> Status:
     if cause:
         return Status(BROKEN, cause)
     if member.error:
-        return Status(WAITING, f"OKE reports: {member.error}", True)
+        return Status(WAITING, f"OKE reports: {member.error}", stuck=True)
     return Status(WAITING, "running, not a node yet" if member.state in RUNNING else member.state.lower())
 
 
@@ -267,10 +257,10 @@ def _pem(text: str) -> str:
     return re.sub(r"-----[^-]+-----|\s", "", text)
 
 
-def instance_of(item: Json, managed: bool) -> Member:
+def instance_of(item: Json) -> Member:
     """A Member made from an entry of OCI's list: a node of a node pool, or an instance of a cluster network."""
-    error = item.get("node_error") or {}
+    error = item.get("nodeError") or {}
     reported = ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
-    state = item.get("lifecycle_state") if managed else item.get("state")
-    name, address = item.get("name") or item.get("display_name") or item["id"], item.get("private_ip") or ""
-    return Member(str(item["id"]), str(name), str(state or "").upper(), str(address), reported)
+    state = str(item.get("lifecycleState") or item.get("state") or "").upper()
+    name = item.get("name") or item.get("displayName") or item["id"]
+    return Member(item["id"], name, state, item.get("privateIp") or "", reported)

@@ -121,8 +121,7 @@ def metadata(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
         raise InputError(
             f"The metadata of a node would have {size} bytes, OCI accepts {METADATA}; user_data in base64 is "
             f"{len(values['user_data'])} of them. Shorten before_join and after_join, for example by fetching a "
-            f"script. "
-            "Nothing was changed."
+            "script. Nothing was changed."
         )
     return values
 

@@ -242,18 +242,15 @@ def chosen(found: Found, wanted: Wanted) -> Optional[Json]:
         pool = alive[0]
         raise InputError(
             f"The pool {pool['name']} is a {KINDS[pool['kind']].what} ({pool['id']}, {pool['size']} nodes), not of "
-            f"kind "
-            f"{wanted.kind}. Set kind to {pool['kind']} (rdma_oci_kind), or first remove it with state: absent. "
-            f"Nothing "
-            "was changed."
+            f"kind {wanted.kind}. Set kind to {pool['kind']} (rdma_oci_kind), or first remove it with state: absent. "
+            "Nothing was changed."
         )
     if not alive and found.unmanaged:
         listed = ", ".join(item["id"] for item in found.unmanaged)
         raise InputError(
             f"Cannot create the pool {wanted.name}: {listed} has this name and no tag {TAG} of this cluster. To use "
-            f"it, "
-            "set pool to its OCID (rdma_oci_pool_ocid) and adopt (rdma_oci_adopt); else choose another name. Nothing "
-            "was changed."
+            "it, set pool to its OCID (rdma_oci_pool_ocid) and adopt (rdma_oci_adopt); else choose another name. "
+            "Nothing was changed."
         )
     return alive[0] if alive else None
 
@@ -419,8 +416,7 @@ def _only_whole(wanted: Wanted) -> None:
     if given:
         raise InputError(
             f"{', '.join(given)}: what a node is started with is written as a whole, for a pool of this collection. "
-            f"Set "
-            f"{', '.join(missing) or 'no pool of another owner'} as well. Nothing was changed."
+            f"Set {', '.join(missing) or 'no pool of another owner'} as well. Nothing was changed."
         )
 
 
@@ -452,34 +448,11 @@ def content(values: Mapping[str, Any]) -> Json:
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
 
-FIXED = {
-    "shape": "shape",
-    "availability_domain": "availability domain",
-    "subnet": "subnet",
-    "cluster": "cluster",
-    "compute_cluster": "compute cluster",
-    "capacity_reservation": "capacity reservation",
-    "hpc_island": "HPC island",
-    "network_blocks": "network blocks",
-    "placement_constraint": "placement constraint",
-}
-"""What cannot be changed without recreating the pool; option -> label in messages."""
-_IN_PLACE = (
-    "image",
-    "boot_volume_gb",
-    "kubernetes_version",
-    "metadata",
-    "labels",
-    "ssh_public_key",
-    "security_groups",
-    "boot_volume_key",
-    "in_transit_encryption",
-    "fault_domains",
-    "eviction_minutes",
-    "tags",
-    "defined_tags",
-)
+FIXED = ("shape", "availability_domain", "subnet", "cluster", "compute_cluster", "capacity_reservation")
+PLACED = ("hpc_island", "network_blocks", "placement_constraint")
+"""FIXED and PLACED cannot be changed without recreating the pool."""
 _OF_NEW_NODES = ("image", "boot_volume_gb", "kubernetes_version", "metadata", "labels", "ssh_public_key")
+_IN_PLACE = ("security_groups", "boot_volume_key", "in_transit_encryption", "fault_domains", "eviction_minutes")
 
 
 def plan(found: Found, wanted: Wanted, cluster: Cluster) -> list[Step]:
@@ -529,9 +502,6 @@ def usable(parts: Sequence[Json], wanted: Wanted, goal: Json) -> str:
     return ""
 
 
-PLACED = ("hpc_island", "network_blocks", "placement_constraint")
-
-
 def absent(found: Found) -> list[Step]:
     """The steps that delete the pools of the identity, of both kinds, and what was made for them."""
     steps = [Step("delete", KINDS[item["kind"]].what, item["id"]) for item in found.alive]
@@ -548,13 +518,13 @@ def _refuse(pool: Json, wanted: Wanted) -> None:
             f"The pool {name} is backed by neither a compute cluster nor a cluster network: it has no RDMA, and RDMA "
             "cannot be added. Create another pool and remove this one."
         )
-    for key, label in FIXED.items():
+    for key in (*FIXED, *PLACED):
         before, after = pool["has"].get(key), getattr(wanted, key)
         if after and before and not same(before, after):
             shown = [of if isinstance(of, str) else ", ".join(sorted(of)) for of in (before, after)]
             raise InputError(
-                f"The {label} of the pool {pool['name']} is {shown[0]}, not {shown[1]}, and cannot be changed. Create "
-                "another pool, or first remove this one with state: absent."
+                f"The {key.replace('_', ' ')} of the pool {pool['name']} is {shown[0]}, not {shown[1]}, and cannot be "
+                "changed. Create another pool, or first remove this one with state: absent."
             )
     stopped = [item["name"] for item in pool["nodes"] if item["state"].upper() in STOPPED]
     if pool["state"] in STOPPED or stopped:
@@ -577,7 +547,9 @@ def _settings(pool: Json, goal: Json) -> Json:
         found: Json = {"configuration": names} if names else {}
     else:
         found = {
-            name: goal[name] for name in _IN_PLACE[:-2] if name in goal and _differs(name, has.get(name), goal[name])
+            name: goal[name]
+            for name in (*_OF_NEW_NODES, *_IN_PLACE)
+            if name in goal and _differs(name, has.get(name), goal[name])
         }
     for name in ("tags", "defined_tags"):
         if name in goal and not same(has.get(name, {}), goal[name]):

@@ -38,10 +38,10 @@ class Copy:
     def run(self, check_mode: bool) -> Json:
         """Copies the image; returns the same as Import.run."""
         what = f"read the image {self.image} in {self.there.region}"
-        source = self.there.call(what, "compute", "get_image", self.image).data
-        options = {**self.options, "name": self.options["name"] or source.display_name}
-        options["operating_system"] = source.operating_system or options["operating_system"]
-        version = options["operating_system_version"] or source.operating_system_version
+        source = self.there.body(what, "compute", "get_image", self.image)
+        options = {**self.options, "name": self.options["name"] or source["displayName"]}
+        options["operating_system"] = source.get("operatingSystem") or options["operating_system"]
+        version = options["operating_system_version"] or source.get("operatingSystemVersion")
         options["operating_system_version"] = version or ""
         space = str(self.there.call("read the namespace of Object Storage", "storage", "get_namespace").data)
         path = f"/n/{space}/b/{self.bucket}/o/{self.object}"
@@ -67,21 +67,20 @@ class Copy:
     def _forget(self, space: str) -> None:
         self._call(f"delete the object {self.object}", "delete_object", space, self.bucket, self.object)
 
-    def _export(self, space: str, source: Any) -> None:
+    def _export(self, space: str, source: Json) -> None:
         """Exports unless an earlier run has exported it; waits for an export in progress."""
+        name, place = source["displayName"], f"{self.bucket} in {self.there.region}"
         if self._exported(space):
-            self.waits.progress(f"{source.display_name}: exported already to {self.bucket} in {self.there.region}")
+            self.waits.progress(f"{name}: exported already to {place}")
             return
-        work = self._work(source) if source.lifecycle_state == "EXPORTING" else ""
+        work = self._work(source) if source["lifecycleState"] == "EXPORTING" else ""
         if not work:
-            details = self.session.oci.core.models.ExportImageViaObjectStorageTupleDetails(
-                export_format=FORMAT, namespace_name=space, bucket_name=self.bucket, object_name=self.object
-            )
-            what = f"export {source.display_name} to the bucket {self.bucket} in {self.there.region}"
-            work = self.there.start(what, "compute", "export_image", self.image, details)
+            body = {"destinationType": "objectStorageTuple", "exportFormat": FORMAT, "namespaceName": space}
+            body.update(bucketName=self.bucket, objectName=self.object)
+            what = f"export {name} to the bucket {place}"
+            work = self.there.start(what, "compute", "export_image", self.image, body)
         seconds = self.options["timeout"] * 60
-        what = f"export of {source.display_name}"
-        oci_work.wait(self.there, what, work or self._work(source), seconds, self.waits)
+        oci_work.wait(self.there, f"export of {name}", work or self._work(source), seconds, self.waits)
 
     def _exported(self, space: str) -> bool:
         """The object appears only when the export is complete."""
@@ -91,18 +90,17 @@ class Copy:
             return False
         return True
 
-    def _work(self, source: Any) -> str:
-        compartment = source.compartment_id or self.options["compartment"]
-        return oci_work.running(self.there, self.image, compartment, self.image)
+    def _work(self, source: Json) -> str:
+        return oci_work.newest(self.there, self.image, source["compartmentId"], self.image, states=oci_work.RUNNING)
 
     def _link(self, space: str) -> tuple[str, str]:
         """(id, URL) of a new link for reading the object."""
         end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=LINK_HOURS)
-        details = self.session.oci.object_storage.models.CreatePreauthenticatedRequestDetails(
-            name=self.object, object_name=self.object, access_type="ObjectRead", time_expires=end
-        )
+        body = {"name": self.object, "objectName": self.object, "accessType": "ObjectRead"}
         method = "create_preauthenticated_request"
-        made = self._call(f"create a link to the object {self.object}", method, space, self.bucket, details)
+        made = self._call(
+            f"create a link to the object {self.object}", method, space, self.bucket, {**body, "timeExpires": end}
+        )
         base = self.there.client("storage").base_client.endpoint
         return made.id, made.full_path or f"{base}{made.access_uri}"
 

@@ -59,7 +59,7 @@ class Import:
     def known(self) -> str:
         """State of the image imported from this source, "" if there is none."""
         there = oci_image.there(self._images(), self.source)
-        return str(there["state"]) if there else ""
+        return str(there["lifecycleState"]) if there else ""
 
     def run(self, check_mode: bool) -> Json:
         """{changed, image_ocid, state, added_shapes, warnings}; image_ocid is "" in check mode before an import."""
@@ -73,8 +73,7 @@ class Import:
                 return {"changed": True, **self.unknown()}
             key, work = self._create()
         else:
-            key = there["id"]
-            work = self._work(key) if there["state"] != "AVAILABLE" else ""
+            key, work = self._known(there)
         if work and not check_mode:
             seconds = self.options["timeout"] * 60
             oci_work.wait(self.session, f"import of {self.name}", work, seconds, self.waits)
@@ -88,56 +87,49 @@ class Import:
 
     def _images(self) -> list[Json]:
         what = f"list images of {self.compartment}"
-        listed = self.session.all(what, "compute", "list_images", self.compartment, limit=oci.PAGE)
-        return [
-            {
-                "id": item.id,
-                "state": item.lifecycle_state,
-                "tags": item.freeform_tags or {},
-                "created": str(item.time_created),
-            }
-            for item in listed
-        ]
+        return list(self.session.body(what, "compute", "list_images", self.compartment, limit=oci.PAGE))
 
     def _create(self) -> tuple[str, str]:
         """(OCID, work request) of the image; see oci_work.create. An import that failed is requested anew."""
-        models = self.session.oci.core.models
-        source = models.ImageSourceViaObjectStorageUriDetails(
-            source_uri=self.url,
-            operating_system=self.options["operating_system"],
-            operating_system_version=self.options["operating_system_version"] or None,
-        )
-        details = models.CreateImageDetails(
-            compartment_id=self.compartment,
-            display_name=self.name,
-            freeform_tags={**self.options["tags"], oci_image.TAG: self.source},
-            image_source_details=source,
-        )
-        check_tags(self.options["tags"], 1)
+        options = self.options
+        check_tags(options["tags"], 1)
+        source = {
+            "sourceType": "objectStorageUri",
+            "sourceUri": self.url,
+            "operatingSystem": options["operating_system"],
+        }
+        if options["operating_system_version"]:
+            source["operatingSystemVersion"] = options["operating_system_version"]
+        body = {
+            "compartmentId": self.compartment,
+            "displayName": self.name,
+            "freeformTags": {**options["tags"], oci_image.TAG: self.source},
+            "imageSourceDetails": source,
+        }
         token = hashlib.sha256(f"image|{self.compartment}|{self.source}".encode()).hexdigest()[:40]
         what = f"import {hidden(self.url)} into {self.compartment}"
 
         def there() -> Optional[Json]:
             return oci_image.there(self._images(), self.source)
 
-        request = oci_work.Request(what, "compute", "create_image", token, details)
+        request = oci_work.Request(what, "compute", "create_image", token, body)
         made, first = oci_work.create(self.session, request, there, self.waits, lambda made: not self._failed(made))
-        if first:
-            return str(first["id"]), "" if first["state"] == "AVAILABLE" else self._work(first["id"])
-        return str(made.data.id), str(made.headers.get("opc-work-request-id") or "")
+        return self._known(first) if first else (str(made.data.id), made.headers.get("opc-work-request-id") or "")
+
+    def _known(self, image: Json) -> tuple[str, str]:
+        """(OCID, work request of its import, "" if that is over) of an image that OCI lists."""
+        return image["id"], "" if image["lifecycleState"] == "AVAILABLE" else self._work(image["id"])
 
     def _failed(self, answer: Any) -> bool:
-        work = answer.headers.get("opc-work-request-id")
-        what = f"read the work request of {self.name}"
-        return bool(work) and self.session.call(what, "work", "get_work_request", work).data.status in oci_work.OVER
+        work, what = answer.headers.get("opc-work-request-id"), f"read the work request of {self.name}"
+        return bool(work) and self.session.body(what, "work", "get_work_request", work)["status"] in oci_work.OVER
 
     def _work(self, image: str) -> str:
         """Work request of the import that an earlier run started."""
-        what = f"list work requests of {image}"
-        listed = self.session.all(what, "work", "list_work_requests", self.compartment, resource_id=image)
-        if not listed:
+        work = oci_work.newest(self.session, image, self.compartment, image)
+        if not work:
             raise DeadlinePassed(f"{self.name} is being imported, but OCI lists no work request for it. Run again.")
-        return str(max(listed, key=lambda item: str(item.time_accepted)).id)
+        return work
 
     def _open(self, image: str, check_mode: bool) -> tuple[Sequence[str], Sequence[str]]:
         """Shapes added to the image, and a warning if OCI refuses others, as those that a region or a tenancy does not
@@ -147,7 +139,7 @@ class Import:
         if not (wanted or others):
             return [], []
         what, method = f"list shapes of {self.name}", "list_image_shape_compatibility_entries"
-        have = {item.shape for item in self.session.all(what, "compute", method, image)}
+        have = {item["shape"] for item in self.session.body(what, "compute", method, image)}
         added, refused = [], {}
         for shape in [shape for shape in (*wanted, *(() if check_mode else others)) if shape not in have]:
             try:

@@ -21,9 +21,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member, Status
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
@@ -38,8 +39,6 @@ CAPTURE, CAPTURE_POLL = 300.0, 5.0
 """Seconds for a capture of the console, and between two reads of it."""
 ROOT_CA = "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt"
 NODES = "/api/v1/nodes"
-NODE = ("id", "name", "private_ip", "lifecycle_state")
-INSTANCE = ("id", "display_name", "state")
 
 
 def pool_kind(ocid: str) -> str:
@@ -103,22 +102,17 @@ class Joining:
     def _members(self) -> list[Member]:
         key, managed = self.options["pool"], self.kind == join.MANAGED
         if managed:
-            pool = self.session.call(f"read node pool {key}", "oke", "get_node_pool", key).data
-            config = pool.node_config_details
-            self._shape = pool.node_shape or ""
-            self.wanted = self.wanted or (config.size if config else 0) or 0
-            listed = [
-                {**_plain(item, NODE), "node_error": _plain(item.node_error, ("code", "message"))}
-                for item in pool.nodes or []
-            ]
+            pool = self.session.body(f"read node pool {key}", "oke", "get_node_pool", key)
+            self._shape = pool.get("nodeShape", "")
+            self.wanted = self.wanted or pool.get("nodeConfigDetails", {}).get("size", 0)
+            listed = pool.get("nodes", [])
         else:
-            pool = self.session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
-            self.wanted = self.wanted or sum(item.size or 0 for item in pool.instance_pools or [])
+            pool = self.session.body(f"read cluster network {key}", "management", "get_cluster_network", key)
+            self.wanted = self.wanted or sum(item.get("size", 0) for item in pool.get("instancePools", []))
             what, method = f"list instances of cluster network {key}", "list_cluster_network_instances"
-            found = self.session.all(what, "management", method, pool.compartment_id, key, limit=oci.PAGE)
-            self._shape = next((item.shape for item in found), "")
-            listed = [_plain(item, INSTANCE) for item in found]
-        return [join.instance_of(item, managed) for item in listed]
+            listed = self.session.body(what, "management", method, pool["compartmentId"], key, limit=oci.PAGE)
+            self._shape = next((item["shape"] for item in listed), "")
+        return [join.instance_of(item) for item in listed]
 
     # ---- one instance that does not join
 
@@ -159,21 +153,21 @@ class Joining:
         )
 
     def _instance(self, key: str) -> Mapping[str, str]:
-        found = self.session.call(f"read instance {key}", "compute", "get_instance", key).data
-        self._domain = found.availability_domain or ""
-        return dict(found.metadata or {})
+        found = self.session.body(f"read instance {key}", "compute", "get_instance", key)
+        self._domain = found.get("availabilityDomain", "")
+        return dict(found.get("metadata", {}))
 
     def _reader(self, key: str) -> preflight_read.Reader:
         """With the subnet and the security groups of the instance's own VNIC."""
         compartment, what = self.options["compartment"], f"list VNICs of {key}"
-        attached = self.session.all(what, "compute", "list_vnic_attachments", compartment, instance_id=key)
-        first = min((item for item in attached if item.vnic_id), key=lambda item: item.nic_index or 0, default=None)
-        if first is None:
+        attached = self.session.body(what, "compute", "list_vnic_attachments", compartment, instance_id=key)
+        vnics = [item for item in attached if item.get("vnicId")]
+        if not vnics:
             raise ClusterError(f"OCI lists no VNIC of {key}.")
-        vnic = self.session.call(f"read VNIC {first.vnic_id}", "network", "get_vnic", first.vnic_id).data
-        own = {"cluster": self.options["cluster"], "subnet": vnic.subnet_id or ""}
-        pool = Pool(self._shape, self.wanted, self._domain, **own)
-        return preflight_read.Reader(self.session, pool, compartment, vnic.nsg_ids or ())
+        first = min(vnics, key=lambda item: item.get("nicIndex", 0))["vnicId"]
+        vnic = self.session.body(f"read VNIC {first}", "network", "get_vnic", first)
+        pool = Pool(self._shape, self.wanted, self._domain, cluster=self.options["cluster"], subnet=vnic["subnetId"])
+        return preflight_read.Reader(self.session, pool, compartment, vnic.get("nsgIds", ()))
 
     def _policies(self) -> list[Finding]:
         names = ("compartment", "cluster", "group")
@@ -182,9 +176,9 @@ class Joining:
 
     def _endpoints(self) -> list[str]:
         key = self.options["cluster"]
-        found = self.session.call(f"read the cluster {key}", "oke", "get_cluster", key).data.endpoints
-        names = ("private_endpoint", "public_endpoint", "vcn_hostname_endpoint")
-        return [value for value in (getattr(found, name, None) for name in names) if value]
+        found = self.session.body(f"read the cluster {key}", "oke", "get_cluster", key).get("endpoints", {})
+        names = ("privateEndpoint", "publicEndpoint", "vcnHostnameEndpoint")
+        return [found[name] for name in names if found.get(name)]
 
     def _console(self, key: str) -> str:
         """The last megabyte of the serial console; the capture is deleted afterwards."""
@@ -211,7 +205,3 @@ def cluster_ca(client: Client) -> Optional[str]:
     """The cluster's CA as PEM, from kube-root-ca.crt; None if it is not there."""
     found: Json = client.find(ROOT_CA) or {}
     return str((found.get("data") or {}).get("ca.crt") or "") or None
-
-
-def _plain(item: Any, names: tuple[str, ...]) -> Json:
-    return {name: getattr(item, name, None) for name in names}

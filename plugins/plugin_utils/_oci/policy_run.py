@@ -162,32 +162,23 @@ class Writer:
         """Groups of the Default domain are Identity's, those of another one its own, by SCIM."""
         self.progress(f"dynamic group {group.who}: {group.after}")
         verb, default = ("change" if group.before else "create"), group.domain == policy_text.DEFAULT_DOMAIN
-        what, models = f"{verb} the dynamic group {group.who}", self.session.oci.identity.models
-        scim = self.session.oci.identity_domains.models
-        domain = None if default else self._domain(group.domain)
-        client = "identity" if domain is None else f"domains@{domain.url}"
+        what, domain = f"{verb} the dynamic group {group.who}", None if default else self._domain(group.domain)
+        client = f"domains@{domain.url}" if domain else "identity"
         if group.before and default:
-            details = models.UpdateDynamicGroupDetails(matching_rule=group.after)
-            home.call(what, client, "update_dynamic_group", group.key, details)
+            home.call(what, client, "update_dynamic_group", group.key, {"matchingRule": group.after})
         elif group.before:
             there = next(item for item in self.iam.domain_groups(domain) if item.display_name == group.name)
-            change = scim.Operations(op="REPLACE", path="matchingRule", value=group.after)
-            patch = scim.PatchOp(schemas=[PATCH], operations=[change])
+            change = {"op": "REPLACE", "path": "matchingRule", "value": group.after}
+            patch = {"schemas": [PATCH], "Operations": [change]}
             home.call(what, client, "patch_dynamic_resource_group", there.id, patch_op=patch)
         elif default:
-            details = models.CreateDynamicGroupDetails(
-                compartment_id=self.iam.root,
-                name=group.name,
-                matching_rule=group.after,
-                description=DESCRIPTION,
-                freeform_tags=self._tags(),
-            )
-            self._made(home, what, client, "create_dynamic_group", details)
+            body = {"compartmentId": self.iam.root, "name": group.name, "matchingRule": group.after}
+            body.update(description=DESCRIPTION, freeformTags=self._tags())
+            self._made(home, what, client, "create_dynamic_group", body)
         else:
-            made = scim.DynamicResourceGroup(
-                schemas=[SCHEMA], display_name=group.name, matching_rule=group.after, description=DESCRIPTION
-            )
-            self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=made)
+            body = {"schemas": [SCHEMA], "displayName": group.name, "matchingRule": group.after}
+            body["description"] = DESCRIPTION
+            self._made(home, what, client, "create_dynamic_resource_group", dynamic_resource_group=body)
         self._until(f"the dynamic group {group.who}", lambda: self._group_is(group))
 
     def _domain(self, name: str) -> Any:
@@ -222,26 +213,21 @@ class Writer:
         return next((item for item in self.iam.policies(target["compartment"]) if item.name == target["name"]), None)
 
     def _write_policy(self, home: oci.Session, target: Json, missing: Sequence[str]) -> str:
-        models, name = self.session.oci.identity.models, target["name"]
+        name = target["name"]
         there = self._policy(target)
         if there is None:
             self.progress(f"policy {name}: creating it with {len(missing)} statements")
-            details = models.CreatePolicyDetails(
-                compartment_id=target["compartment"],
-                name=name,
-                description=DESCRIPTION,
-                statements=list(missing),
-                freeform_tags=self._tags(),
-            )
+            body = {"compartmentId": target["compartment"], "name": name, "description": DESCRIPTION}
+            body.update(statements=list(missing), freeformTags=self._tags())
             what = f"create the policy {name} in {target['compartment']}"
-            self._made(home, what, "identity", "create_policy", details)
+            self._made(home, what, "identity", "create_policy", body)
             self._until(f"the policy {name}", lambda: self._policy(target) is not None)
             there = self._policy(target)
         added = [item for item in missing if item not in there.statements]
         if added:
             self.progress(f"policy {name}: adding {len(added)} statements")
-            details = models.UpdatePolicyDetails(statements=[*there.statements, *added])
-            home.call(f"change the policy {name}", "identity", "update_policy", there.id, details)
+            body = {"statements": [*there.statements, *added]}
+            home.call(f"change the policy {name}", "identity", "update_policy", there.id, body)
         return str(there.id)
 
     def _made(self, home: oci.Session, what: str, client: str, method: str, *args: Any, **more: Any) -> None:
@@ -285,10 +271,7 @@ class Writer:
         return self.session if home == self.session.region else self.session.elsewhere(home)
 
     def _tags(self) -> dict[str, str]:
-        return {
-            **{str(key): str(value) for key, value in self.options["tags"].items()},
-            TAG: self.options["name"],
-        }
+        return {**{str(key): str(value) for key, value in self.options["tags"].items()}, TAG: self.options["name"]}
 
 
 # ---- for the preflight -----------------------------------------------------------------------------------------------

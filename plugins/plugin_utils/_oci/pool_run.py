@@ -144,8 +144,7 @@ class Pool:
             left = ", ".join(step.on for step in steps)
             raise InputError(
                 f"The pool {name} ({listed or f'what is left of it: {left}'}) would be deleted permanently. Set "
-                f"confirm "
-                f"to {name!r} to do that (rdma_oci_teardown); nothing was changed."
+                f"confirm to {name!r} to do that (rdma_oci_teardown); nothing was changed."
             )
         for pool in found.alive:
             if not oci_pool.ours(pool, wanted) and not wanted.adopt:
@@ -510,7 +509,7 @@ class Pool:
         are requests on its instance pool."""
         kind = oci_pool.KINDS[pool["kind"]]
         for key in (pool["id"], pool["parts"].get("instance_pool")):
-            work = oci_work.running(self.session, pool["name"], pool["compartment"], key, kind.works) if key else ""
+            work = self._working(pool, kind, key) if key else ""
             if work:
                 self.progress(f"{self._named(pool)}: is {pool['state']}, waiting for {work} of an earlier run")
                 what = f"earlier request on the {self._named(pool)}"
@@ -520,6 +519,10 @@ class Pool:
                     self.progress(f"{error} Going on from what is there.")
                 return True
         return False
+
+    def _working(self, pool: Json, kind: Kind, key: str) -> str:
+        states = oci_work.RUNNING
+        return oci_work.newest(self.session, pool["name"], pool["compartment"], key, kind.works, states)
 
     def _full(self, pool: Json) -> bool:
         """Waits until all nodes run; False if they do."""

@@ -69,21 +69,15 @@ class Reader:
                 args.append(self.known[name])
             elif self.known[field]:
                 more[name] = self.known[field]
-        return self._call(words.format(**self.known), client, method, *args, **more)
-
-    def _call(self, what: str, client: str, method: str, *args: Any, **more: Any) -> Any:
-        """OCI's own JSON, of all pages of a list."""
-        if method.startswith("list_"):
-            return oci.plain(self.session.all(what, client, method, *args, **more))
-        return oci.plain(self.session.call(what, client, method, *args, **more).data)
+        return self.session.body(words.format(**self.known), client, method, *args, **more)
 
     def _limit(self, name: str) -> Json:
         """The limit's scope decides whether the request must name the availability domain or must not."""
         what, domain = f"read the service limit {name}", {"availability_domain": self.pool.availability_domain}
         asked = {"service_name": SERVICE, "name": name}
-        defined = self._call(what, "limits", "list_limit_definitions", self.root, **asked)
+        defined = self.session.body(what, "limits", "list_limit_definitions", self.root, **asked)
         more = domain if not defined or defined[0]["scopeType"] == "AD" else {}
-        return dict(self._call(what, "limits", "get_resource_availability", SERVICE, name, self.root, **more))
+        return dict(self.session.body(what, "limits", "get_resource_availability", SERVICE, name, self.root, **more))
 
     def _capacity(self) -> Json:
         return capacity(self.session, self.root, self.pool.shape, self.pool.availability_domain)
@@ -96,10 +90,10 @@ class Reader:
         method, words = "list_network_security_group_security_rules", "list rules of the security group"
         return {
             "lists": [
-                self._call(f"read the security list {key}", "network", "get_security_list", key) for key in lists
+                self.session.body(f"read the security list {key}", "network", "get_security_list", key) for key in lists
             ],
             "groups": {
-                key: read(functools.partial(self._call, f"{words} {key}", "network", method, key))
+                key: read(functools.partial(self.session.body, f"{words} {key}", "network", method, key))
                 for key in self.groups
             },
         }
@@ -109,9 +103,8 @@ def capacity(session: oci.Session, root: str, shape: str, domain: str) -> Json:
     """{status, count} of hosts now. No fault domain: OCI refuses one for BM shapes. ``root``: the tenancy's OCID."""
     asked = {"compartmentId": root, "availabilityDomain": domain, "shapeAvailabilities": [{"instanceShape": shape}]}
     what = f"read the capacity of {shape} in {domain}"
-    report = session.call(what, "compute", "create_compute_capacity_report", asked).data
-    found = report.shape_availabilities[0]
-    return {"status": found.availability_status, "count": found.available_count}
+    found = session.body(what, "compute", "create_compute_capacity_report", asked)["shapeAvailabilities"][0]
+    return {"status": found["availabilityStatus"], "count": found.get("availableCount")}
 
 
 def findings(reader: Reader) -> list[Finding]:

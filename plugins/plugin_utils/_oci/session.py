@@ -389,5 +389,12 @@ def of_kind(ocid: str, kind: str, option: str) -> str:
     return ocid
 
 
+def of_kinds(options: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    """InputError for the first option with the OCID of something else than ``kinds`` says; an empty one is accepted."""
+    for option, kind in kinds.items():
+        if options[option]:
+            of_kind(options[option], kind, option)
+
+
 def _a(kind: str) -> str:
     return f"{'an' if kind[:1] in 'aeio' else 'a'} {kind}"

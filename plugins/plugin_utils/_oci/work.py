@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
 
@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
 
 OVER = ("FAILED", "CANCELED", "CANCELING")
+RUNNING = ("ACCEPTED", "IN_PROGRESS")
 TRIES, SOON, SEEN_AFTER = 30, 3.0, 300.0
 """SEEN_AFTER: seconds within which OCI lists a new object."""
 Found = TypeVar("Found")
@@ -121,12 +122,15 @@ def _status(work: Json) -> str:
     return f"{work['status']}, {percent:.0f} %" if percent is not None else str(work["status"])
 
 
-def running(session: oci.Session, what: str, compartment: str, resource: str, client: str = "work") -> str:
-    """OCID of the newest unfinished work request on a resource; "" if there is none. ``what``: the resource."""
-    request, more = f"list work requests of {what}", {"resource_id": resource}
+def newest(
+    session: oci.Session, what: str, compartment: str, key: str, client: str = "work", states: Sequence[str] = ()
+) -> str:
+    """OCID of the newest work request on a resource, of those in one of ``states`` if any are named; "" if there is
+    none. ``what``: the resource."""
+    request, more = f"list work requests of {what}", {"resource_id": key}
     listed = session.body(request, client, "list_work_requests", compartment, **more)
-    alive = [item for item in listed if item["status"] in ("ACCEPTED", "IN_PROGRESS")]
-    return str(max(alive, key=lambda item: item.get("timeAccepted", ""), default={"id": ""})["id"])
+    fit = [item for item in listed if not states or item["status"] in states]
+    return str(max(fit, key=lambda item: item.get("timeAccepted", ""), default={"id": ""})["id"])
 
 
 def _errors(session: oci.Session, client: str, work: Json) -> str:

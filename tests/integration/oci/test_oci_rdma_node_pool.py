@@ -869,7 +869,7 @@ def test_where_the_nodes_are_placed(site: Site) -> None:
         not site.present(**asked)["changed"]
         and not site.present(**{**asked, "network_blocks": blocks[::-1]})["changed"]
     )
-    with pytest.raises(InputError, match=r"HPC island of the pool rdma is .* cannot be changed"):
+    with pytest.raises(InputError, match=r"hpc island of the pool rdma is .* cannot be changed"):
         site.present(**{**asked, "hpc_island": island + "b"})
     if not managed:
         network = next(iter(site.fake.tables["clusterNetworks"].values()))

@@ -76,7 +76,8 @@ def test_no_link(link: str) -> None:
 
 def test_a_ready_image_comes_before_one_that_is_coming() -> None:
     def image(key: str, state: str, source: str = "x", created: str = "1") -> dict:
-        return {"id": key, "state": state, "tags": {oci_image.TAG: source}, "created": created}
+        tags = {oci_image.TAG: source}
+        return {"id": key, "lifecycleState": state, "freeformTags": tags, "timeCreated": created}
 
     images = [image("a", "IMPORTING"), image("b", "AVAILABLE", created="2"), image("c", "AVAILABLE", created="3")]
     assert oci_image.there(images, "x")["id"] == "b"

@@ -173,7 +173,7 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         openshift_tables.DOCUMENT: openshift_tables.document(table),
         awx_templates.TEMPLATES: awx_templates.text(INPUTS),
         input_table.TARGET: input_table.text(input_specs()),
-        **{ROOT / "docs" / name: text for name, text in catalogue.pages().items()},
+        ROOT / "docs" / "findings.md": catalogue.page(),
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},
         ROOT / "plugins/module_utils/_plan/option_fields.py": options.typed("plan"),
         ROOT / "plugins/module_utils/_oci/option_fields.py": options.typed("oci_rdma_node_pool"),

@@ -167,15 +167,13 @@ def test_every_input_of_the_playbooks_is_documented():
 
 
 def test_every_finding_stands_in_the_page():
-    page = catalogue.pages()["findings.md"]
+    page = catalogue.page()
     assert all(f"### {ident}\n" in page for ident in catalogue.findings())
 
 
-def test_waits_and_messages_stand_in_the_pages():
-    pages = catalogue.pages()
+def test_every_wait_stands_in_the_page():
     assert {"nodes", "vfs", "gpu_operator"} <= set(catalogue.waits())
-    assert "Unknown preflight check(s): …. Known: …." in pages["messages.md"]
-    assert len(catalogue.all_errors()) > 250
+    assert all(f"- **{name}**" in catalogue.page() for name in catalogue.waits())
 
 
 # ---- what is new ---------------------------------------------------------------------------------------------------

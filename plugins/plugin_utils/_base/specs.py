@@ -48,7 +48,7 @@ def fragments(name: str, plugins: Path = PLUGINS) -> list[str]:
 
 def fragment_options(name: str, plugins: Path = PLUGINS) -> dict[str, Json]:
     """Options of a doc fragment, ``file`` or ``file.part``."""
-    file, _, part = name.partition(".")
+    file, _dot, part = name.partition(".")
     path = plugins / f"doc_fragments/{file}.py"
     if not path.exists():
         path = PLUGINS / f"doc_fragments/{file}.py"

@@ -722,13 +722,14 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
     """Errors and unknowns of the cluster, less what the verdict's sentence tells; warnings are only counted, since they
     were printed before."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for item in report["findings"]:
-        if item["severity"] in ("error", "unknown"):
-            told = _flat(item["found"]).rstrip(".") in report["reason"] and str(item["subject"]) in report["reason"]
-            parts = ("" if told else _flat(item["found"]), f"expected {item['expected']}" if item["expected"] else "")
-            text = ". ".join(filter(None, ("; ".join(filter(None, parts)), _capital(item["remedy"]))))
-            if text:
-                alike.setdefault((item["severity"], text), []).append(str(item["subject"]))
+    items = [(item, _flat(item["found"])) for item in report["findings"] if item["severity"] in ("error", "unknown")]
+    reason = report["reason"]
+    told = {found for item, found in items if found.rstrip(".") in reason and str(item["subject"]) in reason}
+    for item, found in items:
+        parts = ("" if found in told else found, f"expected {item['expected']}" if item["expected"] else "")
+        text = ". ".join(filter(None, ("; ".join(filter(None, parts)), _capital(item["remedy"]))))
+        if text:
+            alike.setdefault((item["severity"], text), []).append(str(item["subject"]))
     serious = [
         f"{severity}: {listed(list(dict.fromkeys(subjects)), 4)}: {text}"
         for (severity, text), subjects in alike.items()

@@ -34,7 +34,11 @@ from unit.report.test_build import checked
 from unit.report.test_verdicts import ALL, NAMES, RAN, SITE, End, safe, upto
 
 HOOKS = "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
-PODS = ("DaemonSet gpuops-rdma/gpuops-vf-config", "MPIJob gpuops-nccl/t, launcher", "MPIJob gpuops-nccl/t, worker")
+PODS = (
+    "DaemonSet gpuops-rdma/gpuops-vf-config",
+    "DaemonSet gpuops-rdma/gpuops-host-probe",
+    *(f"MPIJob gpuops-nccl/{name}, {role}" for name in ("a", "b") for role in ("launcher", "worker")),
+)
 HELM = (
     'Error: looks like "https://charts.example" is not a valid chart repository or cannot be reached: Get '
     '"https://charts.example/index.yaml": dial tcp: lookup charts.example: no such host'

@@ -50,7 +50,7 @@ class ActionModule(RdmaAction):
         }
         if args["state"] == "loaded" and wanted:
             why = "see the kernel log; reinstall the NVIDIA driver, after OFED"
-            result.update(failed=True, msg=f"{found['reason']}, although it was to be loaded: {why}.")
+            result.update(failed=True, msg=f"nvidia_peermem is still not loaded ({found['reason']}): {why}.")
         elif found["action"] == "refuse" and args["fail_on_refusal"]:
             result.update(failed=True, msg=f"nvidia_peermem is not loaded: {found['reason']}. {found['remedy']}.")
         return result

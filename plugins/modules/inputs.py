@@ -12,7 +12,7 @@ description:
 - The first task of every playbook of the collection. Fails if the host has a variable that begins with C(rdma_) and is
   no input of these playbooks, with the nearest input; extra variables, inventory, surveys of AWX and variables of plays
   are looked at. A misspelt C(rdma_shape) would otherwise plan every GPU node.
-- Fails also for values of another type, or that are none of an input's choices. Those of secrets are not looked up.
+- Fails also for values of another type, or that are not among an input's choices. Values of secrets are not checked.
 - With C(run_once) the variables of all hosts of the play are looked at.
 - Prints the inputs that are set, their values, but for secrets, and where they are set, with O(show) and in a run with
   C(--tags plan). Asks no cluster, but with O(writes).

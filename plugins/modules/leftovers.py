@@ -19,7 +19,7 @@ extends_documentation_fragment:
 - gpuops.rdma.run_plan
 options:
   stage:
-    description: Whose leftovers.
+    description: The operator whose leftovers are looked for.
     type: str
     required: true
     choices: [network_operator, sriov]

@@ -267,7 +267,7 @@ options:
     default: 8G
   nccl_env:
     description:
-    - Variables for NCCL in the test, laid over those of the shape and the profile; null takes one away. Values are
+    - Variables for NCCL in the test, laid over those of the shape and the profile; null removes a variable. Values are
       text. The report names them, and where they may change the bandwidth, a result below the threshold is unjudged.
     - Without C(NCCL_DEBUG=INFO) nothing proves that the test went over RDMA, and the verdict is incomplete.
     type: dict

@@ -10,7 +10,7 @@ version_added: 0.1.0
 description:
 - Writes the record of a stage into the run folder, from which M(gpuops.rdma.report) makes the report. A stage after
   a failed one is noted as skipped.
-- O(state=begun) begins a run; what an earlier run left in the folder goes. Results of NCCL tests stay when this run
+- O(state=begun) begins a run and deletes the previous run's files. Results of NCCL tests stay when this run
   makes none, that is when tags leave out the stage C(nccl_test), or with O(keep_test).
 extends_documentation_fragment:
 - gpuops.rdma.attributes

@@ -64,7 +64,7 @@ EXAMPLES = r"""
     nodes: [10.140.0.1, 10.140.0.2]
     state: idle
 
-- name: Let them in again
+- name: Uncordon the upgraded nodes
   gpuops.rdma.upgrade_nodes:
     plan: rdma-report/run/plan.json
     nodes: [10.140.0.1, 10.140.0.2]

@@ -316,7 +316,7 @@ def with_gpus(name: str, shapes: Mapping[str, Shape], what: str) -> Shape:
     """As ``lookup``. ``InputError`` too for a refused shape whose file has no GPUs."""
     shape = lookup(name, shapes, what)
     if not shape.gpu_count:
-        raise InputError(f"{what}: the file of shape {name} has no GPUs, for it is refused: {shape.reason}")
+        raise InputError(f"{what}: the file of shape {name} has no GPUs: the shape is not supported: {shape.reason}")
     return shape
 
 

@@ -123,7 +123,7 @@ def permissions(view: View) -> Iterator[Finding]:
     how = f"an administrator grants it: kubectl apply -f {view.account}" if view.account else ""
     remedy = f"{how}; gpuops.rdma.site --tags plan writes that file" if how else None
     for item in view.denied:
-        yield finding("preflight.permissions", "cluster", f"not allowed {item}", remedy=remedy)
+        yield finding("preflight.permissions", "cluster", f"permission denied {item}", remedy=remedy)
 
 
 def admitted(view: View) -> Iterable[Finding]:

@@ -373,7 +373,7 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     does = "removed" if upgrade.settled else "in the way, unless rdma_remove_leftovers=true removes it"
     found += [f"  {does}: {name}" for name in upgrade.leftovers]
     found += [f"  needs idle nodes, all of them, before the first change: {why}" for why in upgrade.idle_first]
-    found += [f"  not allowed {line}" for line in upgrade.denied]
+    found += [f"  permission denied {line}" for line in upgrade.denied]
     total = sum(len(wave) for wave in upgrade.waves)
     if total:
         found.append(f"  {counted(len(upgrade.waves), 'wave')} of {counted(total, 'node')}:")

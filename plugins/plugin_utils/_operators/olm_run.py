@@ -343,7 +343,7 @@ class Operator:
         if others:
             raise InputError(
                 f"Cannot make {kube_objects.reference(obj)}: {obj['kind']} {others[0]['metadata']['name']} is there, "
-                "and the operator heeds one alone. Give that name, or remove it."
+                "and the operator accepts one instance. Use that name, or remove it."
             )
 
     # ---- effect ------------------------------------------------------------------------------------------------

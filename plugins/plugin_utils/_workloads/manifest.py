@@ -130,8 +130,8 @@ def there(path: Path) -> str:
     digest = _DIGEST.search(found)
     if not digest or digest[1] != _digest(found[digest.end() :]):
         raise InputError(
-            f"Cannot write the job to {path}: the file there was changed by hand, or is none of this module's. Give "
-            "another dest, or remove it."
+            f"Cannot write the job to {path}: the file there was changed by hand, or was not written by this module. "
+            "Give another dest, or remove it."
         )
     return found
 

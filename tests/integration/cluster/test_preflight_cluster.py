@@ -97,12 +97,12 @@ def test_everything_wrong_is_one_list_before_any_change(cluster: Small, tmp_path
         "before anything was changed",
         "did you mean driver.enabled",
         "room for 0 nodes",
-        "not allowed in namespace gpu-operator: ",
-        "not allowed in the whole cluster: create, patch ",
+        "permission denied in namespace gpu-operator: ",
+        "permission denied in the whole cluster: create, patch ",
         "CustomResourceDefinition mpijobs.kubeflow.org: served as v1; expected v2beta1",
     ):
         assert words in error, (words, error)
-    assert "not allowed in namespace gpuops-rdma: get" not in error, "what is allowed is not listed"
+    assert "permission denied in namespace gpuops-rdma: get" not in error, "what is allowed is not listed"
     assert report["verdict"] == "fail"
     (unreadable,) = [item for item in report["findings"] if item["subject"] == "release default/web"]
     assert unreadable["severity"] == "warning"

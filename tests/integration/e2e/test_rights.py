@@ -81,7 +81,7 @@ def test_without_one_right_a_run_ends_before_any_change(here: Site) -> None:
     before = here.state()
     played = here.play(report="short", rdma_kubeconfig=config)
     assert played.code != 0
-    assert "not allowed in namespace gpu-operator: update secrets" in played.stage("preflight")["error"]
+    assert "permission denied in namespace gpu-operator: update secrets" in played.stage("preflight")["error"]
     assert here.state() == before
 
 

@@ -79,7 +79,7 @@ def test_the_plans_own_findings_come_first() -> None:
 
 def test_every_missing_permission_is_listed() -> None:
     view = look(denied=["in the whole cluster: create namespaces", "in namespace gpuops-rdma: patch daemonsets.apps"])
-    assert [item.found for item in found(view, "permissions")] == [f"not allowed {rule}" for rule in view.denied]
+    assert [item.found for item in found(view, "permissions")] == [f"permission denied {rule}" for rule in view.denied]
     assert {item.remedy for item in found(view, "permissions")} == {
         "grant it to the user of this kubeconfig; see kubectl auth can-i --list"
     }
@@ -462,7 +462,12 @@ def test_a_wrong_value_a_small_pool_and_a_missing_permission_are_one_list() -> N
     assert set(faults(view.plan)) == {"rdma_ip_pool_subnet", "rdma_gpu_operator_values"}
     text = preflight.message(preflight.check(view))
     assert text.startswith("4 errors before anything was changed:")
-    for words in ("did you mean driver.enabled", "nope is not a key", "room for 0 nodes", "not allowed create names"):
+    for words in (
+        "did you mean driver.enabled",
+        "nope is not a key",
+        "room for 0 nodes",
+        "permission denied create names",
+    ):
         assert words in text
 
 
@@ -471,7 +476,7 @@ def test_the_message_has_one_line_per_problem_and_groups_nodes() -> None:
     text = preflight.message(preflight.check(look(facts, denied=["create namespaces"])))
     lines = text.splitlines()
     assert lines[0] == "7 errors before anything was changed:"
-    assert "- cluster: not allowed create namespaces. Grant it" in lines[1]
+    assert "- cluster: permission denied create namespaces. Grant it" in lines[1]
     assert any(
         line.startswith("- 10.140.0.1, 10.140.0.2, 10.140.0.3 and 2 more: osImage Oracle Linux 7") for line in lines
     )

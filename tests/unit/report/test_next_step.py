@@ -188,7 +188,7 @@ FAILURES = {
             "-e rdma_shapes_dir=VALUE",
         ),
     ),
-    "missing rights": Failure("preflight", denied, "not allowed in the whole", "kubectl apply -f r/site.yml"),
+    "missing rights": Failure("preflight", denied, "permission denied in the whole", "kubectl apply -f r/site.yml"),
     "wrong node name": Failure(
         "preflight", no_such_node, "does not have nosuch", corrected("correct rdma_nodes", "-e rdma_nodes=VALUE")
     ),

@@ -269,7 +269,7 @@ def test_rights_beyond_those_of_a_site_run() -> None:
     old = Plan(mode=Mode.SRIOV, restart_plugin="app=x", releases={"network_operator": Release("r", "nics", "c", "1")})
     assert ("delete", "pods", "nics") in {(item.verb, item.resource, item.namespace) for item in core.rights(old)}
     denied = core.lines(Upgrade(changes=(GPU,), denied=("cluster-wide: patch nodes",)), "current")
-    assert "  not allowed cluster-wide: patch nodes" in denied
+    assert "  permission denied cluster-wide: patch nodes" in denied
 
 
 def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back() -> None:

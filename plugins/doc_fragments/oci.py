@@ -40,7 +40,7 @@ options:
     description: URL that all services are asked at, instead of those of the region.
     type: str
 requirements:
-- oci >= 2.179 on the machine that runs Ansible
+- oci >= 2.179 on the control node
 notes:
 - C(module_defaults) of C(group/gpuops.rdma.oci) sets these options once for all modules.
 """

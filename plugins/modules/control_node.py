@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: control_node
-short_description: Check the machine that runs Ansible
+short_description: Check the control node
 version_added: 0.1.0
 description:
 - Looks at Python, its packages, the collections that are needed, Helm, the kubeconfig and whether the API server

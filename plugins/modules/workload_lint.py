@@ -72,7 +72,7 @@ options:
     type: bool
     default: true
   fail_when:
-    description: V(error) fails on errors and on what cannot be judged, V(warning) on warnings too.
+    description: V(error) fails on errors and on what cannot be checked, V(warning) on warnings too.
     type: str
     choices: [error, warning, never]
     default: error

@@ -178,7 +178,7 @@ def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterat
     slow = sorted({host for item in logged for host in item.get("no_gdr_hosts") or []})
     if off or slow or "NET/IB" in channels:
         where = f" on {', '.join(slow[:5])}" if slow else ""
-        found = f"NET/IB without GDRDMA{where}: data went through host memory"
+        found = f"NET/IB without GDRDMA{where}: data was copied through host memory"
         yield finding("blueprint.proof-gdr", name, found, expected="NET/IB with GDRDMA")
     groups = [group for item in logged for group in item.get("by_host") or [] if group["net"] == "IB"]
     hosts = {host for group in groups for host in group["hosts"]}

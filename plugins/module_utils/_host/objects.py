@@ -83,8 +83,8 @@ def objects(
     """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
     Only ``nodes`` may write a document. ``run`` labels pods and documents of this run. ``programs``: file name -> text.
-    ``interval``: seconds between two readings of the counters. ``shapes`` None: their shape is not known, and the pods
-    run on ``nodes`` by name. InputError without a supported shape or an image.
+    ``interval``: seconds between the two readings of the counters. ``shapes`` None: their shape is unknown, and the
+    pods run on ``nodes`` by name. InputError without a supported shape or an image.
     """
     known = None if shapes is None else [shape for shape in shapes if shape.status != "refused"]
     if known == []:

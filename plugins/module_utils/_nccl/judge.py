@@ -376,7 +376,8 @@ def _check_gdr(case: _Case) -> _Answer:
     if off:
         hosts = facts.get("no_gdr_hosts") or []
         where = f" on {listed(hosts, 4)}" if hosts else ""
-        return "fail", f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data went through host memory{_set(case)}"
+        found = f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data was copied through host memory"
+        return "fail", f"{found}{_set(case)}"
     return None
 
 

@@ -103,7 +103,7 @@ def _remedy(item: Json) -> str:
     if item["cause"] == "node":
         out = f"take {item['node']} out (rdma_mark of nccl_scan.yml)"
         return f"{out} and look at its host checks; then run nccl_scan again"
-    return "look at the switches and links between them; the nodes themselves are good"
+    return "check the switches and links between them; the nodes themselves are good"
 
 
 def text(found: Json) -> list[str]:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Is the machine that runs Ansible ready? One list of findings. PRIVATE to the collection."""
+"""Is the control node ready? One list of findings. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def message(findings: Sequence[Finding]) -> str:
         for item in findings
         if item.severity == "error"
     ]
-    return f"{counted(len(lines), 'error')} on the machine that runs Ansible:\n" + "\n".join(lines)
+    return f"{counted(len(lines), 'error')} on the control node:\n" + "\n".join(lines)
 
 
 def _python(machine: Machine, table: Json) -> Iterator[Finding]:

@@ -231,8 +231,8 @@ def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "rdma_ofed",
-            "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, the management NIC's too, and "
-            "the node loses the network",
+            "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, including the management NIC's, "
+            "and the node loses the network",
             expected="host",
             remedy="use rdma_ofed=host; OCI's images bring the RDMA drivers",
         )

@@ -327,7 +327,7 @@ def _by_log(pod: Seen, facts: Json) -> tuple[Row, list[Finding]]:
     else:
         off = sorted(name for name, on in gdr.items() if not on)
         if off:
-            what = f"GPUDirect RDMA was off on {listed(off, 4)}: data went through host memory"
+            what = f"GPUDirect RDMA was off on {listed(off, 4)}: data was copied through host memory"
             found.append(finding("prove.no-gdr", pod.name, what, expected="GDRDMA"))
         elif not gdr:
             found.append(finding("prove.info", pod.name, "no line says whether GPUDirect RDMA was used"))

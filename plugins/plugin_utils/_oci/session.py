@@ -70,7 +70,7 @@ def sdk() -> Any:
         return importlib.import_module("oci")
     except ImportError:
         raise InputError(
-            "The OCI plugins need the Python package oci (2.179 or newer) on the machine that runs Ansible: "
+            "The OCI plugins need the Python package oci (2.179 or newer) on the control node: "
             "pip install oci. See docs/oci.md."
         ) from None
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The machine that runs Ansible: versions, findings, and what may be installed."""
+"""The control node: versions, findings, and what may be installed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_all_problems_at_once() -> None:
     bare = Machine(python="3.8.10", server_error="Cannot read kubeconfig x: no such file.")
     findings = control_node.check(bare, TABLE, PACKAGES, COLLECTIONS)
     text = control_node.message(findings)
-    assert text.splitlines()[0] == "9 errors on the machine that runs Ansible:"
+    assert text.splitlines()[0] == "9 errors on the control node:"
     for words in (
         "Python: 3.8.10",
         "Python package kubernetes: not installed",

@@ -131,7 +131,7 @@ def others_policy(_folder: Path) -> Iterable[Finding]:
     return adoption.findings(policy, False)
 
 
-NAME_ONE = "name one with preemptionPolicy Never in rdma_priority_class, or create it so"
+NAME_ONE = "name one with preemptionPolicy Never in rdma_priority_class, or create it with that policy"
 FAILURES = {
     "unreachable chart repository": Failure(
         "preflight", repository, "no such host", "curl -fsSI https://charts.example/index.yaml"

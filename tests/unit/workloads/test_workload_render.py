@@ -177,7 +177,7 @@ def test_a_file_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> N
     with pytest.raises(InputError, match="was changed by hand"):
         manifest.there(path)
     path.write_text("# mine\n")
-    with pytest.raises(InputError, match="none of this module's"):
+    with pytest.raises(InputError, match="not written by this module"):
         manifest.there(path)
     with pytest.raises(InputError, match="there is no folder"):
         manifest.write(tmp_path / "none" / "train.yaml", text)

@@ -52,9 +52,12 @@ LONGEST_LINE = 1 << 20
 JSON = "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 STARTS = 10.0
-"""Seconds for which a request that was granted before is sent again when it is forbidden."""
+"""Seconds for which a request is sent again that a server which has just started forbids."""
 RESTARTS = 5
 """How often a list begins anew when the server has compacted its version away between two pages."""
+_NO_ROLES = re.compile(rb'"system:basic-user\\?" not found')
+"""In a refusal of a server without roles: each server makes this one when it starts,
+https://kubernetes.io/docs/reference/access-authn-authz/rbac/#discovery-roles."""
 _RETRY_STATUS = (429, 500, 502, 503, 504)
 _BUDGET = b'"DisruptionBudget"'
 """Reason in the answer to an eviction that a PodDisruptionBudget forbids."""
@@ -454,7 +457,8 @@ class Client:
                 if _unrecoverable(error):
                     raise failure from None
             # A server that has just started knows no roles until its cache is filled, and refuses what it granted.
-            starts = again and status == 403 and path in self._granted and time.monotonic() < begin + STARTS
+            starts = status == 403 and again and (path in self._granted or bool(_NO_ROLES.search(data)))
+            starts = starts and time.monotonic() < begin + STARTS
             if not starts and (time.monotonic() + pause > deadline or not _worth_retrying(again, status, data)):
                 raise failure from None
             if not self._waits:

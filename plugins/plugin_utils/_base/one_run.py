@@ -104,9 +104,12 @@ class OneRun:
 
     def take(self, client: Client, patience: float = PATIENCE) -> None:
         """Takes the Lease of the client's cluster, if this run has not yet. Raises Taken, naming the holder, if
-        another run has it; ClusterError if the API server refuses it or does not answer."""
+        another run has it; ClusterError if the API server refuses it or does not answer; RdmaError in a task that has
+        outlived its run, whose keeper may have released the Lease already."""
         with self._alone():
             if not self._state(client).exists():
+                if self._orphaned():
+                    raise RdmaError(f"This task takes no Lease {PLACE}: its run was killed. Run again.")
                 self._take(client.unguarded(patience))
 
     def require(self, client: Client, *, look: bool) -> None:

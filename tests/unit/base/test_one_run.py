@@ -156,6 +156,18 @@ def ended(world: World, run: OneRun) -> None:
             mine.release()
 
 
+def test_a_task_that_has_outlived_its_run_takes_no_lease(world: World, start: Start) -> None:
+    """The keeper of a killed run releases the Lease, and an action of that run may still be at work."""
+    run, api = start(), Server(world)
+    run.take(api)
+    ended(world, run)
+    assert api.find(PATH) is None
+    run.process = 1  # whose task this is not: its own was killed
+    with pytest.raises(RdmaError, match="its run was killed"):
+        run.require(api, look=True)
+    assert api.find(PATH) is None
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_never_do_two_runs_write(world: World, start: Start, seed: int) -> None:
     """A run that a later one has replaced gets no further write through, whatever stopped its renewals: it was killed,

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,46 @@ def test_a_server_that_does_not_answer_is_said_at_once_and_once(
         connected.get("/version")
     (line,) = said
     assert "Connection refused" in line and line.endswith("Trying again for 1 s.") and host in line
+
+
+NO_ROLES = (
+    'nodes is forbidden: User "a" cannot list resource "nodes" in API group "" at the cluster scope: RBAC: '
+    '[clusterrole.rbac.authorization.k8s.io "system:basic-user" not found, ...]'
+)
+NO_RIGHT = (
+    'nodes is forbidden: User "a" cannot list resource "nodes" in API group "" at the cluster scope: RBAC: '
+    'clusterrole.rbac.authorization.k8s.io "deleted" not found'
+)
+
+
+@pytest.mark.parametrize(("message", "granted"), [(NO_ROLES, True), (NO_RIGHT, False)])
+def test_a_server_that_knows_no_roles_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, message: str, granted: bool
+) -> None:
+    """As an API server answered in the first second of a restart; a binding to a deleted role is another matter."""
+    answers = iter([(403, {"message": message, "code": 403}), (200, {"items": []})])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = next(answers)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("K8S_AUTH_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("K8S_AUTH_API_KEY", "token")
+    connected = client.Client.connect({})
+    try:
+        if granted:
+            assert connected.get("/api/v1/nodes") == {"items": []}
+        else:
+            with pytest.raises(client.Forbidden):
+                connected.get("/api/v1/nodes")
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -103,7 +103,7 @@ class Seen:
 def tried(objects: Iterable[Json], nodes: int, there: Iterable[str] = ()) -> list[Tried]:
     """The objects, and the pods that controllers will make of them, each template once. ``nodes``: on which a DaemonSet
     has a pod; ``there``: ``namespace/name`` of DaemonSets and Deployments that exist."""
-    found: dict[str, Tried] = {}
+    found: dict[tuple[str, str], Tried] = {}
     for obj in objects:
         name, meta = kube_objects.reference(obj), obj["metadata"]
         for role, template, count in _templates(obj, nodes):
@@ -113,9 +113,9 @@ def tried(objects: Iterable[Json], nodes: int, there: Iterable[str] = ()) -> lis
             words = f"{name}{f', {role}' if role else ''}"
             stays = obj["kind"] in _STAY
             exists = stays and f"{meta['namespace']}/{meta['name']}" in there
-            found.setdefault(words, Tried(pod, words, count, not stays, obj["kind"] == POD, exists))
+            found.setdefault((words, POD), Tried(pod, words, count, not stays, obj["kind"] == POD, exists))
         if obj["kind"] != POD:
-            found.setdefault(name, Tried(obj, name, job=obj["kind"] in _PARTS))
+            found.setdefault((name, obj["kind"]), Tried(obj, name, job=obj["kind"] in _PARTS))
     return list(found.values())
 
 

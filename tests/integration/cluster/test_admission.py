@@ -58,7 +58,8 @@ class Setup:
 
 def policy(expression: str, message: str = "", place: str = "", kind: str = "pods", **more: Any) -> Json:
     """A ValidatingAdmissionPolicy; ``place``: job or own, "" for both."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [kind]}
+    group = "apps" if kind == "daemonsets" else ""
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [kind]}
     rejects = {"expression": expression, **({"message": message} if message else {})}
     spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [rejects]}
     return {"kind": "ValidatingAdmissionPolicy", "spec": spec, "place": place, "actions": ["Deny"], **more}
@@ -193,6 +194,13 @@ SETUPS: dict[str, Setup] = {
             ),
         ),
         ((ADMISSION, "ConfigMap {job}/nccl-h100-8-files", "a ConfigMap names its owner", "exempt namespace {job}"),),
+    ),
+    "policy-on-daemonsets": Setup(
+        (policy(HOST.replace("spec", "spec.template.spec"), "hostPath is forbidden", OWN, "daemonsets"),),
+        (
+            (ADMISSION, PROBE, "hostPath is forbidden", "exempt namespace {own}"),
+            (ADMISSION, VF_CONFIG, "hostPath", "need it"),
+        ),
     ),
     "policy-only-warns": Setup((policy("false", "no pods at all", actions=["Warn", "Audit"]),)),
     "webhook-dead": Setup(

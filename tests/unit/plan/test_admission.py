@@ -64,6 +64,14 @@ def test_a_refusal_names_who_refuses_and_what_is_not_known_is_none(
     assert (found.severity, words in found.found) == (severity, True), found
 
 
+def test_a_daemonset_is_tried_itself_and_by_its_pod() -> None:
+    """Its pod has its name in messages, and took its place."""
+    meta = {"namespace": "a", "name": "d"}
+    daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": {}}}}
+    found = [(one.name, one.obj["kind"], one.count) for one in admission.tried([daemonset, daemonset], 3)]
+    assert found == [("DaemonSet a/d", "Pod", 3), ("DaemonSet a/d", "DaemonSet", 1)]
+
+
 @pytest.mark.parametrize(
     ("says", "remedy"),
     [

@@ -58,7 +58,7 @@ EXAMPLES = r"""
   gpuops.rdma.peermem:
     document: "{{ read.host }}"
 
-- name: Load it on all nodes of the plan that can have it
+- name: Load nvidia_peermem on all nodes of the plan that can have it
   gpuops.rdma.peermem:
     plan: rdma-report/run/plan.json
     fail_on_refusal: false

@@ -28,7 +28,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Report what stays
+- name: Report what remains
   gpuops.rdma.remains:
 
 - name: Remove the labels of operators that are gone

@@ -24,14 +24,14 @@ EARLY, LATE = "2026-11-22T19:40:12Z", "2026-11-22T20:01:00Z"
 
 
 def test_the_waves_of_a_cluster_the_oldest_first() -> None:
-    stopped = history.note(PLAN, LATE, why='"Check their hosts":\n a finding')
+    stopped = history.note(PLAN, LATE, why='"Check the hosts":\n a finding')
     done = history.note(PLAN, EARLY, slowest={"BM.GPU.H100.8": 391.26, "BM.GPU4.8": None})
     found = history.waves({"c": stopped, "b": done, "a": done})
-    assert [(wave.nodes, wave.why) for wave in found] == [(("a", "b"), ""), (("c",), '"Check their hosts": a finding')]
+    assert [(wave.nodes, wave.why) for wave in found] == [(("a", "b"), ""), (("c",), '"Check the hosts": a finding')]
     assert history.lines(found) == [
         f"{EARLY}: 2 nodes (a, b) to gpu_operator v26.7.0, network_operator 26.4.1, slowest port in Gb/s: "
         "BM.GPU.H100.8 391.3",
-        f'{LATE}: 1 node (c) to gpu_operator v26.7.0, network_operator 26.4.1: stopped: "Check their hosts": a finding',
+        f'{LATE}: 1 node (c) to gpu_operator v26.7.0, network_operator 26.4.1: stopped: "Check the hosts": a finding',
     ]
 
 

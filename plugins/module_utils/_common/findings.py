@@ -9,15 +9,14 @@ What all findings of an id share stands in files/findings.yml, for rules in file
 from __future__ import annotations
 
 import functools
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
 
 _FILES = Path(__file__).resolve().parents[3] / "files"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEVERITIES = {"fail": "error", "warn": "warning"}
 
 
@@ -40,7 +39,9 @@ def kinds() -> dict[str, Kind]:
 @functools.cache
 def document(name: str) -> dict[str, Any]:
     """A file of files/."""
-    return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=_LOADER))
+    yaml = importlib.import_module("yaml")  # what only imports this module may be without it, as ansible-test is
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=loader))
 
 
 @functools.cache

@@ -165,6 +165,36 @@ def test_new_objects_are_not_there_at_once(fake: FakeOci, url: str, config: dict
     assert [item.id for item in client.list_compute_clusters(GPU).data.items] == [made.id]
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"freeform_tags": {"gpuops.rdma": "x"}}, "Invalid free-form tag key: gpuops.rdma"),
+        ({"freeform_tags": {"two words": "x"}}, "Invalid free-form tag key: two words"),
+        ({"freeform_tags": {"a" * 101: "x"}}, "Invalid free-form tag key: aaa"),
+        ({"freeform_tags": {"a": "x" * 257}}, "has over 256 characters"),
+        ({"freeform_tags": {str(number): "x" for number in range(11)}}, "can have 10 free-form tags, not 11"),
+        ({"display_name": "x" * 256}, "displayName must have 1 to 255 characters"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_and_tags_have_oracles_limits(
+    fake: FakeOci, url: str, config: dict[str, Any], changed: dict[str, Any], words: str
+) -> None:
+    """fake_oci_rules.md has the sources. One step within each limit is accepted."""
+    given = {"compartment_id": GPU, "availability_domain": AD, "display_name": "x" * 255}
+    tags = {"gpuops/rdma": "x" * 256, "a" * 100: "", **{str(number): "x" for number in range(8)}}
+    made = compute(config, url).create_compute_cluster(
+        core.CreateComputeClusterDetails(**given, freeform_tags=tags), opc_retry_token="once"
+    )
+    assert made.data.freeform_tags == tags
+    details = core.CreateComputeClusterDetails(**{**given, **changed})
+    error = refused(compute(config, url).create_compute_cluster, details)
+    assert (error.status, error.code) == (400, "InvalidParameter") and words in error.message
+    other = core.CreateComputeClusterDetails(**{**given, "display_name": "other"})
+    error = refused(compute(config, url).create_compute_cluster, other, opc_retry_token="once")
+    assert (error.status, error.code) == (409, "Conflict") and "in use for a different request" in error.message
+
+
 def test_a_node_pool_in_a_compute_cluster(fake: FakeOci, url: str, config: dict[str, Any]) -> None:
     from oci.container_engine import models as oke
 

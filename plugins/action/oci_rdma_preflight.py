@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -23,10 +23,9 @@ class ActionModule(RdmaAction):
         """Findings and missing policy statements; failed if a finding is an error."""
         oci.of_kinds(args, OCIDS)
         session = oci.Session(args)
-        names = [field.name for field in dataclasses.fields(preflight.Pool)]
-        pool = preflight.Pool(**{name: args[name] for name in names if name in args})
-        reader = preflight_read.Reader(session, pool, args["compartment"], args["security_groups"])
-        found = preflight_read.findings(reader)
+        names = {field.name for field in dataclasses.fields(Wanted)} & {*args} - {"pool"}
+        pool = Wanted(name=args["pool"], **{name: args[name] for name in names})
+        found = preflight_read.findings(preflight_read.Reader(session, pool))
         if args["policies"]:
             sets = args["policy_sets"] or [preflight_read.SETS[pool.kind]]
             found += policy_run.findings(session, args, sets)

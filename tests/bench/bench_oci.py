@@ -35,7 +35,7 @@ init_plugin_loader([str(ROOT / ".cache" / "collections")])
 
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read, session
 from support import oci_site
 
@@ -100,17 +100,17 @@ class Bench:
 
     def _preflight(self, nodes: int) -> None:
         options = {"service_endpoint": self.site["url"], "config_file": self.site["config"]}
-        pool = Pool(
-            oci_site.H100,
-            nodes,
-            oci_site.DOMAIN,
+        pool = Wanted(
+            "",
+            GPU,
+            shape=oci_site.H100,
+            nodes=nodes,
+            availability_domain=oci_site.DOMAIN,
             image=self.site["image"],
             subnet=oci_site.SUBNET,
             cluster=self.site["cluster"],
         )
-        asker = preflight_read.Reader(session.Session(options), pool, GPU, ())
-        assert not preflight_read.findings(asker)
-        asker.policies("oke-gpu", [], [], ["managed_compute_cluster"])
+        assert not preflight_read.findings(preflight_read.Reader(session.Session(options), pool))
 
     def inventory(self) -> None:
         pools = {"node pool": {"cluster": self.site["cluster"]}, "cluster network": {}}

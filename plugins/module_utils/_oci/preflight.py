@@ -20,6 +20,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import versions
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Shape
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 
 KINDS = ("managed_compute_cluster", "cluster_network")
 SELF_MANAGED_FROM, NATIVE_CNI_FROM = "1.25", "1.27.10"
@@ -38,24 +39,6 @@ class Unread:
 
     why: str
     gone: bool = False
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The requested pool. ``image``, ``subnet``, ``cluster``, ``pod_subnet``, ``compute_cluster``: "" = not given, not
-    judged. ``pool``: name or OCID of one that may exist already."""
-
-    shape: str
-    nodes: int
-    availability_domain: str
-    kind: str = KINDS[0]
-    image: str = ""
-    subnet: str = ""
-    cluster: str = ""
-    pool: str = ""
-    pod_subnet: str = ""
-    max_pods: int = 0
-    compute_cluster: str = ""
 
 
 # ---- what is read ----------------------------------------------------------------------------------------------------
@@ -84,8 +67,8 @@ READS = {
         f"subnet_id=pod_subnet {_PAGED}",
     ),
     "compute_cluster": ("compute", "get_compute_cluster", "read {compute_cluster}", "compute_cluster"),
-    KINDS[0]: ("oke", "list_node_pools", "list pools named {pool}", f"compartment cluster_id=cluster {_PAGED}"),
-    KINDS[1]: ("management", "list_cluster_networks", "list pools named {pool}", f"compartment {_PAGED}"),
+    KINDS[0]: ("oke", "list_node_pools", "list pools named {name}", f"compartment cluster_id=cluster {_PAGED}"),
+    KINDS[1]: ("management", "list_cluster_networks", "list pools named {name}", f"compartment {_PAGED}"),
 }
 """Client, method, its words, its arguments: fields of the pool, ``compartment``, ``root`` (the tenancy), ``page``. Not
 asked without a field of the words; an argument by name is left out where it is empty. Of KINDS only the pool's."""
@@ -98,12 +81,12 @@ asked without a field of the words; an argument by name is left out where it is 
 class Case:
     """``facts``: answers by name of READS; ``there``: of the pool's kind; ``limits``: name -> availability;
     ``capacity``: {status, count}; ``rules``: {lists: security lists, groups: OCID -> rules or Unread}. None: not asked.
-    ``groups``: the pool's security groups."""
+    ``pool``: the requested one; what it does not name is not judged. Its name: of one that may exist already, or its
+    OCID."""
 
-    pool: Pool
+    pool: Wanted
     facts: Mapping[str, Any]
     known: Mapping[str, Shape] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
 
     def get(self, name: str) -> Any:
         """The answer; None as well where it could not be read."""
@@ -115,7 +98,7 @@ class Case:
         """Nodes that the pool does not have yet: those that it has need no further limit, capacity or address."""
         pool, sizes = self.pool, 0
         for item in self.get("there") or ():
-            named = pool.pool in (item["id"], item.get("name"), item.get("displayName"))
+            named = pool.name in (item["id"], item.get("name"), item.get("displayName"))
             if named and item.get("lifecycleState") not in GONE:
                 parts = item.get("instancePools") or [item.get("nodeConfigDetails") or {}]
                 sizes += sum(part.get("size") or 0 for part in parts)
@@ -318,7 +301,7 @@ def network(case: Case, only_joining: bool = False) -> Findings:
         ways = ("INGRESS", "EGRESS")
         asked += [(way, cidr, 0, f"TCP between nodes ({way.lower()}, {cidr})") for way in ways]
     for way, to, port, what in asked:
-        answer = _allows(list(_rules(read, way)), to, port, case.groups)
+        answer = _allows(list(_rules(read, way)), to, port, case.pool.security_groups)
         if answer is False:
             remedy = f"allow {way.lower()} TCP {port or 'all ports'} {to} in a security list or group"
             why = "nodes do not join" if port else "NCCL cannot start"
@@ -372,7 +355,7 @@ NAMED = ("cluster", "image", "subnet", "pod_subnet", "compute_cluster")
 CHECKS: tuple[tuple[str, str, str, Check], ...] = (
     ("oci.shape", "shapes", "shape", _shape),
     ("oci.availability-domain", "domains", "availability_domain", _domain),
-    ("oci.pool", "there", "pool", _read),
+    ("oci.pool", "there", "name", _read),
     ("oci.limit", "limits", "shape", _limits),
     ("oci.capacity", "capacity", "shape", _capacity),
     ("oci.cluster", "cluster", "cluster", _cluster),

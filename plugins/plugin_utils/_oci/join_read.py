@@ -10,6 +10,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
@@ -25,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
@@ -166,8 +167,10 @@ class Joining:
             raise ClusterError(f"OCI lists no VNIC of {key}.")
         first = min(vnics, key=lambda item: item.get("nicIndex", 0))["vnicId"]
         vnic = self.session.body(f"read VNIC {first}", "network", "get_vnic", first)
-        pool = Pool(self._shape, self.wanted, self._domain, cluster=self.options["cluster"], subnet=vnic["subnetId"])
-        return preflight_read.Reader(self.session, pool, compartment, vnic.get("nsgIds", ()))
+        pool = Wanted("", compartment, cluster=self.options["cluster"], shape=self._shape, nodes=self.wanted)
+        own = {"availability_domain": self._domain, "subnet": vnic["subnetId"]}
+        groups = tuple(vnic.get("nsgIds", ()))
+        return preflight_read.Reader(self.session, dataclasses.replace(pool, **own, security_groups=groups))
 
     def _policies(self) -> list[Finding]:
         names = ("compartment", "cluster", "group")

@@ -25,7 +25,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.image import TAG
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.pool import Found, Kind, Step, Thing
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted, check, normal
@@ -474,9 +473,7 @@ class Pool:
 
     def _preflight(self, ignore: Sequence[str]) -> None:
         asked = self.wanted
-        names = [field.name for field in dataclasses.fields(preflight.Pool) if field.name != "pool"]
-        pool = preflight.Pool(**{name: getattr(asked, name) for name in names})
-        reader = preflight_read.Reader(self.session, pool, asked.compartment, asked.security_groups)
+        reader = preflight_read.Reader(self.session, dataclasses.replace(asked, name=""))  # no pool is there
         # reserved hosts count neither as free capacity nor against what is left of the limit
         reserved = ("oci.capacity", "oci.limit") if asked.capacity_reservation else ()
         found = [item for item in preflight_read.findings(reader) if item.id not in (*ignore, *reserved)]

@@ -17,7 +17,8 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._oci import preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import KINDS, READS, Case, Pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import KINDS, READS, Case
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.iam import WORKERS, read
@@ -30,10 +31,10 @@ SETS = dict(zip(KINDS, ("managed_compute_cluster", "self_managed_nodes")))
 class Reader:
     """Reads what the preflight of one pool needs."""
 
-    def __init__(self, session: oci.Session, pool: Pool, compartment: str, groups: Sequence[str]) -> None:
-        self.session, self.pool, self.groups = session, pool, tuple(groups)
-        self.root = session.tenancy or compartment
-        self.known: Json = {**dataclasses.asdict(pool), "compartment": compartment, "root": self.root, "page": oci.PAGE}
+    def __init__(self, session: oci.Session, pool: Wanted) -> None:
+        self.session, self.pool = session, pool
+        self.root = session.tenancy or pool.compartment
+        self.known: Json = {**dataclasses.asdict(pool), "root": self.root, "page": oci.PAGE}
         for name in ("compute", "management", "network", "identity", "oke", "limits"):
             session.client(name)  # created here so that threads do not race for it
 
@@ -46,7 +47,7 @@ class Reader:
                 asked["there"] = workers.submit(read, functools.partial(self._ask, self.pool.kind))
                 asked["capacity"] = workers.submit(read, self._capacity)
             facts = {name: future.result() for name, future in asked.items()}
-            case = Case(self.pool, facts, files.shapes(), self.groups)
+            case = Case(self.pool, facts, files.shapes())
             rules = workers.submit(read, lambda: self._rules(case))
             names = case.shape.get("quotaNames") or ()
             limits = {name: workers.submit(read, functools.partial(self._limit, name)) for name in names}
@@ -94,7 +95,7 @@ class Reader:
             ],
             "groups": {
                 key: read(functools.partial(self.session.body, f"{words} {key}", "network", method, key))
-                for key in self.groups
+                for key in self.pool.security_groups
             },
         }
 

@@ -16,7 +16,7 @@ from typing import Any
 import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.preflight import Pool
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
 from support import oci_site
@@ -41,7 +41,8 @@ class Site:
     def asker(self, **changes: Any) -> preflight_read.Reader:
         groups = changes.pop("groups", ())
         session = oci_session.Session(self.options, oci.retry.NoneRetryStrategy())
-        return preflight_read.Reader(session, Pool(**{**self.pool, **changes}), GPU, groups)
+        own = {"name": changes.pop("pool", ""), "compartment": GPU, "security_groups": groups}
+        return preflight_read.Reader(session, Wanted(**{**self.pool, **own, **changes}))
 
     def told(self, **changes: Any) -> list[tuple[str, str]]:
         self.found = preflight_read.findings(self.asker(**changes))

@@ -30,7 +30,7 @@ class ActionModule(RdmaAction):
         hosts, metal = reader.read()
         if args["join"] and args["only_nodes"]:
             mine = {node.provider_id.rpartition("/")[2] for node in nodes if node.provider_id}
-            hosts, metal = ([item for item in part if item["instance_id"] in mine] for part in (hosts, metal))
+            hosts, metal = ([item for item in part if item.get("instanceId") in mine] for part in (hosts, metal))
         if args["shape"]:
             nodes = [node for node in nodes if node.shape == args["shape"]]
         found = oci_hosts.rows(hosts, metal, nodes, reader.faults(hosts, args["faults"]))

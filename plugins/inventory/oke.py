@@ -142,14 +142,6 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
 
-TAGS = ("freeform_tags", "defined_tags")
-NODE = ("id", "name", "private_ip", "availability_domain", "fault_domain", "lifecycle_state", *TAGS)
-MEMBER = ("id", "display_name", "shape", "availability_domain", "fault_domain", "state")
-ATTACHMENT = ("instance_id", "vnic_id", "subnet_id", "lifecycle_state", "nic_index")
-ADDRESS = ("vnic_id", "ip_address", "is_primary")
-PLACE = ("instance_id", "health", *oke_inventory.TOPOLOGY)
-CLUSTER = ("id", "name", "compartment_id", "kubernetes_version", "lifecycle_state", "type", "vcn_id", *TAGS)
-
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: ignore[misc]
     NAME = "gpuops.rdma.oke"
@@ -255,10 +247,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
             names.update(_inside(session, top))
         found = []
         for compartment, name in names.items():
-            listed = session.all(f"list clusters of {name} in {session.region}", "oke", "list_clusters", compartment)
-            for item in listed:
-                ends = _plain(item.endpoints, oke_inventory.ENDPOINTS)
-                found.append({**_plain(item, CLUSTER), "endpoints": ends, "region": session.region})
+            what = f"list clusters of {name} in {session.region}"
+            listed = session.body(what, "oke", "list_clusters", compartment)
+            found += [{**item, "region": session.region} for item in listed]
         return oke_inventory.clusters(found, names)
 
     def _nodes(self, session: oci.Session) -> list[Json]:
@@ -288,12 +279,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
     def _managed(self, session: oci.Session, cluster: str) -> list[Json]:
         """Pools of the cluster with nodes; only get_node_pool returns nodes, so one call per pool."""
         compartment, what = self.get_option("compartment"), f"list node pools of {cluster}"
-        found = []
-        for pool in session.all(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE):
-            whole = session.call(f"read node pool {pool.name}", "oke", "get_node_pool", pool.id).data
-            nodes = [_plain(node, NODE) for node in whole.nodes or []]
-            found.append({**_plain(whole, ("id", "name", "node_shape", *TAGS)), "nodes": nodes})
-        return found
+        listed = session.body(what, "oke", "list_node_pools", compartment, cluster_id=cluster, limit=oci.PAGE)
+        return [session.body(f"read node pool {pool['name']}", "oke", "get_node_pool", pool["id"]) for pool in listed]
 
     def _cluster(self, session: oci.Session) -> list[str]:
         """OCIDs of the clusters that are in this region; InputError for a name that two of them have."""
@@ -302,11 +289,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         found = [item for item in keys if self._here(session, item)]
         self.missing.difference_update(found)
         names = [item for item in given if not item.startswith("ocid1.")]
-        listed = session.all(f"list clusters of {compartment}", "oke", "list_clusters", compartment) if names else []
-        there = [item for item in listed if item.lifecycle_state not in oke_inventory.GONE]
-        self.known.update(item.name for item in there)
+        listed = session.body(f"list clusters of {compartment}", "oke", "list_clusters", compartment) if names else []
+        there = [item for item in listed if item["lifecycleState"] not in oke_inventory.GONE]
+        self.known.update(item["name"] for item in there)
         for name in names:
-            mine = [item.id for item in there if item.name == name]
+            mine = [item["id"] for item in there if item["name"] == name]
             if len(mine) > 1:
                 raise InputError(f"{len(mine)} clusters are named {name!r}; set cluster to the OCID.")
             found += mine
@@ -321,25 +308,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         )
 
     def _network(self, session: oci.Session, key: str) -> Json:
-        network = session.call(f"read cluster network {key}", "management", "get_cluster_network", key).data
-        name, method = network.display_name or key[-oke_inventory.SUFFIX :], "list_cluster_network_instances"
-        what = f"list instances of cluster network {name}"
-        listed = session.all(what, "management", method, network.compartment_id, key, limit=oci.PAGE)
-        size = sum(pool.size or 0 for pool in network.instance_pools or [])
-        members = [_plain(item, MEMBER) for item in listed]
-        return {**_plain(network, TAGS), "name": name, "size": size, "members": members}
+        network = session.body(f"read cluster network {key}", "management", "get_cluster_network", key)
+        name, method = network.get("displayName") or key[-oke_inventory.SUFFIX :], "list_cluster_network_instances"
+        what, home = f"list instances of cluster network {name}", network["compartmentId"]
+        members = session.body(what, "management", method, home, key, limit=oci.PAGE)
+        size = sum(pool.get("size", 0) for pool in network.get("instancePools", []))
+        return {**network, "name": name, "size": size, "members": members}
 
     def _addresses(self, session: oci.Session) -> tuple[list[Json], list[Json]]:
         """VNICs of the compartment and private addresses by subnet: no call per instance."""
         compartment = self.get_option("compartment")
         what = f"list VNICs of {compartment}"
-        attached = session.all(what, "compute", "list_vnic_attachments", compartment, limit=oci.PAGE)
-        attachments = [_plain(item, ATTACHMENT) for item in attached]
-        addresses = []
-        for subnet in sorted({item["subnet_id"] for item in attachments if item["subnet_id"]}):
+        attachments = session.body(what, "compute", "list_vnic_attachments", compartment, limit=oci.PAGE)
+        addresses: list[Json] = []
+        for subnet in sorted({item["subnetId"] for item in attachments if item.get("subnetId")}):
             what = f"list private addresses of {subnet}"
-            listed = session.all(what, "network", "list_private_ips", subnet_id=subnet, limit=oci.PAGE)
-            addresses += [_plain(item, ADDRESS) for item in listed]
+            addresses += session.body(what, "network", "list_private_ips", subnet_id=subnet, limit=oci.PAGE)
         return attachments, addresses
 
     def _places(self, session: oci.Session) -> list[Json]:
@@ -347,13 +331,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         where = session.tenancy or self.get_option("compartment")
         more = {"compute_host_in_subtree": True} if session.tenancy else {}
         try:
-            listed = session.all("list compute hosts", "compute", "list_compute_hosts", where, limit=oci.PAGE, **more)
+            what, method = "list compute hosts", "list_compute_hosts"
+            return list(session.body(what, "compute", method, where, limit=oci.PAGE, **more))
         except NotFound as error:
             if self.get_option("strict"):
                 raise
             self.display.warning(f"gpuops.rdma.oke: nodes have no block and no health: {error}")
             return []
-        return [_plain(item, PLACE) for item in listed]
 
 
 def _refuse_unknown(given: Json, options: Json) -> None:
@@ -364,21 +348,17 @@ def _refuse_unknown(given: Json, options: Json) -> None:
         raise InputError(f"unknown key {', '.join(unknown)}{f'; did you mean {near[0]}' if near else ''}?")
 
 
-def _plain(item: Any, names: tuple[str, ...]) -> Json:
-    return {name: getattr(item, name, None) for name in names}
-
-
 def _inside(session: oci.Session, top: str) -> dict[str, str]:
     """OCID -> name of all nested compartments, level by level: OCI lists a whole tree only from the root."""
     found: dict[str, str] = {}
     ahead = [top]
     while ahead:
         parent = ahead.pop()
-        listed = session.all(f"list compartments of {parent}", "identity", "list_compartments", parent, limit=oci.PAGE)
-        for item in listed:
-            if item.lifecycle_state == "ACTIVE" and item.id not in found and item.id != top:
-                found[item.id] = item.name
-                ahead.append(item.id)
+        what, method = f"list compartments of {parent}", "list_compartments"
+        for item in session.body(what, "identity", method, parent, limit=oci.PAGE):
+            if item["lifecycleState"] == "ACTIVE" and item["id"] not in found and item["id"] != top:
+                found[item["id"]] = item["name"]
+                ahead.append(item["id"])
     return found
 
 

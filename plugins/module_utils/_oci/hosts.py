@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Bare metal hosts of OCI matched with the nodes of a cluster: place and health. PRIVATE to the collection.
 
-Documents are plain dicts with the SDK's attribute names (2.189): ``hosts`` of list_compute_hosts, ``metal`` of
+Objects of OCI are its own JSON: ``hosts`` of list_compute_hosts, ``metal`` of
 list_compute_capacity_topology_compute_bare_metal_hosts, ``faults`` of get_compute_host. Topology OCIDs are shown by
 their last 11 characters, as the node labels of oci-hpc-oke have them.
 """
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.inventory import SUFFIX, camel
+from ansible_collections.gpuops.rdma.plugins.module_utils._oci.inventory import TOPOLOGY as PLACES
 
-SUFFIX = 11
-PLACES = ("hpc_island", "network_block", "local_block", "gpu_memory_fabric")
 _LABELS = (("network_block", "network_block"), ("local_block", "local_block"), ("hpc_island", "island"))
 SHOWN = 300
 """Characters of a fault report that are kept; it is free-form."""
@@ -29,39 +29,39 @@ def rows(
     """A row per host, and per bare metal node without visible host; sorted by place, then name. ``faults``: OCID of a
     host -> its report."""
     named = {node.provider_id.rpartition("/")[2]: node for node in nodes if node.provider_id}
-    capacity = {item["instance_id"]: item for item in metal if item.get("instance_id")}
-    found = [_row(item, capacity.get(item.get("instance_id"), {}), named, faults) for item in hosts]
+    capacity = {item["instanceId"]: item for item in metal if item.get("instanceId")}
+    found = [_row(item, capacity.get(item.get("instanceId"), {}), named, faults) for item in hosts]
     seen = {row["instance_id"] for row in found}
     for key, item in capacity.items():
         if key not in seen:  # the tenancy may see the topology of its dedicated capacity only
             found.append(_row(_as_host(item), item, named, faults))
     seen = {row["instance_id"] for row in found}
     lost = [node for key, node in named.items() if key not in seen and node.shape.startswith("BM.")]
-    found += [_row({"instance_id": node.provider_id.rpartition("/")[2]}, {}, named, {}) for node in lost]
+    found += [_row({"instanceId": node.provider_id.rpartition("/")[2]}, {}, named, {}) for node in lost]
     return sorted(found, key=lambda row: (*(row[key] for key in PLACES), row["node"], row["instance_id"]))
 
 
 def _as_host(item: Json) -> Json:
-    fields = {key: item.get(f"compute_{key}") for key in ("hpc_island_id", "network_block_id", "local_block_id")}
-    return {**fields, "instance_id": item["instance_id"], "shape": item.get("instance_shape")}
+    places = {camel(f"{name}_id"): item.get(camel(f"compute_{name}_id")) for name in PLACES}
+    return {**places, "instanceId": item["instanceId"], "shape": item.get("instanceShape")}
 
 
 def _row(host: Json, metal: Json, named: Mapping[str, NodeFacts], faults: Mapping[str, str]) -> Json:
-    key = host.get("instance_id") or ""
+    key = host.get("instanceId") or ""
     node = named.get(key)
     fields = {
         "host": host.get("id") or "",
         "instance_id": key,
         "node": node.name if node else "",
         "shape": host.get("shape") or (node.shape if node else ""),
-        "availability_domain": host.get("availability_domain") or "",
-        "fault_domain": host.get("fault_domain") or "",
+        "availability_domain": host.get("availabilityDomain") or "",
+        "fault_domain": host.get("faultDomain") or "",
         "health": host.get("health") or "UNKNOWN",
-        "state": host.get("lifecycle_state") or "",
-        "capacity": metal.get("lifecycle_details") or "",
+        "state": host.get("lifecycleState") or "",
+        "capacity": metal.get("lifecycleDetails") or "",
         "fault": faults.get(host.get("id") or "", ""),
     }
-    return {**fields, **{name: (host.get(f"{name}_id") or "")[-SUFFIX:] for name in PLACES}}
+    return {**fields, **{name: (host.get(camel(f"{name}_id")) or "")[-SUFFIX:] for name in PLACES}}
 
 
 def report(details: object) -> str:
@@ -74,7 +74,7 @@ def report(details: object) -> str:
 
 def suspicious(hosts: Iterable[Json]) -> list[str]:
     """OCIDs of hosts whose fault report has to be read: unhealthy, or with impacted components."""
-    return [item["id"] for item in hosts if item.get("health") == "UNHEALTHY" or item.get("has_impacted_components")]
+    return [item["id"] for item in hosts if item.get("health") == "UNHEALTHY" or item.get("hasImpactedComponents")]
 
 
 def findings(found: Sequence[Json], nodes: Iterable[NodeFacts]) -> list[Finding]:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts of the inventory plugin oke, built from what OCI lists. PRIVATE to the collection.
 
-Documents are plain dicts with the SDK's attribute names; only the fields named here are read.
+Objects of OCI are its own JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import J
 SUFFIX = 11
 """Characters of a topology OCID that the node labels of OKE carry (oci.oraclecloud.com/rdma.*)."""
 GONE = ("DELETED", "DELETING", "TERMINATED", "TERMINATING", "FAILING")
-TOPOLOGY = ("hpc_island_id", "network_block_id", "local_block_id", "gpu_memory_fabric_id")
+TOPOLOGY = ("hpc_island", "network_block", "local_block", "gpu_memory_fabric")
+"""Variables with the place of a host."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,16 @@ class Listed:
 def nodes(listed: Listed, shapes: Mapping[str, Mapping[str, Any]]) -> tuple[list[Json], list[str]]:
     """(hosts as {name, groups, vars}, messages about what could not be resolved). A node that two pools list appears
     once. ``shapes``: name -> {gpus, vfs}."""
-    places = {host.get("instance_id"): host for host in listed.hosts}
-    primary = {item["vnic_id"]: item["ip_address"] for item in listed.addresses if item.get("is_primary")}
-    own: dict[str, str] = {}
-    for item in sorted(listed.attachments, key=lambda found: found.get("nic_index") or 0):
-        if item.get("lifecycle_state") == "ATTACHED" and item.get("vnic_id") in primary:
-            own.setdefault(item["instance_id"], primary[item["vnic_id"]])
+    places = {host.get("instanceId"): host for host in listed.hosts}
+    own = addresses(listed.attachments, listed.addresses)
     found: dict[str, Json] = {}
     faults: list[str] = []
     for pool in listed.pools:
         members = pool.get("members")
         for item in pool.get("nodes") or members or ():
-            key, address = item["id"], item.get("private_ip") or own.get(item["id"], "")
-            name = item.get("name") or item.get("display_name") or key
-            if str(item.get("lifecycle_state") or item.get("state")).upper() in GONE or key in found:
+            key, address = item["id"], item.get("privateIp") or own.get(item["id"], "")
+            name = item.get("name") or item.get("displayName") or key
+            if str(item.get("lifecycleState") or item.get("state")).upper() in GONE or key in found:
                 continue
             if address:
                 found[key] = _host(name, item, pool, address, places.get(key, {}), shapes, listed.region)
@@ -60,6 +57,17 @@ def nodes(listed: Listed, shapes: Mapping[str, Mapping[str, Any]]) -> tuple[list
         if members is not None and len(members) != pool["size"]:
             faults.append(f"{pool['name']} has {len(members)} instances, its size is {pool['size']}")
     return list(found.values()), faults
+
+
+def addresses(attachments: Iterable[Json], listed: Iterable[Json]) -> dict[str, str]:
+    """OCID of an instance -> the private address of its first VNIC. ``attachments``: of VNICs; ``listed``: private
+    addresses of their subnets."""
+    primary = {item["vnicId"]: item["ipAddress"] for item in listed if item.get("isPrimary") and item.get("vnicId")}
+    own: dict[str, str] = {}
+    for item in sorted(attachments, key=lambda found: found.get("nicIndex") or 0):
+        if item.get("lifecycleState") == "ATTACHED" and item.get("vnicId") in primary:
+            own.setdefault(item["instanceId"], primary[item["vnicId"]])
+    return own
 
 
 def _host(
@@ -71,7 +79,7 @@ def _host(
     shapes: Mapping[str, Mapping[str, Any]],
     region: str,
 ) -> Json:
-    shape = item.get("shape") or pool.get("node_shape") or ""
+    shape = item.get("shape") or pool.get("nodeShape") or ""
     known = shapes.get(shape, {})
     variables = {
         "ansible_host": address,
@@ -83,20 +91,26 @@ def _host(
         "oci_pool": pool["name"],
         "oci_pool_kind": "node_pool" if pool.get("members") is None else "cluster_network",
         "oci_region": region,
-        "oci_availability_domain": item.get("availability_domain") or "",
-        "oci_fault_domain": item.get("fault_domain") or "",
-        "oci_state": item.get("lifecycle_state") or item.get("state") or "",
+        "oci_availability_domain": item.get("availabilityDomain") or "",
+        "oci_fault_domain": item.get("faultDomain") or "",
+        "oci_state": item.get("lifecycleState") or item.get("state") or "",
         "oci_health": place.get("health") or "UNKNOWN",
         "oci_gpus": known.get("gpus"),
         "oci_expected_vfs": known.get("vfs"),
         **tags(pool, item),
     }
     for key in TOPOLOGY:
-        value = place.get(key) or ""
-        variables.update({f"oci_{key}": value, f"oci_{key.removesuffix('_id')}": value[-SUFFIX:]})
+        value = place.get(camel(f"{key}_id")) or ""
+        variables.update({f"oci_{key}_id": value, f"oci_{key}": value[-SUFFIX:]})
     grouped = [(prefix, str(variables[key])) for key, prefix in GROUPS.items()]
     groups = [f"{prefix}_{value.lower() if prefix in LOWER else value}" for prefix, value in grouped if value]
     return {"name": name, "groups": [*groups, *(["gpu"] if known.get("gpus") else [])], "vars": variables}
+
+
+def camel(name: str) -> str:
+    """OCI's name of a field: ``hpc_island_id`` -> ``hpcIslandId``."""
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
 
 
 GROUPS = {
@@ -119,8 +133,8 @@ def tags(*items: Json) -> Json:
     freeform: Json = {}
     defined: dict[str, Json] = {}
     for item in items:
-        freeform.update(item.get("freeform_tags") or {})
-        for namespace, values in (item.get("defined_tags") or {}).items():
+        freeform.update(item.get("freeformTags") or {})
+        for namespace, values in (item.get("definedTags") or {}).items():
             defined.setdefault(namespace, {}).update(values)
     return {"oci_freeform_tags": freeform, "oci_defined_tags": defined}
 
@@ -157,7 +171,7 @@ def renamed(hosts: Sequence[tuple[Json, str]]) -> list[Json]:
     return [{**host, "name": name} for host, name in hosts]
 
 
-ENDPOINTS = ("public_endpoint", "private_endpoint", "vcn_hostname_endpoint", "ipv6_endpoint", "kubernetes")
+ENDPOINTS = ("publicEndpoint", "privateEndpoint", "vcnHostnameEndpoint", "ipv6Endpoint", "kubernetes")
 """Addresses of a cluster as OKE reports them, HOST:PORT; ``kubernetes`` is that of the oldest clusters."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -185,29 +199,29 @@ def clusters(items: Iterable[Json], compartments: Mapping[str, str]) -> list[Jso
     """Clusters as hosts of the main job: {name, groups, vars}; those being deleted are left out."""
     found = []
     for item in items:
-        if str(item.get("lifecycle_state")) in GONE:
+        if str(item.get("lifecycleState")) in GONE:
             continue
         ends = item.get("endpoints") or {}
         found.append(
             {
                 "name": item["name"],
                 "groups": [
-                    f"compartment_{compartments.get(item['compartment_id'], item['compartment_id'])}",
+                    f"compartment_{compartments.get(item['compartmentId'], item['compartmentId'])}",
                     f"region_{item['region']}",
-                    f"version_{item.get('kubernetes_version') or 'unknown'}",
-                    f"state_{str(item.get('lifecycle_state')).lower()}",
+                    f"version_{item.get('kubernetesVersion') or 'unknown'}",
+                    f"state_{str(item.get('lifecycleState')).lower()}",
                 ],
                 "vars": {
                     "ansible_connection": "local",
                     "oci_cluster_id": item["id"],
-                    "oci_compartment_id": item["compartment_id"],
+                    "oci_compartment_id": item["compartmentId"],
                     "oci_region": item["region"],
                     "oci_cluster_type": item.get("type") or "",
-                    "oci_kubernetes_version": item.get("kubernetes_version") or "",
-                    "oci_state": item.get("lifecycle_state") or "",
-                    "oci_vcn_id": item.get("vcn_id") or "",
-                    "oci_public_endpoint": ends.get("public_endpoint") or "",
-                    "oci_private_endpoint": ends.get("private_endpoint") or "",
+                    "oci_kubernetes_version": item.get("kubernetesVersion") or "",
+                    "oci_state": item.get("lifecycleState") or "",
+                    "oci_vcn_id": item.get("vcnId") or "",
+                    "oci_public_endpoint": ends.get("publicEndpoint") or "",
+                    "oci_private_endpoint": ends.get("privateEndpoint") or "",
                     "oci_endpoints": [ends[name] for name in ENDPOINTS if ends.get(name)],
                     "oci_context": context(item["id"]),
                     **tags(item),

@@ -19,10 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.iam import read
 
 WORKERS = 8
-PLACES = tuple(f"{name}_id" for name in oci_hosts.PLACES)
-HOST = ("id", "instance_id", "shape", "availability_domain", "fault_domain", "health", "lifecycle_state", *PLACES)
-IMPACTED = "has_impacted_components"
-METAL = ("instance_id", "instance_shape", "lifecycle_details", *(f"compute_{name}" for name in PLACES[:3]))
 
 
 class HostReader:
@@ -46,23 +42,21 @@ class HostReader:
         if isinstance(found, Unread):
             self.unread.append(found.why)
             return []
-        return [item for item in found if self.shape in ("", item.get("shape"), item.get("instance_shape"))]
+        return [item for item in found if self.shape in ("", item.get("shape"), item.get("instanceShape"))]
 
     def _hosts(self) -> list[Json]:
         more = {"compute_host_in_subtree": True} if self.compartment == self.session.tenancy else {}
-        return self._listed("hosts", "list_compute_hosts", self.compartment, (*HOST, IMPACTED), **self.more, **more)
+        return self._listed("hosts", "list_compute_hosts", self.compartment, **self.more, **more)
 
     def _metal(self) -> list[Json]:
         """Only tenancies with dedicated capacity have topologies."""
+        what, method = "capacity topologies", "list_compute_capacity_topologies"
+        topologies = self._listed(what, method, self.compartment, **self.more)
         method = "list_compute_capacity_topology_compute_bare_metal_hosts"
-        topologies = self._listed(
-            "capacity topologies", "list_compute_capacity_topologies", self.compartment, ("id",), **self.more
-        )
-        return [one for item in topologies for one in self._listed("hosts of a topology", method, item["id"], METAL)]
+        return [one for item in topologies for one in self._listed("hosts of a topology", method, item["id"])]
 
-    def _listed(self, what: str, method: str, place: str, names: Sequence[str], **more: Any) -> list[Json]:
-        listed = self.session.all(f"list compute {what}", "compute", method, place, limit=oci.PAGE, **more)
-        return [{name: getattr(item, name, None) for name in names} for item in listed]
+    def _listed(self, what: str, method: str, place: str, **more: Any) -> list[Json]:
+        return list(self.session.body(f"list compute {what}", "compute", method, place, limit=oci.PAGE, **more))
 
     def faults(self, hosts: Sequence[Json], most: int) -> dict[str, str]:
         """OCID of a host -> its fault report, for ``most`` hosts at most."""
@@ -81,5 +75,5 @@ class HostReader:
         return found
 
     def _fault(self, key: str) -> str:
-        found = self.session.call(f"read the host {key}", "compute", "get_compute_host", key).data
-        return oci_hosts.report(found.impacted_component_details or found.lifecycle_details)
+        found = self.session.body(f"read the host {key}", "compute", "get_compute_host", key)
+        return oci_hosts.report(found.get("impactedComponentDetails") or found.get("lifecycleDetails"))

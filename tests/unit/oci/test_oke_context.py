@@ -18,11 +18,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import action
 # As OKE wrote them into a kubeconfig, in the output of a stack that somebody published.
 OCID = "ocid1.cluster.oc1.eu-frankfurt-1.aaaaaaaa7opsktcg4ooflorjpmwxsixh3biidnsl45mtqcohdchdsdzv5z3a"
 CONTEXT, SERVER = "context-chdsdzv5z3a", "https://141.144.224.35:6443"
-ENDS = {"kubernetes": None, "public_endpoint": "141.144.224.35:6443", "private_endpoint": "10.0.0.10:6443"}
+ENDS = {"kubernetes": None, "publicEndpoint": "141.144.224.35:6443", "privateEndpoint": "10.0.0.10:6443"}
 
 
 def test_the_context_has_okes_name_and_all_endpoints_are_known() -> None:
-    item = {"id": OCID, "name": "east", "compartment_id": "c", "endpoints": {**ENDS, "vcn_hostname_endpoint": "k:6443"}}
+    item = {"id": OCID, "name": "east", "compartmentId": "c", "endpoints": {**ENDS, "vcnHostnameEndpoint": "k:6443"}}
     (host,) = inventory.clusters([{**item, "region": "eu-frankfurt-1"}], {})
     assert host["vars"]["oci_context"] == CONTEXT
     assert host["vars"]["oci_endpoints"] == ["141.144.224.35:6443", "10.0.0.10:6443", "k:6443"]

@@ -342,9 +342,9 @@ def test_what_needs_no_answer_of_oci(options: dict[str, Any], words: str) -> Non
 
 
 def host(index: int, **changes: Any) -> dict[str, Any]:
-    told = {"id": f"ocid1.host.oc1..{index:011d}", "instance_id": f"i{index}", "shape": "BM.GPU.H100.8"}
-    told.update({"hpc_island_id": "x.islandaaaaa", "network_block_id": "x.00000000001", "health": "HEALTHY"})
-    return {**told, "local_block_id": "x.00000000002", "lifecycle_state": "OCCUPIED", **changes}
+    told = {"id": f"ocid1.host.oc1..{index:011d}", "instanceId": f"i{index}", "shape": "BM.GPU.H100.8"}
+    told.update({"hpcIslandId": "x.islandaaaaa", "networkBlockId": "x.00000000001", "health": "HEALTHY"})
+    return {**told, "localBlockId": "x.00000000002", "lifecycleState": "OCCUPIED", **changes}
 
 
 def node(index: int, **changes: Any) -> NodeFacts:

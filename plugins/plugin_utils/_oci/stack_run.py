@@ -80,23 +80,23 @@ class Stack:
         moved = found is not None and not self._has_files("get_stack_tf_config", found["id"])
         differs = moved or bool(settled.changed)
         applied = self._applied(jobs, settled.values) if found and not differs else ""
-        steps = ["create"] if found is None else ["update"] if differs else []
-        made: Json = {"changed": bool(steps), "configuration_changed": moved}
-        made["variables_changed"] = list(settled.changed) if found or check_mode else []
+        first = ["create"] if found is None else ["update"] if differs else []
+        told: Json = {"configuration_changed": moved, "variables_changed": list(settled.changed)}
         if check_mode:
-            steps += ["plan" if planned else "apply"] if steps or not (planned or applied) else []
+            then = [] if applied or (planned and not first) else ["plan"] if planned else ["apply"]
             there = found or {"id": "", "name": self.name, "state": ""}
-            return self._result(there, applied, **{**made, "changed": bool(steps), "did": steps})
+            return self._result(there, applied, changed=bool(first or then), did=[*first, *then], **told)
         if found is None:
             found = self._created(settled.values)
-        elif steps:
+        elif differs:
             self._update(found, settled.values, moved)
         if planned:
-            return self._result(found, **made, plan=self._plan(found["id"])[1])
-        if not applied:
-            applied, plan = self._apply(found)
-            made.update(plan=plan, changed=made["changed"] or any(plan[key] for key in ("add", "change", "destroy")))
-        return self._result(found, applied, **made)
+            return self._result(found, changed=bool(first), plan=self._plan(found["id"])[1], **told)
+        if applied:
+            return self._result(found, applied, **told)
+        job, plan = self._apply(found)
+        changed = bool(first) or any(plan[key] for key in ("add", "change", "destroy"))
+        return self._result(found, job, changed=changed, plan=plan, **told)
 
     def absent(self, check_mode: bool) -> Json:
         """Destroys the resources, then deletes the stack, if ``confirm`` is its name, else InputError."""

@@ -204,8 +204,7 @@ class Pool:
         listed = self.session.body(what, thing.client, f"list_{thing.noun}s", wanted.compartment, **more)
         found = {item["id"]: item for item in listed}
         for key in [key for key in self.known if thing.has(key) and key not in found]:
-            gone = {"id": key, "lifecycleState": "DELETED", "freeformTags": {TAG: oci_pool.of(wanted)}}
-            found[key] = self._find(thing, key) or gone
+            found[key] = {"id": key, "lifecycleState": "CREATING", "freeformTags": {TAG: oci_pool.of(wanted)}}
         return list(found.values())
 
     def _parts(self, gone: list[str]) -> tuple[list[Json], list[str]]:

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     ClusterError,
     DeadlinePassed,
     InputError,
+    NotFound,
     RdmaError,
     Unreachable,
     Unrecoverable,
@@ -482,6 +483,22 @@ def test_a_changed_request_within_the_listing_lag_makes_no_second_pool(site: Sit
     assert told["changed"] and len(site.alive()) == 4 and site.there() == ONE[site.kind]
     assert any("an earlier run has requested it" in line for line in site.lines)
     assert not site.present(labels={"team": "vision"}, taints=("a=b:NoExecute",))["changed"]
+
+
+def test_a_new_pool_that_oci_does_not_find_for_a_moment_is_not_made_twice(site: Site) -> None:
+    """It could be read and is not listed yet: a 404 is no proof that it is gone."""
+    site.fake.list_lag = 100_000.0
+    pool = site.pool()
+
+    def told(line: str) -> None:
+        if "done after" in line:
+            site.fake.fail("GET .*/(nodePools|clusterNetworks)/", 404, "NotAuthorizedOrNotFound")
+
+    pool.waits = dataclasses.replace(pool.waits, progress=told)
+    with pytest.raises(NotFound):
+        pool.present(False)
+    site.fake.list_lag = 0.0
+    assert not site.present()["created"] and site.there() == ONE[site.kind] and len(site.alive()) == 4
 
 
 def test_a_configuration_of_a_refused_request_is_not_used_for_another(network: Site) -> None:

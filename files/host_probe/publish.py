@@ -83,11 +83,12 @@ def config_map(data: dict[str, str], environment: Any) -> dict[str, Any]:
     labels = {
         "app.kubernetes.io/managed-by": "gpuops-rdma",
         "gpuops.rdma/document": environment["DAEMON"],
-        "gpuops.rdma/run": run,
+        "gpuops.rdma/run": run.partition("-")[0],
     }
     stamps = {
         "gpuops.rdma/node": environment["NODE_NAME"],
         "gpuops.rdma/pod": environment["POD_NAME"],
+        "gpuops.rdma/suffix": run,
         "gpuops.rdma/boot-id": str(document.get("boot_id") or ""),
     }
     meta = {"name": name, "namespace": environment["POD_NAMESPACE"], "labels": labels, "annotations": stamps}

@@ -40,7 +40,7 @@ class ActionModule(RdmaAction):
         return {**worst, "changed": True, "tests": small, **refusal}
 
     def _check(self, plan: Plan, tests: Sequence[tuple[NcclTest, str]], args: dict[str, Any]) -> dict[str, Any]:
-        found = [dry_run(self.client, plan, entry, *test_of(plan, entry, args, one)) for entry, one in tests]
+        found = [dry_run(self.client, plan, *test_of(plan, entry, args, one)) for entry, one in tests]
         return {
             "changed": True,
             "verdict": judge.UNJUDGED,

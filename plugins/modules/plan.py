@@ -176,6 +176,14 @@ options:
       M(gpuops.rdma.preflight) refuses, and names these pods or this queue.
     type: bool
     default: false
+  remove_lost_pods:
+    description: >-
+      Let the tests remove pods that an earlier run left on a node whose kubelet does not answer, without its word. Only
+      for nodes that are switched off: elsewhere their processes may still run, and hold the GPUs. Without it such pods
+      stay until the kubelet is back or the node is deleted, and are named in the report; a test that does not use the
+      node goes on.
+    type: bool
+    default: false
   remove_leftovers:
     description:
     - Remove what an earlier profile, an earlier release of the Network Operator or Oracle's guide of 2024 left in the

@@ -34,6 +34,9 @@ class Api:
     def guard(self) -> None:
         """Its runs are alone."""
 
+    def suffix(self) -> str:
+        return "r1-1"
+
     def at_end(self, path: str) -> bool | None:
         return None
 
@@ -120,13 +123,13 @@ class Api:
 
 
 def _labelled(obj: Any, selector: str) -> bool:
-    """``key``, ``key=value``, ``key!=value``, parted by commas, or one ``key in (a,b)``."""
+    """``key``, ``key=value``, ``key!=value``, ``key in (a,b)``, parted by commas."""
     labels = obj["metadata"].get("labels") or {}
-    several = re.fullmatch(r"(\S+) in \((.*)\)", selector)
-    if several:
-        return labels.get(several[1]) in several[2].split(",")
-    for part in filter(None, selector.split(",")):
+    for part in filter(None, re.split(r",(?![^(]*\))", selector)):
         key, sep, value = part.partition("=")
+        if several := re.fullmatch(r"(\S+) in \((.*)\)", part):
+            key, sep, found = several[1], "=", labels.get(several[1])
+            value = found if found in several[2].split(",") else ""
         holds = labels.get(key.rstrip("!")) == value if sep else key in labels
         if holds == key.endswith("!"):
             return False

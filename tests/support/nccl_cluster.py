@@ -46,15 +46,16 @@ class Nccl(Cluster):
         self.run("kubectl", "patch", "node", node, "--subresource=status", "--type=merge", "-p", body)
 
     def left(self, namespace: str = "gpuops-nccl") -> list[str]:
-        """What a test must not leave behind: pods, and what is neither being deleted nor owned by what is. The garbage
-        collector learns of a new kind only up to 30 s after its definition."""
+        """What a test must not leave behind: pods, and what is not being deleted and whose owner, if any, stays. The
+        garbage collector learns of a new kind only up to 30 s after its definition."""
         found = self.json("kubectl", "get", self.kinds, "-n", namespace)["items"]
-        going = {one["metadata"]["uid"] for one in found if "deletionTimestamp" in one["metadata"]}
+        stay = {one["metadata"]["uid"] for one in found if "deletionTimestamp" not in one["metadata"]}
 
         def stays(one: Any) -> bool:
             meta = one["metadata"]
             owners = {owner["uid"] for owner in meta.get("ownerReferences", ())}
-            return one["kind"] == "Pod" or not ({meta["uid"], *owners} & going or meta["name"] == "kube-root-ca.crt")
+            goes = meta["uid"] not in stay or (owners and not owners & stay) or meta["name"] == "kube-root-ca.crt"
+            return one["kind"] == "Pod" or not goes
 
         return [f"{one['kind']}/{one['metadata']['name']}" for one in found if stays(one)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,21 @@ class Site(Cluster):
         """The same while it runs: its process, and the file that its output goes to. ``lives``: see support.warm."""
         log, env = self.folder / f"{report}.log", {**self.environment(), **({"PATH": path} if path else {})}
         return warm.Play.start_of(command(playbook, self.folder / report, *args, **inputs), env, log, lives), log
+
+
+def lasted(*runs: tuple[warm.Play, Path]) -> list[float]:
+    """Waits for the ends of runs, each with its output; the seconds from the first task of each to its end."""
+    began: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    while len(ended) < len(runs):
+        for at, (running, log) in enumerate(runs):
+            over = running.poll() is not None
+            if at not in began and "TASK [" in log.read_text():
+                began[at] = time.monotonic()
+            if at not in ended and over:
+                ended[at] = time.monotonic()
+        time.sleep(0.01)
+    return [ended[at] - began.get(at, ended[at]) for at in range(len(runs))]
 
 
 def pools(shapes: Sequence[str], number: int) -> list[str]:

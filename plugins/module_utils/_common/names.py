@@ -17,6 +17,8 @@ OWNED_SELECTOR = f"{OWNED_LABEL}={OWNER}"
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Names of namespaces and of most objects, as RFC 1123 has labels: they may begin with a digit."""
 ROLE_LABEL = "gpuops.rdma/role"
+RUN_LABEL = "gpuops.rdma/run"
+"""On all that lives only during a run: the run's id. What has it while another run holds the Lease is a leftover."""
 VERDICT_LABEL = "gpuops.rdma/verdict"
 """Label of a node: pass, fail or unknown."""
 VF_STATUS = "gpuops.rdma/vf-status"
@@ -50,3 +52,13 @@ GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 """Keys of the taints that GPU nodes commonly have."""
 LAST_WORDS = "FallbackToLogsOnError"
 """Policy of all our containers: the kubelet keeps the last lines of a failed one in its pod's status."""
+
+
+def of_run(name: str, suffix: str) -> str:
+    """Name of an object that lives only during a run: no leftover has it. ``suffix``: of Client.suffix."""
+    return f"{name}-{suffix}" if suffix else name
+
+
+def run_labels(suffix: str) -> dict[str, str]:
+    """RUN_LABEL with the run's id, which a suffix begins with; {} without one."""
+    return {RUN_LABEL: suffix.partition("-")[0]} if suffix else {}

@@ -461,6 +461,7 @@ class Plan:
     reset_values: bool = False
     displaced: tuple[Displaced, ...] = ()
     displace_pods: bool = False
+    remove_lost_pods: bool = False
     leftovers: tuple[Leftover, ...] = ()
     remove_leftovers: bool = False
     handmade: tuple[Leftover, ...] = ()

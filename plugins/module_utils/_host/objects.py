@@ -23,13 +23,14 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     NAME_LABEL,
     OWNED,
     PRIORITY_CLASS,
+    run_labels,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import label_selector
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import on_gpu_nodes
 
 DOCUMENT_LABEL = "gpuops.rdma/document"
-RUN_LABEL = "gpuops.rdma/run"
-NODE, BOOT = "gpuops.rdma/node", "gpuops.rdma/boot-id"
+NODE, BOOT, SUFFIX = "gpuops.rdma/node", "gpuops.rdma/boot-id", "gpuops.rdma/suffix"
 PROGRAMS = "/etc/gpuops-rdma"
 _LONGEST_NAME = 253
 
@@ -51,7 +52,7 @@ class Daemon:
 
     def documents(self, run: str = "") -> str:
         """Label selector of its documents, of one run or of all."""
-        return f"{DOCUMENT_LABEL}={self.name}" + (f",{RUN_LABEL}={run}" if run else "")
+        return label_selector({DOCUMENT_LABEL: self.name, **run_labels(run)})
 
 
 PROBE = Daemon("gpuops-host-probe", "gpuops-host-")
@@ -82,16 +83,21 @@ def objects(
 ) -> list[Json]:
     """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
-    Only ``nodes`` may write a document. ``run`` labels pods and documents of this run. ``programs``: file name -> text.
-    ``interval``: seconds between the two readings of the counters. ``shapes`` None: their shape is unknown, and the
-    pods run on ``nodes`` by name. InputError without a supported shape or an image.
+    Only ``nodes`` may write a document. ``run``: of Client.suffix; the pods of this probing write it on their
+    documents. ``programs``: file name -> text. ``interval``: seconds between the two readings of the counters.
+    ``shapes`` None: their shape is unknown, and the pods run on ``nodes`` by name. InputError without a supported shape
+    or an image.
     """
     known = None if shapes is None else [shape for shape in shapes if shape.status != "refused"]
     if known == []:
         raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to check")
     if not image:
         raise InputError(f"{daemon.name}: no image is given; one with Python 3.8 or newer is needed")
-    meta = {"name": daemon.name, "namespace": namespace, "labels": {NAME_LABEL: daemon.name, **OWNED}}
+    meta = {
+        "name": daemon.name,
+        "namespace": namespace,
+        "labels": {NAME_LABEL: daemon.name, **OWNED, **run_labels(run)},
+    }
     pod = {"priorityClassName": priority_class, **_pod(daemon, image, run, interval, programs)}
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
@@ -183,7 +189,7 @@ def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[J
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-            "template": {"metadata": {"labels": {**labels, **OWNED}}, "spec": spec},
+            "template": {"metadata": {"labels": meta["labels"]}, "spec": spec},
         },
     }
 
@@ -219,10 +225,10 @@ def read(item: Json, run: str) -> tuple[str, Optional[Json], str]:
     """(node, document or None, reason for None) from a pod's ConfigMap. A document of another run, or of another boot
     than its annotation, does not count."""
     meta, data = item.get("metadata") or {}, item.get("data") or {}
-    labels, stamps = meta.get("labels") or {}, meta.get("annotations") or {}
+    stamps = meta.get("annotations") or {}
     node = str(stamps.get(NODE, ""))
-    if labels.get(RUN_LABEL) != run:
-        return node, None, f"its document belongs to another run ({labels.get(RUN_LABEL) or 'not stamped'})"
+    if stamps.get(SUFFIX) != run:
+        return node, None, f"its document belongs to another run ({stamps.get(SUFFIX) or 'not stamped'})"
     if data.get("error"):
         return node, None, f"the probe failed: {data['error']}"
     try:

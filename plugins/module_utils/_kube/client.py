@@ -141,6 +141,9 @@ class Client:
         self.at_end: Callable[[str], Optional[bool]] = lambda _path: None
         """None: the object is removed now. Else it goes at the run's end, as the run needs it until then: whether it
         was there before the run."""
+        self.suffix: Callable[[], str] = lambda: ""
+        """Of the name of an object that lives only during this run: the run's id and a number that no earlier one of
+        the run has, see names.of_run. "" where no run is known."""
 
     @classmethod
     def connect(cls, auth: Mapping[str, Any]) -> Client:
@@ -346,12 +349,22 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return _document(self._request("POST", path, query, json.dumps(obj).encode(), idempotent=True))
 
-    def delete(self, path: str, *, propagation: str = "Background", dry_run: bool = False, version: str = "") -> bool:
-        """False when the object was not there. With a ``version`` Conflict is raised if it has another."""
+    def delete(
+        self,
+        path: str,
+        *,
+        propagation: str = "Background",
+        dry_run: bool = False,
+        version: str = "",
+        grace: Optional[int] = None,
+    ) -> bool:
+        """False when the object was not there. With a ``version`` Conflict is raised if it has another. ``grace``:
+        seconds that a pod gets, None = its own; with 0 the API server forgets it without a word of its kubelet."""
         self._ask_guard(dry_run)
         # The server does not read a DELETE's query when there is a body.
         body: Json = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}
         body.update({"preconditions": {"resourceVersion": version}} if version else {})
+        body.update({} if grace is None else {"gracePeriodSeconds": grace})
         try:
             self._request("DELETE", path, None, json.dumps(body).encode())
         except NotFound:

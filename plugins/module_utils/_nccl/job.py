@@ -23,6 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     OWNED,
     PRIORITY_CLASS,
     ROLE_LABEL,
+    of_run,
+    run_labels,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, ports
@@ -55,7 +57,7 @@ TOPOLOGY_MAP = "gpuops-nccl-topology"
 RUNS = "gpuops: rank "
 """How a line begins in which a rank says the name of its host: ``gpuops: rank 8 HOST``."""
 _FILES = "/etc/gpuops"
-_MAX_NAME = 40
+_MAX_NAME = 36
 DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests/build", "/nccl-tests/build")
 
 
@@ -98,6 +100,15 @@ class Test:
     priority_class: str = PRIORITY_CLASS
     keep: bool = False
     """No controller ends the workers, whose files have all of NCCL's lines."""
+    suffix: str = ""
+    """Of its objects' names, see Client.suffix."""
+    lost: bool = False
+    """Whether pods are removed without the word of a kubelet that does not answer."""
+
+    @property
+    def job(self) -> str:
+        """Name of the job, with which those of its other objects begin."""
+        return of_run(self.name, self.suffix)
 
     @property
     def np(self) -> int:
@@ -186,13 +197,13 @@ def nccl_env(test: Test) -> dict[str, str]:
 
 def workers(test: Test, launcher: str) -> list[str]:
     """Host names of the workers as the launcher's headless Service publishes them."""
-    suffix = f"{test.name}.{test.namespace}.svc" if launcher == "mpi" else test.name
+    suffix = f"{test.job}.{test.namespace}.svc" if launcher == "mpi" else test.job
     return [f"{worker(test, index)}.{suffix}" for index in range(len(test.nodes))]
 
 
 def worker(test: Test, index: int) -> str:
     """Name of a worker's pod, for both launchers."""
-    return f"{test.name}-worker-{index}"
+    return f"{test.job}-worker-{index}"
 
 
 def hostfile(test: Test, launcher: str) -> str:
@@ -353,14 +364,14 @@ def files(test: Test, launcher: str) -> Json:
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in sorted(nccl_env(test).items())),
         "rank.sh": rank_script(test),
     }
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(test, f"{test.name}-files"), "data": data}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(test, f"{test.job}-files"), "data": data}
 
 
 # ---- the pods ------------------------------------------------------------------------------------------------------
 
 
 def _labels(test: Test, role: str = "") -> dict[str, str]:
-    labels = {**OWNED, NAME_LABEL: APP, TEST_LABEL: test.name}
+    labels = {**OWNED, NAME_LABEL: APP, TEST_LABEL: test.job, **run_labels(test.suffix)}
     return {**labels, ROLE_LABEL: role} if role else labels
 
 
@@ -388,7 +399,7 @@ def _pod_base(test: Test) -> Json:
 def _worker_pod(test: Test) -> Json:
     own = test.fabric
     spec = {**_pod_base(test), **own.net(), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
-    spec["volumes"] = [{"name": "files", "configMap": {"name": f"{test.name}-files"}}, *own.volumes()]
+    spec["volumes"] = [{"name": "files", "configMap": {"name": f"{test.job}-files"}}, *own.volumes()]
     return {"metadata": {"labels": _labels(test, "worker"), "annotations": own.annotations()}, "spec": spec}
 
 
@@ -415,7 +426,7 @@ def _worker_affinity(test: Test) -> Json:
     """One worker on each of the named nodes. They are matched by name, because labels can be wrong."""
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in test.nodes]
     apart = {
-        "labelSelector": {"matchLabels": {TEST_LABEL: test.name, ROLE_LABEL: "worker"}},
+        "labelSelector": {"matchLabels": {TEST_LABEL: test.job, ROLE_LABEL: "worker"}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {
@@ -448,7 +459,7 @@ def _launcher_pod(test: Test) -> Json:
             "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": wish}]}
         },
         "containers": [container],
-        "volumes": [{"name": "files", "configMap": {"name": f"{test.name}-files"}}],
+        "volumes": [{"name": "files", "configMap": {"name": f"{test.job}-files"}}],
     }
     return {"metadata": {"labels": _labels(test, "launcher")}, "spec": spec}
 
@@ -504,7 +515,7 @@ def volcano_job(test: Test) -> Json:
         "policies": [] if test.keep else aborts,
         "tasks": [launcher, worker],
     }
-    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": _meta(test, test.name), "spec": spec}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": _meta(test, test.job), "spec": spec}
 
 
 def mpi_job(test: Test) -> Json:
@@ -530,7 +541,7 @@ def mpi_job(test: Test) -> Json:
             "Worker": {"replicas": len(test.nodes), "restartPolicy": "Never", "template": worker},
         },
     }
-    meta = _meta(test, test.name)
+    meta = _meta(test, test.job)
     if test.kueue_queue:
         # Kueue's webhook would suspend it too; without the webhook the job must not bypass the queue.
         meta["labels"][QUEUE_LABEL] = test.kueue_queue
@@ -540,7 +551,7 @@ def mpi_job(test: Test) -> Json:
 
 def _group_name(test: Test) -> str:
     """Not the job's name: an operator with gang scheduling enabled creates a PodGroup of that name."""
-    return f"{test.name}-gang"
+    return f"{test.job}-gang"
 
 
 def _pod_group(test: Test) -> Json:
@@ -564,18 +575,13 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> T
     own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
     pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
     values = {**_same(entry, Test), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
-    values["priority_class"] = plan.priority_class
+    values.update(priority_class=plan.priority_class, lost=plan.remove_lost_pods)
     return Test(**{**values, **more})
 
 
 def _same(entry: NcclTest, kind: Any) -> Json:
     """Fields that a test of the plan shares with this class."""
     return {one.name: getattr(entry, one.name) for one in fields(kind) if hasattr(entry, one.name)}
-
-
-def names(entry: NcclTest) -> list[str]:
-    """Names of all jobs that a test of the plan may create, for any collectives; used to find leftovers."""
-    return [entry.name, *(f"{entry.name}-{slug(collective)}" for collective in PROGRAMS)]
 
 
 def slug(collective: str) -> str:

@@ -25,6 +25,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
     NAME_LABEL,
     OWNED,
     PRIORITY_CLASS,
+    of_run,
+    run_labels,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
@@ -38,7 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import DMABUF_KERNEL
 
 APP = "gpuops-perftest"
-RUN_LABEL = "gpuops.rdma/perftest"
+PERFTEST_LABEL = "gpuops.rdma/perftest"
 STAGE = "perftest"
 PORT = 18515
 """Port of rail 0 for the exchange of addresses over the pod network; rail r uses PORT + r."""
@@ -60,7 +62,8 @@ Pair = tuple[str, str]
 class Test:
     """One run over nodes of one shape."""
 
-    run: str
+    suffix: str
+    """Of its objects' names, see Client.suffix."""
     namespace: str
     shape: Shape
     image: str
@@ -75,8 +78,8 @@ class Test:
 
     @property
     def files(self) -> str:
-        """Name of the run's ConfigMap, and prefix of its pods' names."""
-        return f"{APP}-{self.run}"
+        """Name of the ConfigMap, and prefix of its pods' names."""
+        return of_run(APP, self.suffix)
 
     @property
     def limit(self) -> int:
@@ -292,7 +295,7 @@ def _on(node: str) -> Json:
 
 
 def _labels(test: Test) -> dict[str, str]:
-    return {**OWNED, NAME_LABEL: APP, RUN_LABEL: test.run}
+    return {**OWNED, NAME_LABEL: APP, PERFTEST_LABEL: test.suffix, **run_labels(test.suffix)}
 
 
 # ---- the output ----------------------------------------------------------------------------------------------------

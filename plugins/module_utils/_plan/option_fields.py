@@ -41,6 +41,7 @@ class Options:
     adopt_policies: bool
     reset_values: bool
     displace_pods: bool
+    remove_lost_pods: bool
     remove_leftovers: bool
     gpu_operator_values: Any
     network_operator_values: Any

@@ -140,11 +140,10 @@ def _test(plan: Plan) -> Iterator[Rule]:
     yield "get", "", "pods/log", job
     yield "delete", "", "pods", job
     # Leftovers of an earlier run are looked for under both launchers.
-    jobs = "list watch create patch delete"
-    yield f"get {jobs if volcano else ''}", "batch.volcano.sh", "jobs", job
-    yield f"get {'' if volcano else jobs}", "kubeflow.org", "mpijobs", job
-    groups = jobs if gang else "list watch delete" if volcano else ""
-    yield f"get {groups}", "scheduling.volcano.sh", "podgroups", job
+    jobs = "get list watch create patch delete"
+    yield jobs if volcano else "list", "batch.volcano.sh", "jobs", job
+    yield "list" if volcano else jobs, "kubeflow.org", "mpijobs", job
+    yield jobs if gang else "list watch delete" if volcano else "list", "scheduling.volcano.sh", "podgroups", job
     if not volcano:
         yield "list watch", "batch", "jobs", job
     if any(test.queue != "default" for test in plan.tests) and (volcano or gang):

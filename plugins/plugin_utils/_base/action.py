@@ -96,6 +96,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         one, looked = self.one_run, iter([True])
         client.guard = lambda: one.require(client, look=next(looked, False))
         client.at_end = lambda path: one.until_the_end(client, path)
+        client.suffix = one.suffix
 
     def _refuse_elsewhere(self, server: str) -> None:
         """With one kubeconfig for several clusters and no context per host, every host's task would change the same

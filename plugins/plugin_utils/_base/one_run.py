@@ -85,6 +85,13 @@ class OneRun:
                 os.link(draft, place)
         return place.read_text(encoding="ascii")
 
+    def suffix(self) -> str:
+        """The run's id with a number that this run has not used before, for names."""
+        with self._alone():
+            number = len(list(self.folder.glob("suffix-*"))) + 1
+            (self.folder / f"suffix-{number}").touch()
+        return f"{self.id}-{number}"
+
     @property
     def holder(self) -> Holder:
         """Who runs this, as others will read it."""

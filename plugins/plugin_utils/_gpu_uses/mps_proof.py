@@ -60,14 +60,13 @@ def prove(
 ) -> Json:
     """The evidence of mps.judge. Raises RdmaError if a process failed, Unrecoverable or DeadlinePassed if processes
     never compute concurrently."""
-    names = [one["metadata"]["name"] for one in pods]
     found: list[Json] = []
 
     def read() -> dict[str, Status]:
         listed = client.list(client.path("v1", "Pod", namespace), label_selector=f"app.kubernetes.io/name={APP}")
         by_name = {one["metadata"]["name"]: one for one in listed}
-        late = {name: readiness.pod(by_name.get(name)) for name in names if not _started(by_name.get(name))}
-        logs = {name: _read(client, namespace, name) for name in names if name not in late}
+        late = {name: readiness.pod(by_name.get(name)) for name in running.pods if not _started(by_name.get(name))}
+        logs = {name: _read(client, namespace, name) for name in running.pods if name not in late}
         verdict = mps.judge(logs, memory_gb)
         if verdict.fault and (not late or any(one.error for one in logs.values())):
             raise RdmaError(f"Processes do not run concurrently on one GPU with MPS: {verdict.fault}. {REMEDY}")

@@ -224,7 +224,7 @@ class GpuTaints(Use[Wanted]):
         with self.pods_in(self.namespace) as refused:
             # It tolerates all other taints, so that only ours keep it pending.
             refused.start([pod("gpuops-untolerating", self.namespace, host, image, {}, others)])
-            phase, why = refused.await_decided("gpuops-untolerating", seconds)
+            phase, why = refused.await_decided(refused.pods[0], seconds)
         if phase != "Pending" or "taint" not in why:
             raise RdmaError(
                 f"A pod without toleration for {words} is {phase or 'gone'} on {node.name}: nothing holds it."

@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import uuid
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
-from urllib.parse import urlencode
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     ClusterError,
@@ -100,7 +98,7 @@ def _run(
     image: str = "",
     interval: float = 0,
 ) -> HostRun:
-    namespace, run = plan.namespaces.own, uuid.uuid4().hex[:12]
+    namespace, run = plan.namespaces.own, client.suffix()
     objects = host_objects.objects(
         daemon,
         shapes,
@@ -208,7 +206,7 @@ class HostRun:
     def _clear_documents(self) -> None:
         """Deletes all documents in one request, including those of earlier runs."""
         path = self.client.path("v1", "ConfigMap", self.namespace)
-        self.client.delete(f"{path}?{urlencode({'labelSelector': self.daemon.documents()})}")
+        self.client.delete_all(path, self.daemon.documents())
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 

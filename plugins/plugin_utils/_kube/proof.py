@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import PRIORITY_CLASS
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import (
+    OWNED_SELECTOR,
+    PRIORITY_CLASS,
+    RUN_LABEL,
+    of_run,
+    run_labels,
+)
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, parts, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
@@ -61,21 +67,19 @@ class Proof:
             self.client.delete(self.client.path("v1", "Pod", self.namespace, name))
 
     def start(self, pods: Sequence[Json]) -> None:
-        """Removes the pod of an earlier, interrupted run first, because a pod cannot be changed."""
+        """Gives the pods names of this run, in place, and makes them; removes those that another run has left."""
         priority.ensure(self.client, self.priority_class, self.namespace)
+        suffix, place = self.client.suffix(), self.client.path("v1", "Pod", self.namespace)
+        labels = run_labels(suffix)
+        for run in labels.values():
+            for left in self.client.list(place, label_selector=f"{OWNED_SELECTOR},{RUN_LABEL},{RUN_LABEL}!={run}"):
+                self.client.delete(f"{place}/{left['metadata']['name']}")
         for one in pods:
             one["spec"]["priorityClassName"] = self.priority_class
-            name = one["metadata"]["name"]
-            path = self.client.path("v1", "Pod", self.namespace, name)
-            self.pods.append(name)
-            if self.client.delete(path):
-                self._await_gone(path)
+            meta = one["metadata"]
+            meta.update(name=of_run(meta["name"], suffix), labels={**meta["labels"], **labels})
+            self.pods.append(meta["name"])
             self.client.apply(objects.owned(self.dress(one)))
-
-    def _await_gone(self, path: str, seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while self.client.find(path) is not None and time.monotonic() < deadline:
-            time.sleep(POLL)
 
     def await_running(self, title: str, timeout: float, grace: float) -> None:
         """All at once; Unrecoverable or DeadlinePassed with the reason of each that does not run."""

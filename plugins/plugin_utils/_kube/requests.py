@@ -119,8 +119,9 @@ def ask(
     image = image or default_image()
     with Proof(client, namespace, say, dress, priority_class) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])
+        pods = dict(zip(asks, proof.pods))
         wait.await_state(
-            lambda: _states(client, namespace, asks),
+            lambda: _states(client, namespace, proof.pods),
             wait_change=lambda seconds: time.sleep(min(seconds, POLL)),
             clock=time.monotonic,
             timeout=timeout,
@@ -128,13 +129,13 @@ def ask(
             show=say,
             title=title,
         )
-        return {name: _answers(client, namespace, name, len(one.requests)) for name, one in asks.items()}
+        return {name: _answers(client, namespace, pods[name], len(one.requests)) for name, one in asks.items()}
 
 
-def _states(client: Client, namespace: str, asks: Mapping[str, Ask]) -> dict[str, Status]:
+def _states(client: Client, namespace: str, names: Sequence[str]) -> dict[str, Status]:
     listed = client.list(client.path("v1", "Pod", namespace), label_selector=f"app.kubernetes.io/name={APP}")
     by_name = {one["metadata"]["name"]: one for one in listed}
-    return {f"pod/{name}": _state(by_name.get(name)) for name in asks}
+    return {f"pod/{name}": _state(by_name.get(name)) for name in names}
 
 
 def _state(found: Optional[Json]) -> Status:

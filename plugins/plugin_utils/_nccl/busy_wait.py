@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import RUN_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.wait import duration
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
 
@@ -24,13 +24,13 @@ Busy = dict[str, list[nodes_busy.Holder]]
 
 
 class BusyNodes:
-    """``own``: names of tests in the job's namespace whose pods do not count, as their leftovers are removed. ``need``:
-    CPU, memory and places for pods that must be free on a node besides its devices."""
+    """``need``: CPU, memory and places for pods that must be free on a node besides its devices. ``leftovers``: whether
+    pods that earlier runs of this collection left in the job's namespace count, although a test removes them."""
 
     def __init__(
-        self, client: Client, plan: Plan, own: Collection[str], need: nodes_busy.Room = nodes_busy.NOTHING
+        self, client: Client, plan: Plan, need: nodes_busy.Room = nodes_busy.NOTHING, *, leftovers: bool = True
     ) -> None:
-        self.client, self.own, self.namespace, self.need = client, own, plan.namespaces.job, need
+        self.client, self.leftovers, self.namespace, self.need = client, leftovers, plan.namespaces.job, need
         self.allocatable = {
             node.name: nodes_busy.capacity(node.cpu, node.memory, node.pods)
             for node in plan.nodes
@@ -42,7 +42,7 @@ class BusyNodes:
 
     def _read(self, pod: Json) -> Optional[nodes_busy.Holder]:
         meta = pod["metadata"]
-        if meta.get("namespace") == self.namespace and (meta.get("labels") or {}).get(job.TEST_LABEL) in self.own:
+        if meta.get("namespace") == self.namespace and not self.leftovers and RUN_LABEL in (meta.get("labels") or {}):
             return None
         found = nodes_busy.holder(pod, self.resources)
         return found if found and (found.held or found.node in self.allocatable) else None

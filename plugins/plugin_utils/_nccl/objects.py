@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED_LABEL, OWNER
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import label_selector
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.clear import Clear, Cleared
 
-GONE = 90.0
-"""Seconds to wait for all to go: the next job needs the GPUs and the name."""
 QUEUES = "scheduling.volcano.sh/v1beta1"
 KUEUE_VERSIONS = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 TAIL_LINES = 200
@@ -38,6 +37,7 @@ class JobObjects:
         self, client: Client, test: nccl_job.Test, launcher: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.client, self.test, self.launcher, self.clock = client, test, launcher, clock
+        self.clear = Clear(client, test.namespace, test.lost, clock)
         self.workloads = ""
         """Version of Kueue's API, where the test waits in a queue of Kueue's."""
 
@@ -48,62 +48,19 @@ class JobObjects:
 
     @property
     def selector(self) -> str:
-        """Label selector of the test's pods."""
-        return f"{nccl_job.TEST_LABEL}={self.test.name}"
+        """Label selector of the job's objects and pods."""
+        return label_selector({**OWNED, nccl_job.TEST_LABEL: self.test.job})
 
-    def leftovers(self) -> list[str]:
-        """Paths of what an earlier run of this test may have left, the jobs first."""
-        name, place = self.test.name, self.test.namespace
-        kinds = [
-            ("kubeflow.org/v2beta1", "MPIJob", name),
-            ("batch.volcano.sh/v1alpha1", "Job", name),
-            ("scheduling.volcano.sh/v1beta1", "PodGroup", f"{name}-gang"),
-            ("v1", "ConfigMap", f"{name}-files"),
-        ]
-        return [self.client.path(version, kind, place, item) for version, kind, item in kinds]
+    def clean_before(self) -> Cleared:
+        """Removes what is left of tests, and waits until the pods on the nodes of this one are gone."""
+        return self.clear.leftovers(self.test.suffix, self.test.nodes)
 
-    def clean(self, *, free_name: bool = True) -> int:
-        """Removes this test's objects and waits until its pods are gone; returns how many objects there were.
-
-        ``free_name``: waits also until the job is gone, with all that it owns, so that the next one can have its name.
-        That takes up to 30 s in a cluster that has got the job's definition a moment ago: so often does the garbage
-        collector look for new kinds.
-        """
-        removed = 0
-        for path in self.leftovers():
-            found = self.client.find(path)
-            if found is None:
-                continue
-            if found["metadata"].get("labels", {}).get(OWNED_LABEL) != OWNER:
-                raise RdmaError(
-                    f"Cannot run the NCCL test {self.test.name}: {path} exists without the label of this collection. "
-                    "Rename or remove it, or use another rdma_job_namespace."
-                )
-            # Foreground: what the job owns goes before the job does, so that its name is free for the next one.
-            removed += self.client.delete(path, propagation="Foreground")
-        for pod in self._pods():
-            if not pod["metadata"].get("deletionTimestamp"):
-                self.client.delete(f"{self.pods_path}/{pod['metadata']['name']}")
-        self._await_gone(free_name)
-        return removed
+    def clean(self) -> Cleared:
+        """Removes what this job has made, and waits until its pods are gone: the next one needs the GPUs."""
+        return self.clear(self.selector)
 
     def _pods(self) -> list[Json]:
         return self.client.list(self.pods_path, label_selector=self.selector)
-
-    def _await_gone(self, free_name: bool) -> None:
-        deadline = self.clock() + GONE
-        while True:
-            left = [f"pod {pod['metadata']['name']}" for pod in self._pods()]
-            if free_name and not left:
-                left = [path for path in self.leftovers() if self.client.find(path)]
-            if not left:
-                return
-            if self.clock() > deadline:
-                raise RdmaError(
-                    f"{len(left)} objects of the NCCL test {self.test.name} still exist after {GONE:.0f} s: "
-                    f"{', '.join(left[:5])}. A node may be lost; see kubectl -n {self.test.namespace} get pods -o wide."
-                )
-            time.sleep(0.5)
 
     def apply(self, dry_run: bool = False) -> None:
         """Applies the test's objects; ``dry_run`` lets the server validate them only. RdmaError if the queue, the
@@ -156,13 +113,8 @@ class JobObjects:
             name = pod["metadata"]["name"]
             with contextlib.suppress(ClusterError, OSError):
                 lines = list(self.client.log_lines(self.test.namespace, name, container="worker"))[-TAIL_LINES:]
-                (folder / f"{name}.log").write_text(TASK.text("\n".join(lines)) + "\n", encoding="utf-8")
+                (folder / f"{self.test.name}{name.removeprefix(self.test.job)}.log").write_text(
+                    TASK.text("\n".join(lines)) + "\n", encoding="utf-8"
+                )
                 saved.append(name)
         return saved
-
-
-def left_over(client: Client, namespace: str, names: Sequence[str]) -> list[str]:
-    """Those of these tests of which something is there: each has a ConfigMap, which goes last."""
-    selector = f"{nccl_job.TEST_LABEL} in ({','.join(names)})"
-    found = client.list(client.path("v1", "ConfigMap", namespace), label_selector=selector)
-    return sorted({item["metadata"]["labels"][nccl_job.TEST_LABEL] for item in found})

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
-from urllib.parse import urlencode
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
@@ -22,12 +21,11 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Store, Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.clear import Clear
 
 ENDED = ("Succeeded", "Failed")
 HEARTBEAT = 15.0
-SETTLE = 90.0
-"""Seconds to wait for the last round's pods to go: the next one needs the same GPUs and VFs."""
 
 
 @dataclass
@@ -52,10 +50,14 @@ class PerftestRun:
         start_timeout: float,
         grace: float,
         logs: Optional[Path],
+        lost: bool = False,
     ) -> None:
         self.client, self.test, self.show, self.logs = client, test, show, logs
         self.start_timeout, self.grace = start_timeout, grace
         self.path = client.path("v1", "Pod", test.namespace)
+        self.selector = f"{perftest.PERFTEST_LABEL}={test.suffix}"
+        self.clear = Clear(client, test.namespace, lost)
+        self.remains: list[Finding] = []
         self._count = 0
 
     @contextlib.contextmanager
@@ -82,9 +84,8 @@ class PerftestRun:
     def round(self, pairs: Sequence[Pair]) -> list[Outcome]:
         """All pairs at once; an outcome each, in their order."""
         running = [Running(self._next(), pair, time.monotonic()) for pair in pairs]
-        selector = f"{perftest.RUN_LABEL}={self.test.run}"
         with Watcher(self.client) as watcher:
-            store = watcher.store(self.path, _small, label_selector=selector)
+            store = watcher.store(self.path, _small, label_selector=self.selector)
             for item in running:
                 self._make(item)
             shown_at = time.monotonic() - HEARTBEAT
@@ -99,8 +100,8 @@ class PerftestRun:
                     self.show(f"perftest         {done}/{len(running)} pairs, {self.test.seconds} s each")
                 if any(item.outcome is None for item in running):
                     watcher.wait_change(1.0)
-            self._clear()
-            self._gone(store)
+        self._clear()
+        self._await_gone()
         return [item.outcome for item in running if item.outcome is not None]
 
     def _next(self) -> int:
@@ -166,13 +167,14 @@ class PerftestRun:
         return text
 
     def _clear(self) -> None:
-        query = urlencode({"labelSelector": f"{perftest.RUN_LABEL}={self.test.run}"})
-        self.client.delete(f"{self.path}?{query}")
+        self.client.delete_all(self.path, self.selector)
 
-    def _gone(self, store: Store) -> None:
-        deadline = time.monotonic() + SETTLE
-        while store.items() and time.monotonic() < deadline:
-            time.sleep(0.2)
+    def _await_gone(self) -> None:
+        """The next round needs the same GPUs and VFs."""
+        try:
+            self.remains += self.clear.wait(self.selector)
+        except RdmaError as error:
+            self.show(f"perftest: {error}")
 
 
 def _ended(pod: Optional[Json]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -74,6 +73,7 @@ class PerftestStage:
     def _test(self, shape: Shape, nodes: Sequence[str]) -> Json:
         run, began = self._run(shape), time.monotonic()
         limit, _source = perftest.threshold(self.table, shape, self.args["before"])
+        run.remains += run.clear.leftovers(run.test.suffix, nodes).remains
         with run.applied():
             outcomes = [item for pairs in perftest.rounds(nodes) for item in run.round(pairs)]
             for _round in range(AGAIN):
@@ -90,6 +90,7 @@ class PerftestStage:
             "cuda": self.args["cuda"],
             "dmabuf": sorted(self.dmabuf & set(nodes)) if self.args["cuda"] else [],
             **found,
+            "findings": [*found["findings"], *run.remains],
             "pairs": to_dict(outcomes),
             "seconds": round(time.monotonic() - began, 1),
         }
@@ -98,19 +99,19 @@ class PerftestStage:
         logs = Path(self.args["run_dir"]) / "logs" if self.args["run_dir"] else None
         limits = {"start_timeout": self.args["timeout"], "grace": self.args["grace"]}
         test, nodes = self._test_of(shape), [name for one, names in self.groups for name in names if one == shape]
-        room = BusyNodes(self.client, self.plan, ()).free(nodes)
+        room = BusyNodes(self.client, self.plan, leftovers=False).free(nodes)
         test = dataclasses.replace(test, fabric=fitted(test.fabric, room))
-        return PerftestRun(self.client, test, self.show, **limits, logs=logs)
+        return PerftestRun(self.client, test, self.show, **limits, logs=logs, lost=self.plan.remove_lost_pods)
 
     def _test_of(self, shape: Shape) -> perftest.Test:
-        """With a new run id; the image is the NCCL test's unless set."""
+        """The image is the NCCL test's unless set."""
         plan, args = self.plan, self.args
         entry = next((test for test in plan.tests if test.shape == shape.name), None)
         if entry:  # the GID index and traffic class that the user gave NCCL
             over = settings.overrides(entry.settings)
             shape = dataclasses.replace(shape, nccl_env=settings.merged(shape.nccl_env, over))
         return perftest.Test(
-            run=uuid.uuid4().hex[:8],
+            suffix=self.client.suffix(),
             namespace=plan.namespaces.job,
             shape=shape,
             image=args["image"] or (entry.image if entry else files.profile(plan.profile)["test_image"]["image"]),

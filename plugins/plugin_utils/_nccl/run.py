@@ -154,7 +154,7 @@ class Run(JobObjects):
         self.show(f"{self.test.name:<14} {line}")
 
     def _read(self, watcher: Watcher) -> tuple[list[Json], readiness.Status]:
-        place, name = self.test.namespace, self.test.name
+        place, name = self.test.namespace, self.test.job
 
         def items(version: str, kind: str, label_selector: str = "", field_selector: str = "") -> list[Json]:
             path = self.client.path(version, kind, place)
@@ -193,7 +193,7 @@ class Run(JobObjects):
             found = watcher.store(self.client.path(self.workloads, "Workload", self.test.namespace)).items()
         except Forbidden:
             return "this user may not read Workloads"
-        owned = [item for item in found if owned_by(item, "MPIJob", self.test.name)]
+        owned = [item for item in found if owned_by(item, "MPIJob", self.test.job)]
         if not owned:
             return nothing
         waiting = [item for item in owned[-1].get("status", {}).get("conditions", ()) if item.get("status") == "False"]
@@ -201,8 +201,8 @@ class Run(JobObjects):
 
     def _group(self, groups: Sequence[Json]) -> Optional[Json]:
         """Ours: Volcano's own is called after the job and its UID."""
-        names = (group for group in groups if group["metadata"]["name"].startswith(f"{self.test.name}-"))
-        owned = [group for group in names if mine(group, self.test.name)]
+        names = (group for group in groups if group["metadata"]["name"].startswith(f"{self.test.job}-"))
+        owned = [group for group in names if mine(group, self.test.job)]
         return owned[0] if owned else None
 
     def _progress(self, workers: Sequence[Json], launcher: Optional[Json], status: readiness.Status) -> str:

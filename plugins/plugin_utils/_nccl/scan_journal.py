@@ -101,6 +101,6 @@ def key_of(scan: nccl_scan.Scan, test: nccl_job.Test, seed: str) -> str:
         "blocks": scan.blocks,
         "seed": seed,
         "limits": to_dict(replace(scan.limits, parallel=0)),
-        "test": to_dict(replace(test, deadline=0, fabric=replace(test.fabric, tolerations=()))),
+        "test": to_dict(replace(test, deadline=0, lost=False, fabric=replace(test.fabric, tolerations=()))),
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:24]

@@ -88,7 +88,7 @@ class Performer:
             self._tell(part, result, total - len(collector.left), total)
 
         collector.done = done
-        name = f"{self.bench.test.name}-round-{part.number}"
+        name = f"{self.bench.test.job}-round-{part.number}"
         self._apply(part, name, ready)
         try:
             ended = self._follow(name, part, collector, watcher)
@@ -160,7 +160,8 @@ class Performer:
                 pod = self._pod(store, name, seen)
                 seen = pod or seen
                 if pod is not None and tail is None and began(pod):
-                    tail = Tail(self.client, self.bench.test.namespace, name, self._log(name), collector.line)
+                    log = self._log(f"{self.bench.test.name}-round-{part.number}")
+                    tail = Tail(self.client, self.bench.test.namespace, name, log, collector.line)
                     limit = time.monotonic() + self._limit(part)
                 ended = self._ended(pod, tail, limit, pending) or (held.words(pod) if tail is None else "")
                 if ended or collector.defect is not None or (tail is not None and not collector.left):

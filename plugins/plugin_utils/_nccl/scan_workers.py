@@ -66,6 +66,7 @@ class Workers:
     ) -> None:
         self.client, self.test, self.launcher, self.settings, self.show = client, test, launcher, settings, show
         self._objects = JobObjects(client, test, launcher)
+        self.clean, self.clean_before = self._objects.clean, self._objects.clean_before
         self.objects = nccl_job.objects(test, launcher)
         self.job: Json = {}
 
@@ -90,19 +91,6 @@ class Workers:
             answer = self.client.apply(extras.dressed(obj, self.test.fabric.extras), dry_run=dry_run)
             if obj["kind"] in ("Job", "MPIJob"):
                 self.job = {**answer, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
-
-    def clean(self, *, free_name: bool = True) -> int:
-        """Removes the scan's objects, also those of an earlier run; returns how many objects of the job existed.
-        ``free_name``: see JobObjects.clean. RdmaError if pods still exist after the time limit."""
-        for name in self._round_names():
-            with contextlib.suppress(ClusterError):
-                self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, name))
-        return self._objects.clean(free_name=free_name)
-
-    def _round_names(self) -> list[str]:
-        path = self.client.path("v1", "ConfigMap", self.test.namespace)
-        selector = f"{self._objects.selector},{ROLE_LABEL}={scan_job.ROLE}"
-        return [item["metadata"]["name"] for item in self.client.list(path, label_selector=selector)]
 
     def seen(self, watcher: Watcher) -> list[Worker]:
         """Returns the workers that exist now, ready or not. Unreachable if the API server does not answer."""
@@ -167,7 +155,7 @@ class Workers:
             if refused:
                 return refused.why
             found = self.client.list(path, field_selector="reason=Unschedulable")
-            mine = [e for e in found if str(e.get("involvedObject", {}).get("name", "")).startswith(self.test.name)]
+            mine = [e for e in found if str(e.get("involvedObject", {}).get("name", "")).startswith(self.test.job)]
             return str(mine[-1].get("message", "")) if mine else ""
         return ""
 

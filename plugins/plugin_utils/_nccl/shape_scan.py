@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, fabric, job, scan_report
@@ -95,6 +95,7 @@ class ShapeScan:
             parallel=max(1, args["parallel"]),
             keep=args["keep"],
         )
+        self.remains: list[Finding] = []
         self.scan = self._make_scan() if self.nodes else None
 
     def _make_scan(self) -> nccl_scan.Scan:
@@ -152,8 +153,8 @@ class ShapeScan:
             return self._keep(nothing, [], 0.0)
         began = time.monotonic()
         asked = self._test()
-        room = BusyNodes(client, self.plan, [self.name]).free(self.nodes)
-        test = replace(asked, fabric=fabric.fitted(asked.fabric, room))
+        room = BusyNodes(client, self.plan, leftovers=False).free(self.nodes)
+        test = replace(asked, fabric=fabric.fitted(asked.fabric, room), suffix=client.suffix())
         # Of a large gate other nodes print INFO lines in each scan; the journal's key has none of it.
         bench = Bench(self.shape, self.standard.table, replace(test, info_from=int(time.time())), self.settings)
         workers = Workers(client, test, self.launcher, self.settings, self.show)
@@ -187,8 +188,10 @@ class ShapeScan:
     def _perform(self, performer: Performer, workers: Workers) -> str:
         """What ended the scan before its time; "" when nothing did."""
         try:
-            if workers.clean():
-                self.show("removed what an earlier scan had left")
+            before = workers.clean_before()
+            self.remains += before.remains
+            if before.removed:
+                self.show("removed what an earlier run had left")
             workers.apply()
             with Watcher(performer.client) as watcher:
                 ready = workers.await_ready(watcher)
@@ -205,7 +208,7 @@ class ShapeScan:
 
     def _clean(self, workers: Workers) -> None:
         try:
-            workers.clean(free_name=False)
+            self.remains += workers.clean().remains
         except RdmaError as error:
             self.show(f"clean-up is incomplete: {error}")
 
@@ -239,7 +242,8 @@ class ShapeScan:
         found = scan_report.document(self.name, self.entry.shape, self.nodes, self.blocks, to_dict(conclusion), results)
         found["seconds"] = round(seconds, 1)
         base_run.write(self.folder / f"{self.name}.json", found)
-        base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(scan_report.findings(found))})
+        findings = [*scan_report.findings(found), *self.remains]
+        base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(findings)})
         for line in scan_report.text(found):
             self.show(line)
         return {

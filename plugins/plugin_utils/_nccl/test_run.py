@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import Busy, BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects, left_over
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.objects import JobObjects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard, now
 
@@ -47,10 +47,10 @@ def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: st
     return test, plan.launcher if args["launcher"] == "auto" else args["launcher"]
 
 
-def dry_run(client: Client, plan: Plan, entry: NcclTest, test: nccl_job.Test, launcher: str) -> tuple[str, str]:
+def dry_run(client: Client, plan: Plan, test: nccl_job.Test, launcher: str) -> tuple[str, str]:
     """Has the server check every field; no job is made. Returns (the job in words, who uses its nodes or "")."""
     JobObjects(client, test, launcher).apply(dry_run=True)
-    held = BusyNodes(client, plan, nccl_job.names(entry), fabric.floor(test.fabric)).once(test.nodes)
+    held = BusyNodes(client, plan, fabric.floor(test.fabric), leftovers=False).once(test.nodes)
     words = f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks"
     return words, nodes_busy.summary(held, len(test.nodes)) if held else ""
 
@@ -78,7 +78,7 @@ class TestRun:
         test, self.launcher = test_of(self.plan, self.entry, self.args, self.collective)
         # where not all nodes may print NCCL's INFO lines, others do at the next run
         first = int(time.time()) % max(len(test.nodes), 1)
-        self.test = replace(test, info_from=first, keep=self.args["keep"])
+        self.test = replace(test, info_from=first, keep=self.args["keep"], suffix=self.client.suffix())
 
     def say(self, line: str) -> None:
         """Prints a progress line with the test's name."""
@@ -88,9 +88,9 @@ class TestRun:
         """From leftovers to clean-up; writes ``nccl-<name>.json`` and returns the small result."""
         log = self.folder / "logs" / f"{self.test.name}.log"
         log.unlink(missing_ok=True)
-        if self.test.nodes:
-            self._remove_leftovers(log)
+        remains = self._remove_leftovers(log) if self.test.nodes else []
         held, left_out = self._settle()
+        left_out += remains
         if held or not self.test.nodes:
             waited = self.args["busy_timeout"] if self.args["busy"] == "wait" else 0
             verdict = not_run(self.entry.shape, self.test.nodes, held, waited, left_out)
@@ -116,7 +116,7 @@ class TestRun:
         finally:
             # Also after an error and Ctrl-C: whatever happens, the GPUs are given back.
             if not self.args["keep"]:
-                _clean(job_run, self.show)
+                left_out += self._clean(job_run)
         parsed = parse(log)
         shape, standard = files.shapes(self.plan.site_shapes)[self.entry.shape], self.standard
         verdict = judge(parsed, outcome, test, shape=shape, table=standard.table, history=standard.history)
@@ -139,12 +139,23 @@ class TestRun:
             queue_timeout=self.args["queue_timeout"],
         )
 
-    def _remove_leftovers(self, log: Path) -> None:
-        """Of this test, and of the same shape's other collectives: all hold the same GPUs."""
-        others = left_over(self.client, self.test.namespace, nccl_job.names(self.entry))
-        names = dict.fromkeys([self.test.name, *others])
-        if sum(self._job_run(replace(self.test, name=name), log).clean() for name in names):
+    def _remove_leftovers(self, log: Path) -> list[Finding]:
+        found = self._job_run(self.test, log).clean_before()
+        if found.removed:
             self.say("removed what an earlier run had left")
+        return self._named(found.remains)
+
+    def _named(self, remains: Sequence[Finding]) -> list[Finding]:
+        for one in remains:
+            self.say(f"{one.subject}: {one.found}")
+        return list(remains)
+
+    def _clean(self, job_run: Run) -> list[Finding]:
+        try:
+            return self._named(job_run.clean().remains)
+        except RdmaError as error:
+            self.say(f"clean-up is incomplete: {error}")
+            return []
 
     def _settle(self) -> tuple[Busy, list[Finding]]:
         """(nodes still in use that stop the test, findings about those left out). No pod is touched."""
@@ -162,7 +173,7 @@ class TestRun:
         return busy_nodes.once(self.test.nodes), []
 
     def _busy_nodes(self) -> BusyNodes:
-        return BusyNodes(self.client, self.plan, nccl_job.names(self.entry), fabric.floor(self.test.fabric))
+        return BusyNodes(self.client, self.plan, fabric.floor(self.test.fabric), leftovers=False)
 
     def _name_holders(self, outcome: Outcome) -> None:
         """Somebody may have been faster: the scheduler only says that there is no room."""
@@ -207,13 +218,6 @@ class TestRun:
             "log": log,
             "seconds": seconds,
         }
-
-
-def _clean(job_run: Run, show: Callable[[str], None]) -> None:
-    try:
-        job_run.clean(free_name=False)
-    except RdmaError as error:
-        show(f"{job_run.test.name:<14} clean-up is incomplete: {error}")
 
 
 def parse(log: Path) -> NcclRun:

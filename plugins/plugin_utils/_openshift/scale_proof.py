@@ -15,6 +15,7 @@ import yaml
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import of_run, run_labels
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import BROKEN, Status
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set, pod_gpu
@@ -171,12 +172,14 @@ class ScaleProof(Use[Sequence[str]]):
         scheduling; the pod does not write to it."""
         claims: dict[str, str] = {}
         made: list[str] = []
+        suffix = self.client.suffix()
         try:
             for name, one in sets.items() if self.args["volume"] else ():
                 zone = machine_set.node_labels(one).get(autoscaler.ZONE)
                 if zone:
-                    claims[name] = f"{PREFIX}{name}"
+                    claims[name] = of_run(f"{PREFIX}{name}", suffix)
                     for obj in scaling.zone_bound(claims[name], self.args["namespace"], zone):
+                        obj["metadata"]["labels"] = run_labels(suffix)
                         made.append(self.client.path_of(obj))
                         self.client.apply(objects.owned(obj))
             yield claims

@@ -113,6 +113,7 @@ def compose(given: Given) -> Plan:
         remove_leftovers=given.options.remove_leftovers,
         displaced=tuple(_displaced(plan, given)),
         displace_pods=given.options.displace_pods,
+        remove_lost_pods=given.options.remove_lost_pods,
         looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))

@@ -37,7 +37,7 @@ class Nodes:
         """Cordons the nodes on request, and sees that no pod holds their GPUs or VFs. ``busy``: fail, wait (at most
         ``timeout`` seconds), or skip: then such nodes are ``left``, uncordoned. Raises RdmaError naming the pods."""
         changed = [name for name in self.nodes if cordon and self._cordon(name, True)]
-        holders = BusyNodes(self.client, self.plan, ())
+        holders = BusyNodes(self.client, self.plan)
         wait = busy == "wait" and not self.check
         found = holders.until_free(self.nodes, timeout, self.show) if wait else holders.once(self.nodes)
         if found:

@@ -111,7 +111,7 @@ class Reading:
 
     def busy(self, nodes: Optional[Sequence[str]] = None) -> dict[str, str]:
         """Node -> what uses its GPUs or VFs."""
-        found = BusyNodes(self.client, self.plan, ()).once(self.nodes if nodes is None else nodes)
+        found = BusyNodes(self.client, self.plan).once(self.nodes if nodes is None else nodes)
         return {name: nodes_busy.reason(held).removeprefix(nodes_busy.IN_USE) for name, held in found.items()}
 
     # ---- what would change

@@ -162,15 +162,6 @@ def test_check_mode_and_plan_only_make_nothing(cluster: Nccl, tmp_path: Path) ->
     assert cluster.left() == []
 
 
-def test_a_foreign_job_of_the_same_name_is_left_alone(cluster: Nccl, tmp_path: Path) -> None:
-    cluster.run("kubectl", "create", "configmap", "scan-h100-8-files", "-n", "gpuops-nccl", "--from-literal=a=b")
-    try:
-        result = scan(cluster, plan_file(cluster, tmp_path))
-    finally:
-        cluster.run("kubectl", "delete", "configmap", "scan-h100-8-files", "-n", "gpuops-nccl")
-    assert "FAILED!" in result["output"] and "without the label of this collection" in result["msg"]
-
-
 def test_marks_are_set_and_undone_and_nobody_elses_touched(cluster: Nccl, tmp_path: Path) -> None:
     bad, held = cluster.nodes()[1], cluster.nodes()[2]
     plan = plan_file(cluster, tmp_path)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
-from support.plays import command
+from support.plays import command, lasted
 
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
@@ -35,13 +35,21 @@ def interrupt(here: Any, when: str) -> str:
             time.sleep(0.1)
         if "Wait" in when:
             psutil.Process(process.pid).suspend()  # it must not end meanwhile; what keeps its Lease goes on
-            refused = here.play(report="second")
-            assert "holds the Lease gpuops-rdma/run since" in " ".join(refused.output.split()), refused.output[-2000:]
-            assert (refused.code, refused.output.count("TASK [")) == (2, 1)
+            refused(here)
             shared = here.play("playbooks/verify.yml", report="killed")
             assert "Cannot use the report folder" in " ".join(shared.output.split()), shared.output[-2000:]
         here.kill(process)
     return log.read_text()
+
+
+def refused(here: Any) -> None:
+    """A second run fails with its first task, within 5 s of that task's begin."""
+    running, log = here.playing(report="second")
+    (took,), output = lasted((running, log)), log.read_text()
+    assert "holds the Lease gpuops-rdma/run since" in " ".join(output.split()), output[-2000:]
+    assert (running.wait(), output.count("TASK [")) == (2, 1)
+    assert 0 < took < 5, f"it was refused after {took:.1f} s"
+    print(f"a second run was refused after {took:.2f} s")
 
 
 @pytest.mark.e2e

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plays import lasted
 
 PLAYBOOKS = ("site.yml", "playbooks/host_checks.yml", "playbooks/perftest.yml", "playbooks/nccl_scan.yml")
 INPUTS = {"rdma_host_checks_by": "daemonset"}
@@ -47,11 +48,14 @@ def test_one_of_two_runs_writes(here: Any, seed: int) -> None:
         assert code == 0 or "holds the Lease" in words(other), other.read_text()[-3000:]
         assert here.play().verdict == "pass", "what the killed run left stops nobody"
     else:
+        seconds = lasted((first, log), (second, other))
         codes = (first.wait(), second.wait())
         said = (words(log), words(other))
         refused = ["holds the Lease gpuops-rdma/run" in text for text in said]
-        for code, text, lost in zip(codes, said, refused):
+        for code, text, lost, took in zip(codes, said, refused, seconds):
             assert (code == 0) is not lost, text[-3000:]
+            assert not lost or took < 5, f"it was refused {took:.1f} s after its first task had begun"
+            print(f"seed {seed}: refused after {took:.2f} s" if lost else "")
         assert not all(refused)
     assert "Traceback" not in log.read_text() + other.read_text()
     assert not here.kubectl("get", "leases", "-n", "gpuops-rdma", "-o", "name").strip(), "released"

@@ -156,7 +156,7 @@ def test_ranks_of_two_nodes_meet_over_ssh_and_the_verdict_has_all_of_them(
 ) -> None:
     name, namespace = "nccl-h100-8", "gpuops-nccl"
     if (launcher, mode, mpi) in LONG:
-        name, namespace = name.ljust(40, "n"), "j" * 63
+        name, namespace = name.ljust(36, "n"), "j" * 63
         real.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     plan = two_nodes(real, tmp_path, mode, mpi, namespace=namespace, name=name)
     result = act(real, "nccl_test", plan, f"{name}.json", launcher=launcher, grace=20)

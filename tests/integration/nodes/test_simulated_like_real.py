@@ -28,7 +28,6 @@ NAMESPACE = "gpuops-nccl"
 COLUMNS = ("phase", "state", "exit code", "warnings", "last line, or reason")
 Rows = dict[tuple[str, str], dict[str, str]]
 NO_IMAGE = "registry.test/nothing:1"
-WORKER = "nccl-h100-8-worker-1"
 PULL, KILL = "image-pull:{}:gpuops-nccl", "job-pod-dies::{}"
 
 
@@ -44,6 +43,12 @@ def simulated(possible: None, pool: Pool, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
+def worker(cluster: Nccl) -> str:
+    """Name of the second worker's pod."""
+    found = cluster.json("kubectl", "get", "pods", "-n", NAMESPACE, "-l", "gpuops.rdma/role=worker")["items"]
+    return str(next(name for one in found if (name := one["metadata"]["name"]).endswith("-worker-1")))
+
+
 def nccl(cluster: Nccl, folder: Path, keep: bool = True, **more: Any) -> dict[str, Any]:
     """The result of a test whose pods stay."""
     plan = two_nodes(cluster, folder, **more)
@@ -55,7 +60,9 @@ def passes(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """The launcher's log has of NCCL's lines what a verdict reads; the worker, which is kept, has all."""
     found = nccl(cluster, folder)
     if isinstance(cluster, Real):
-        whole = cluster.kubectl("exec", "-n", NAMESPACE, WORKER, "--", "cat", "/tmp/gpuops-nccl-9.log").splitlines()
+        whole = cluster.kubectl(
+            "exec", "-n", NAMESPACE, worker(cluster), "--", "cat", "/tmp/gpuops-nccl-9.log"
+        ).splitlines()
         log = Path(found["log"]).read_text()
         read = [line in log for line in whole if " NCCL INFO " in line]
         assert any(read) and not all(read), whole
@@ -74,7 +81,7 @@ def unpullable(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
         cluster.fault("add", *faults)
     found = nccl(cluster, folder, image=NO_IMAGE)
     waits = "jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff"
-    cluster.kubectl("wait", "-n", NAMESPACE, f"pod/{WORKER}", f"--for={waits}", f"--timeout={TIMEOUT}s")
+    cluster.kubectl("wait", "-n", NAMESPACE, f"pod/{worker(cluster)}", f"--for={waits}", f"--timeout={TIMEOUT}s")
     yield found
     if faults:
         clean(cluster)
@@ -95,16 +102,21 @@ def killed(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def deleted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """The second worker's pod, in the middle of the test."""
-    yield disturbed(cluster, folder, lambda: cluster.kubectl("delete", "pod", WORKER, "-n", NAMESPACE, "--now"))
+    delete = ("delete", "pod", "-n", NAMESPACE, "--now")
+    yield disturbed(cluster, folder, lambda: cluster.kubectl(*delete, worker(cluster)))
 
 
 @contextlib.contextmanager
 def evicted(cluster: Nccl, folder: Path) -> Iterator[dict[str, Any]]:
     """The same, as a drain of its node does it."""
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": WORKER, "namespace": NAMESPACE}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{WORKER}/eviction"
-    evict = ("kubectl", "create", "--raw", path, "-f", "-")
-    yield disturbed(cluster, folder, lambda: cluster.run(*evict, text=json.dumps(body)))
+
+    def evict() -> None:
+        name = worker(cluster)
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+        cluster.run("kubectl", "create", "--raw", path, "-f", "-", text=json.dumps(body))
+
+    yield disturbed(cluster, folder, evict)
 
 
 @contextlib.contextmanager
@@ -140,7 +152,7 @@ def disturbed(cluster: Nccl, folder: Path, what: Callable[[], object]) -> dict[s
 
 
 def kill_sshd(cluster: Real) -> None:
-    uid = cluster.json("kubectl", "get", "pod", WORKER, "-n", NAMESPACE)["metadata"]["uid"]
+    uid = cluster.json("kubectl", "get", "pod", worker(cluster), "-n", NAMESPACE)["metadata"]["uid"]
     for process in psutil.process_iter(["name"]):
         # Those of other tests end at any time, and this worker's end with its first one.
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
@@ -178,7 +190,7 @@ def test_what_a_verdict_reads_is_the_same(real: Real, simulated: Nccl, tmp_path:
 
 
 def clean(cluster: Nccl) -> None:
-    """With its launcher's Job and all pods: the next test's have the same names."""
+    """With its launcher's Job and all pods."""
     cluster.kubectl("delete", "-n", NAMESPACE, "mpijobs,configmaps", "--all", "--wait=true", "--cascade=foreground")
 
 
@@ -214,7 +226,8 @@ def warnings(cluster: Nccl, pod: dict[str, Any]) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Numbers as N, and without what differs from run to run: how far it came, what a container said at last."""
+    """Numbers as N, and without what differs from run to run: ids, how far it came, what a container said at last."""
+    text = re.sub(r"-[0-9a-f]{8}-\d+(?=[-.])", "", text)
     text = re.sub(r"(?<=\(OOMKilled\)): .*", "", re.sub("; the last size was .*", "", text))
     return re.sub(r"\d+(\.\d+)*([KMG]i)?", "N", text)
 

@@ -54,6 +54,10 @@ class Kind:
 FORMS = {"yes": ":NODE", "any": ":NODE", "may": "[:NODE]", "no": ""}
 KINDS = {
     "node-not-ready": Kind("the node's kubelet reports NetworkPluginNotReady", by="stages"),
+    "kubelet-stops": Kind(
+        "the node dies and is called away: its pods stay, deleted ones too, and a job on it hangs",
+        by="stages",
+    ),
     "gpu-missing": Kind("one GPU less is allocatable (7 of 8)"),
     "vf-missing": Kind("one VF less is made and allocatable (15 of 16)"),
     "vf-config-fails": Kind("the VF configuration pod fails on the node"),
@@ -293,8 +297,13 @@ def _until(reached: Callable[[], bool], timeout: float) -> None:
 
 def _late(api: Api, fault: Fault, begins: bool) -> list[str]:
     """The paths of the objects of a Stage fault that do not show it yet, or still do when it has ended."""
-    reason = {"node-not-ready": "KubeletNotReady", "image-pull": "ImagePullBackOff", "crash-loop": "CrashLoopBackOff"}
-    if fault.kind == "node-not-ready":
+    reason = {
+        "node-not-ready": "KubeletNotReady",
+        "kubelet-stops": "NodeStatusUnknown",
+        "image-pull": "ImagePullBackOff",
+        "crash-loop": "CrashLoopBackOff",
+    }
+    if fault.kind in ("node-not-ready", "kubelet-stops"):
         node = api.call("GET", f"/api/v1/nodes/{fault.node}")
         seen = {_path(node): [condition.get("reason") for condition in node["status"]["conditions"]]}
     else:

@@ -44,7 +44,9 @@ def stages(faults: Iterable[Fault], show_init: bool = True) -> list[Json]:
     return [
         _stage("node-initialize", "Node", step_of_node, _NODE_CONDITIONS),
         _stage("node-heartbeat", "Node", step_of_node, _NODE_CONDITIONS, delay=300_000, jitter=900_000),
-        _stage("node-not-ready", "Node", step_of_node, _NODE_NOT_READY),
+        _stage("node-not-ready", "Node", step_of_node, _not_ready(*NOT_READY)),
+        # No kubelet says so: the node controller does, for kwok's nodes after 200 s.
+        _stage("node-lost", "Node", step_of_node, _not_ready(*LOST)),
         _stage("pod-init", "Pod", step_of_pod, _POD_INIT),
         _stage("pod-init-done", "Pod", step_of_pod, _POD_READY, delay=600),
         _stage("pod-ready", "Pod", step_of_pod, _POD_READY),
@@ -57,9 +59,11 @@ def stages(faults: Iterable[Fault], show_init: bool = True) -> list[Json]:
 
 def node_step(faults: Sequence[Fault]) -> str:
     """jq: the name of the Stage that a node is to go through next, or ``none``."""
-    broken = json.dumps([fault.node for fault in faults if fault.kind == "node-not-ready"])
+    broken, dead = _nodes(faults, "node-not-ready"), _nodes(faults, "kubelet-stops")
     return (
-        f'if .metadata.deletionTimestamp then "none" '
+        'if .metadata.deletionTimestamp then "none" '
+        f"elif (.metadata.name | IN({dead}[])) then "
+        f'(if {READY_REASON} == "NodeStatusUnknown" then "none" else "node-lost" end) '
         f"elif (.metadata.name | IN({broken}[])) then "
         f'(if {READY_REASON} == "KubeletNotReady" then "none" else "node-not-ready" end) '
         # The node agent holds a node that reboots down for a while.
@@ -72,10 +76,11 @@ def pod_step(faults: Sequence[Fault], show_init: bool = True) -> str:
     """jq: the name of the Stage that a pod is to go through next, or ``none``."""
     pull = _targets(faults, "image-pull", IMAGE_PULL_APP)
     crash = _targets(faults, "crash-loop", CRASH_LOOP_APP)
-    broken = json.dumps([fault.node for fault in faults if fault.kind == "node-not-ready"])
+    broken, dead = _nodes(faults, "node-not-ready"), _nodes(faults, "kubelet-stops")
     init = f'elif .spec.initContainers and {READY} == "" then "pod-init" ' if show_init else ""
     return (
-        'if .metadata.deletionTimestamp then (if .metadata.finalizers then "none" else "pod-delete" end) '
+        f'if .spec.nodeName | IN({dead}[]) then "none" '
+        'elif .metadata.deletionTimestamp then (if .metadata.finalizers then "none" else "pod-delete" end) '
         f'elif {OWNED_ELSEWHERE} or (.status.phase | IN("Succeeded", "Failed")) then "none" '
         f'elif (.spec.nodeName | IN({broken}[])) then "none" '
         f'elif (.spec.nodeName + "/" + {APP} | IN({pull}[])) then '
@@ -87,6 +92,10 @@ def pod_step(faults: Sequence[Fault], show_init: bool = True) -> str:
         '(if .status.phase == "Pending" and .status.initContainerStatuses then "pod-init-done" else "pod-ready" end) '
         'elif any(.metadata.ownerReferences[]?; .kind == "Job") then "pod-complete" else "none" end'
     )
+
+
+def _nodes(faults: Sequence[Fault], kind: str) -> str:
+    return json.dumps([fault.node for fault in faults if fault.kind == kind])
 
 
 def _targets(faults: Sequence[Fault], kind: str, app: str) -> str:
@@ -133,16 +142,21 @@ conditions:
   type: {{ .type | Quote }}
 {{ end }}
 """
-_NODE_NOT_READY = f"""
+LOST = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+
+
+def _not_ready(status: str, reason: str, message: str) -> str:
+    return f"""
 {{{{ $now := Now }}}}
 conditions:
 - lastHeartbeatTime: {{{{ $now | Quote }}}}
   lastTransitionTime: {{{{ $now | Quote }}}}
-  message: {json.dumps(NOT_READY[2])}
-  reason: {NOT_READY[1]}
-  status: "{NOT_READY[0]}"
+  message: {json.dumps(message)}
+  reason: {reason}
+  status: "{status}"
   type: Ready
 """
+
 
 # A pod keeps its address: PodIPsWith takes a new one from the node's range each time.
 _ADDRESSES = """

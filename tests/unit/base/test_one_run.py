@@ -9,8 +9,12 @@ import contextlib
 import copy
 import datetime
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -303,6 +307,59 @@ def test_another_tools_lease_is_left_alone_and_an_unreachable_server_is_not_free
     world.away, api.denied = False, True
     with pytest.raises(Forbidden):
         start().require(api, look=True)
+
+
+def test_times_are_those_of_the_servers_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the control node is 10 minutes off."""
+    answer = SimpleNamespace(status=200, data=b"{}", headers={"Date": "Tue, 24 Nov 2026 16:00:00 GMT"})
+    pool = SimpleNamespace(request=lambda *_, **__: answer)
+    login = SimpleNamespace(pool=pool, host="https://cluster", header=lambda: "Bearer x")
+    client = Client(login)  # type: ignore[arg-type]
+    monkeypatch.setattr("time.time", lambda: 1795536600.0)  # 2026-11-24T16:10:00Z
+    client.get("/api/v1/namespaces/x")
+    assert abs((client.now() - datetime.datetime(2026, 11, 24, 16, tzinfo=datetime.timezone.utc)).total_seconds()) < 5
+
+
+KEPT = """
+import os, sys, time
+from pathlib import Path
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import one_run
+folder = Path(sys.argv[1])
+def step():
+    (folder / "keeper").write_text(str(os.getpid()))
+    return True
+one_run._kept(os.getpid(), folder, step, lambda: (folder / "released").touch())
+time.sleep(60)
+"""
+
+
+def test_who_renews_ends_with_a_run_that_is_killed_and_releases_nothing(tmp_path: Path) -> None:
+    """kill -9: its tasks may go on for a while, so the Lease has to expire."""
+    run = subprocess.Popen([sys.executable, "-c", KEPT, str(tmp_path)])
+    note = tmp_path / "keeper"
+    until(lambda: note.exists() and note.read_text())
+    keeper = int(note.read_text())
+    assert one_run._alive(keeper)
+    run.kill()
+    run.wait()
+    began = time.monotonic()
+    until(lambda: not one_run._alive(keeper))
+    assert time.monotonic() - began < 5 and not (tmp_path / "released").exists()
+
+
+def until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_no_two_names_of_a_run_are_the_same(start: Start, tmp_path: Path) -> None:
+    first, second = start(), start()
+    assert [first.suffix(), first.suffix(), second.suffix()] == [f"{first.id}-1", f"{first.id}-2", f"{second.id}-1"]
+    task = OneRun({}, print)
+    task.folder = first.folder  # as another task of the same run
+    assert task.suffix() == f"{first.id}-3"
 
 
 def test_a_run_that_writes_nothing_leaves_no_namespace(world: World, start: Start) -> None:

@@ -107,6 +107,10 @@ def test_pods_tolerate_the_taints_of_gpu_nodes_and_carry_the_run() -> None:
     assert host_objects.pod_run({"spec": {}}) == ""
     assert spec["containers"][0]["command"] == ["python3", "/etc/gpuops-rdma/publish.py"]
     assert pod_spec(PEERMEM)["containers"][0]["command"][-1] == "--peermem"
+    found = made(run="0123abcd-4")
+    labelled = [obj["metadata"]["labels"] for obj in (*found.values(), written({}, run="0123abcd-4"))]
+    labelled.append(found["DaemonSet"]["spec"]["template"]["metadata"]["labels"])
+    assert {labels["gpuops.rdma/run"] for labels in labelled} == {"0123abcd"}
 
 
 def test_the_node_of_a_pod_is_known_before_it_is_scheduled() -> None:
@@ -148,7 +152,7 @@ def test_a_document_of_another_run_or_boot_is_none() -> None:
     node, document, why = host_objects.read(item, "r1")
     assert (node, document) == (NODES[0], None)
     assert "another run (old)" in why
-    item["metadata"]["labels"]["gpuops.rdma/run"] = "r1"
+    item["metadata"]["annotations"]["gpuops.rdma/suffix"] = "r1"
     item["metadata"]["annotations"]["gpuops.rdma/boot-id"] = "b2"
     assert "another boot" in host_objects.read(item, "r1")[2]
 

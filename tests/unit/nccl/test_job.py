@@ -579,12 +579,6 @@ def test_an_image_by_digest_from_a_private_registry(launcher: str) -> None:
         assert template["spec"]["imagePullSecrets"] == [{"name": "key"}, {"name": "other"}]
 
 
-def test_an_entrys_jobs_have_names_that_pods_can_bear() -> None:
-    for slug in ("a100-v2-8", "h100-8"):
-        for name in nccl_job.names(NcclTest(f"nccl-{slug}", "x")):
-            nccl_job.check(job(name=name), "volcano")
-
-
 def test_plan_entry_becomes_the_job() -> None:
     plan = Plan(mode=Mode.SRIOV, resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
     own = {name: getattr(job().fabric, name) for name in ("env", "hca", "interface")}

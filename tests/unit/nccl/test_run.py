@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +14,11 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
     InputError,
-    RdmaError,
 )
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods as nccl_pods
 from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
@@ -681,94 +678,6 @@ def test_nodes_that_are_to_blame_become_findings() -> None:
     held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
     found = nccl_outcome.judge(NcclRun("empty"), held, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
-
-
-# ---- ownership -----------------------------------------------------------------------------------------------------
-
-
-class Cluster:
-    """Objects by path; remembers what was deleted."""
-
-    def __init__(self, objects: dict[str, Json]) -> None:
-        self.objects, self.deleted = objects, []  # type: ignore[var-annotated]
-
-    def path(self, version: str, kind: str, namespace: str = "", name: str = "") -> str:
-        return "/".join(part for part in (kind, name) if part)
-
-    def find(self, path: str) -> Json | None:
-        return self.objects.get(path)
-
-    def list(self, path: str, *, label_selector: str = "") -> list[Json]:
-        key, _, value = label_selector.partition("=")
-        pods = [item for name, item in self.objects.items() if name.startswith("Pod/")]
-        return [item for item in pods if item["metadata"].get("labels", {}).get(key) == value]
-
-    def delete(self, path: str, *, propagation: str = "Background") -> bool:
-        self.deleted.append(path)
-        return self.objects.pop(path, None) is not None
-
-
-def named(name: str, **labels: str) -> Json:
-    return {"metadata": {"name": name, "labels": labels}}
-
-
-def cleaner(objects: dict[str, Json], tmp_path: Path) -> tuple[Run, Cluster]:
-    client = Cluster(objects)
-    running = run_of(Clock(), tmp_path)
-    running.client = client  # type: ignore[assignment]
-    return running, client
-
-
-def test_only_our_own_objects_and_pods_are_removed(tmp_path: Path) -> None:
-    ours = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
-    objects = {
-        "MPIJob/nccl": named("nccl", **ours),
-        "ConfigMap/nccl-files": named("nccl-files", **ours),
-        "Pod/nccl-worker-0": named("nccl-worker-0", **{nccl_job.TEST_LABEL: "nccl"}),
-        "Pod/train-0": named("train-0", app="train"),
-        "Pod/other-worker-0": named("other-worker-0", **{nccl_job.TEST_LABEL: "other"}),
-    }
-    running, client = cleaner(objects, tmp_path)
-    assert running.clean() == 2
-    assert sorted(client.objects) == ["Pod/other-worker-0", "Pod/train-0"]
-
-
-class Slow(Cluster):
-    """Where the garbage collector does not know the job's kind yet: what is deleted stays, but its pods go."""
-
-    def delete(self, path: str, *, propagation: str = "Background") -> bool:
-        if path.startswith("Pod/"):
-            return super().delete(path)
-        self.deleted.append(path)
-        return True
-
-
-def test_the_gpus_are_given_back_when_the_pods_are_gone_and_the_name_when_all_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = {"app.kubernetes.io/managed-by": "gpuops-rdma"}
-    worker = named("nccl-worker-0", **{nccl_job.TEST_LABEL: "nccl"})
-    running, _ = cleaner({}, tmp_path)
-    running.client = client = Slow({"MPIJob/nccl": named("nccl", **ours), "Pod/w": worker})  # type: ignore[assignment]
-    client.objects["Pod/nccl-worker-0"] = client.objects.pop("Pod/w")
-    waited: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        client.objects.pop("MPIJob/nccl")
-
-    monkeypatch.setattr(time, "sleep", sleep)
-    assert running.clean(free_name=False) == 1
-    assert (list(client.objects), waited) == (["MPIJob/nccl"], [])
-    running.clean()
-    assert (list(client.objects), waited) == ([], [0.5])
-
-
-def test_a_foreign_object_of_our_name_stops_everything(tmp_path: Path) -> None:
-    running, client = cleaner({"MPIJob/nccl": named("nccl", app="train")}, tmp_path)
-    with pytest.raises(RdmaError, match="without the label of this collection"):
-        running.clean()
-    assert client.deleted == []
 
 
 # ---- the plan ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import RUN_LABEL
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, job
+from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
 
@@ -94,13 +95,14 @@ class Client:
 PLAN = Plan(namespaces=Namespaces(job="jobs"), resources=Resources(gpu=GPU, vf=VF), nodes=(Node("a", "x"),))
 
 
-def test_only_this_tests_own_leftovers_do_not_count() -> None:
-    ours = pod("nccl-worker-0", namespace="jobs", labels={job.TEST_LABEL: "nccl"})
-    scan = pod("scan-worker-0", namespace="jobs", labels={job.TEST_LABEL: "scan-h100-8"})
-    liar = pod("x", namespace="team", labels={job.TEST_LABEL: "nccl"})
-    for pods, holder in (([ours], None), ([ours, scan], "jobs/scan-worker-0"), ([ours, liar], "team/x")):
-        busy = BusyNodes(Client(pods), PLAN, ["nccl"]).once(["a"])  # type: ignore[arg-type]
+def test_leftovers_of_tests_do_not_count_for_a_test() -> None:
+    ours = pod("nccl-worker-0", namespace="jobs", labels={RUN_LABEL: "old"})
+    liar = pod("x", namespace="team", labels={RUN_LABEL: "old"})
+    for pods, holder in (([ours], None), ([ours, liar], "team/x")):
+        busy = BusyNodes(Client(pods), PLAN, leftovers=False).once(["a"])  # type: ignore[arg-type]
         assert [one.pod for one in busy.get("a", [])] == ([holder] if holder else [])
+    busy = BusyNodes(Client([ours]), PLAN).once(["a"])  # type: ignore[arg-type]
+    assert [one.pod for one in busy["a"]] == ["jobs/nccl-worker-0"], "an upgrade removes none"
 
 
 # ---- CPU and memory --------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> Non
 
     def found(cpu: float, memory: float = 0.0, pods: list[Json] = pods) -> list[str]:
         need = nodes_busy.Room(cpu, memory * GIB)
-        busy = BusyNodes(Client(pods), plan, (), need).once(["a"])  # type: ignore[arg-type]
+        busy = BusyNodes(Client(pods), plan, need).once(["a"])  # type: ignore[arg-type]
         return [one.text for one in busy.get("a", [])]
 
     assert found(3) == []
@@ -156,7 +158,7 @@ def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> Non
         "pod team/memory requests 1 CPU and 399.0 GiB"
     ]
     assert found(4, pods=[*pods, pod()]) == ["pod team/train-0 holds 8 nvidia.com/gpu"], "devices come first"
-    (free,) = BusyNodes(Client(pods), plan, ()).free(["a", "b"])  # type: ignore[arg-type]
+    (free,) = BusyNodes(Client(pods), plan).free(["a", "b"])  # type: ignore[arg-type]
     assert (free.cpu, free.memory) == (3, 397 * GIB)
 
 
@@ -164,7 +166,7 @@ def test_a_node_that_takes_no_more_pods_is_in_use_by_the_last_of_the_lowest_prio
     def found(most: int, *pods: Json, need: nodes_busy.Room) -> list[str]:
         nodes = (Node("a", "x", cpu=100, memory=400 * GIB, pods=most),)
         plan = Plan(namespaces=PLAN.namespaces, resources=PLAN.resources, nodes=nodes)
-        return [one.text for one in BusyNodes(Client(list(pods)), plan, (), need).once(["a"]).get("a", [])]  # type: ignore[arg-type]
+        return [one.text for one in BusyNodes(Client(list(pods)), plan, need).once(["a"]).get("a", [])]  # type: ignore[arg-type]
 
     proxy, web = pod("proxy", limits={}), pod("web", limits={}, creationTimestamp="2026-11-24T10:00:00Z")
     proxy["spec"]["priority"] = 2000001000

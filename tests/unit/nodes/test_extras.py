@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import qu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run as host_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import pod as proof_pod
 from support import plan_samples as samples
+from support.fake_api import Api
 
 ASKED = {"pod_labels": {"team": "ml"}, "pod_annotations": {"example.test/cost": "17 / h"}, "pod_limits": True}
 EXTRAS = PodExtras(ASKED["pod_labels"], ASKED["pod_annotations"], limits=True)  # type: ignore[arg-type]
@@ -47,7 +48,7 @@ def ours(**asked: Any) -> list[Any]:
         found += objects
         found += [extras.dressed(obj, plan.pod_extras) for obj in scan_job.workers_only(objects, 60)]
     for daemon in (host_objects.PROBE, host_objects.PEERMEM):
-        found += host_run.for_plan(None, plan, daemon, print).objects  # type: ignore[arg-type]
+        found += host_run.for_plan(Api(), plan, daemon, print).objects  # type: ignore[arg-type]
     shape = samples.SHAPES[samples.H100]
     pair = perftest.Test("r", "gpuops-nccl", shape, "image:1", perftest.share(plan, shape.name))
     return [*found, perftest.pod(pair, 0, "10.140.0.1")]

@@ -457,7 +457,7 @@ def test_the_jobs_permissions(launcher: str, gang: bool) -> None:
     )
     told = rules(whole(cluster(), seen, launcher=launcher))
     job, other = ("jobs.batch.volcano.sh", "mpijobs.kubeflow.org")[:: 1 if launcher == "volcano" else -1]
-    assert {f"create {job} gpuops-nccl", f"get {other} gpuops-nccl"} <= told
+    assert {f"create {job} gpuops-nccl", f"list {other} gpuops-nccl"} <= told
     assert f"create {other} gpuops-nccl" not in told
     assert ("create podgroups.scheduling.volcano.sh gpuops-nccl" in told) is gang
     assert {"get pods/log gpuops-nccl", "delete pods gpuops-nccl"} <= told

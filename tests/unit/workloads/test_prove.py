@@ -10,7 +10,6 @@ import copy
 import json
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, Unreachable
@@ -423,13 +422,6 @@ class Probes(Logs):
             self._run(obj)
         return made
 
-    def delete(self, path: str, dry_run: bool = False, **more: Any) -> bool:
-        place, _sep, selector = path.partition("?labelSelector=")
-        if selector:
-            self.delete_all(place, unquote(selector))
-            return True
-        return super().delete(path, dry_run, **more)
-
     def _run(self, daemonset: Any) -> None:
         pod = daemonset["spec"]["template"]["spec"]
         env = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
@@ -438,8 +430,8 @@ class Probes(Logs):
         for name in [term["matchFields"][0]["values"][0] for term in terms]:
             text = {"document.json": json.dumps({"boot_id": "b", **self.documents[name]["host"]})}
             data = {"error": self.odd[name]} if name in self.odd else text
-            labels = {"gpuops.rdma/document": env["DAEMON"], "gpuops.rdma/run": env["RUN"]}
-            stamps = {"gpuops.rdma/node": name, "gpuops.rdma/boot-id": "b"}
+            labels = {"gpuops.rdma/document": env["DAEMON"], "gpuops.rdma/run": env["RUN"].partition("-")[0]}
+            stamps = {"gpuops.rdma/node": name, "gpuops.rdma/boot-id": "b", "gpuops.rdma/suffix": env["RUN"]}
             meta = {"name": env["PREFIX"] + name, "namespace": "gpuops-rdma", "labels": labels, "annotations": stamps}
             self.add({"kind": "ConfigMap", "metadata": meta, "data": data})
 

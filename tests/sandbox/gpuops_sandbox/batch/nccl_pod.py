@@ -320,12 +320,17 @@ class Kubelet(Tasks):
         for pod in self.batch.all():
             uid = pod["metadata"]["uid"]
             # Nodes with a kubelet of their own are not known here.
-            starts = pod["spec"].get("nodeName") in self.batch.hub.nodes.items and phase(pod) not in FINISHED
+            node = pod["spec"].get("nodeName")
+            starts = node in self.batch.hub.nodes.items and phase(pod) not in FINISHED and not self.stopped([node])
             if starts and "deletionTimestamp" in pod["metadata"]:
                 await self._terminate(pod)
             elif starts and uid not in self.tasks:
                 self.tasks[uid] = asyncio.create_task(self._live(pod))
         return None
+
+    def stopped(self, nodes: Sequence[str]) -> bool:
+        """Whether one of the nodes has died."""
+        return any(fault.kind == "kubelet-stops" and fault.node in nodes for fault in self.ctx.faults())
 
     async def _terminate(self, pod: Json) -> None:
         """A Job's pod stays until its controller has seen it end; kwok deletes all others by itself."""
@@ -452,6 +457,8 @@ class Launch:
         self.log.write([f"gpuops: {len(workers)} workers reached after 1 s", *names_of(fleet), *lines[:first]])
         await asyncio.sleep(HEAD)
         for number, line in enumerate(lines[first:last]):
+            while self.kubelet.stopped(fleet.nodes):
+                await asyncio.sleep(1)  # no connection is reset: the ranks wait for each other
             dead = self._victim(workers) if number == len(run.rows) // 2 else self._dead(workers)
             if dead is not None:
                 if self._dead(workers) is None:

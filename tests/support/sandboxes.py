@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import yaml
+from ansible import constants
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease
 from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
@@ -61,7 +62,7 @@ class Cluster:
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own. The
-        next run need not wait until its Lease expires."""
+        next run need not wait until its Lease expires; that of another run stays."""
         family = [psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else []
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -71,8 +72,13 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         process.wait()
+        places = Path(constants.DEFAULT_LOCAL_TMP).parent.glob(f"*/gpuops-run-{process.pid}/id")
+        ids = [place.read_text() for place in places]
+        path = self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE, lease.NAME)
         with contextlib.suppress(RdmaError):
-            self.client.delete(self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE, lease.NAME))
+            found = self.client.find(path)
+            if any(lease.decide(found, one, self.client.now()).state is lease.State.OURS for one in ids):
+                self.client.delete(path)
 
     def done(
         self, *command: str, text: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 900

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: blueprint_lint
-short_description: Judge blueprints of OCI AI Blueprints before they are sent
+short_description: Check blueprints of OCI AI Blueprints before they are sent
 version_added: 0.1.0
 description:
 - Findings of the module M(gpuops.rdma.blueprint_lint), with the same rules (docs/blueprint_lint.md). Asks no server.

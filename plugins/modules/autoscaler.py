@@ -6,14 +6,14 @@
 
 DOCUMENTATION = r"""
 module: autoscaler
-short_description: Let OpenShift's autoscaler run, and own GPU pools
+short_description: Configure OpenShift's autoscaler for GPU pools
 version_added: 0.1.0
 description:
 - Applies the ClusterAutoscaler, the ConfigMap of its Priority expander, and a MachineAutoscaler per pool, strictly
   validated.
-- Checks them against this cluster first - the fields that its definition has, MachineSets and who owns them, how long
-  machines took to become nodes here, and how long the GPU stack took on a node.
-- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever changed or removed.
+- First checks them against this cluster - the fields of its definition, MachineSets and their owners, how long
+  machines took to become nodes, and how long the GPU stack took to start on a node.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); the module changes or removes no others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools

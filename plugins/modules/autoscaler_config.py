@@ -11,9 +11,9 @@ version_added: 0.1.0
 description:
 - Renders the ClusterAutoscaler, a MachineAutoscaler per pool, and the merge patch of each MachineSet, with the capacity
   annotations of both families and the number of GPUs that its nodes will I(advertise).
-- Checks what the API server accepts and no autoscaler uses - names, durations, sizes, labels; reports what a version of
-  OpenShift does when a GPU pod waits for an empty pool.
-- Touches no cluster.
+- Finds values that the API server accepts but no autoscaler uses - names, durations, sizes, labels; reports what a
+  version of OpenShift does when a GPU pod waits for an empty pool.
+- Does not access a cluster.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.pools

@@ -9,13 +9,15 @@ module: autoscaler_proof
 short_description: Prove that GPU pools grow from zero and shrink again
 version_added: 0.1.0
 description:
-- Waits until the cluster autoscaler runs with the arguments of its ClusterAutoscaler, and until its operator has taken
-  up the MachineAutoscaler of each set.
-- With O(scale=always) a pod that asks for one GPU makes each set grow from zero. Waits for the machine, the node, its
-  label and its GPUs, measures what that took, removes the pod, and waits until the node is gone.
-- With O(scale=warm) pods that ask for all GPUs of a node, and for nothing else, bring up nodes, and go when the nodes
-  offer all O(resources). Pods that ask for VFs never make a set grow from zero, and find their nodes this way.
-- When nothing happens it reports why, from the events, the autoscaler's status ConfigMap, and what this version reads.
+- Waits until the cluster autoscaler runs with the arguments of its ClusterAutoscaler, and until its operator has
+  processed the MachineAutoscaler of each set.
+- With O(scale=always) a pod that requests one GPU makes each set grow from zero. Waits for the machine, the node, its
+  label and its GPUs, measures the time, removes the pod, and waits until the node is removed.
+- With O(scale=warm) pods that request all GPUs of a node and no other resource make sets grow, and are removed when
+  the nodes offer all O(resources). Pods that request VFs never make a set grow from zero; this prepares nodes for
+  them.
+- If no node appears it reports the cause from the events, the autoscaler's status ConfigMap, and the labels and
+  annotations that this version reads.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods

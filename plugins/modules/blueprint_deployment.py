@@ -5,16 +5,16 @@
 
 DOCUMENTATION = r"""
 module: blueprint_deployment
-short_description: Deploy blueprints by OCI AI Blueprints, once
+short_description: Deploy blueprints with OCI AI Blueprints once
 version_added: 0.1.0
 description:
-- Judges blueprints as M(gpuops.rdma.blueprint_lint) does, sends those whose name is not deployed, one after the other,
-  and waits until each has what it asked for. A deployment of this name and content is left as it is; the server would
-  refuse the name, or deploy it twice.
-- A request whose answer was lost is never sent again; the deployment is looked for.
-- There is no published list of statuses. Those that were seen count; one that is not known is waited for until the time
-  is over, and the error ends with the deployment's log. See docs/blueprints.md.
-- Passwords, tokens, links and secrets of blueprints are kept out of results and errors.
+- Checks blueprints like M(gpuops.rdma.blueprint_lint), sends those whose name is not deployed one after the other,
+  and waits until each has the requested resources. An existing deployment with this name and content is not changed,
+  because the server would refuse the name or deploy it twice.
+- If the answer to a request is lost, the module does not send it again but searches for the deployment.
+- No list of statuses is published. The module knows those that have been observed; it waits on an unknown status
+  until the timeout, and the error ends with the deployment's log. See docs/blueprints.md.
+- Results and errors contain no passwords, tokens, links or secrets of blueprints.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.blueprints

@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: blueprint_lint
-short_description: Judge blueprints of OCI AI Blueprints before they are sent
+short_description: Check blueprints of OCI AI Blueprints before they are sent
 version_added: 0.1.0
 description:
-- Checks fields and types against the schema, and the rules that the schema misses (docs/blueprint_lint.md), above all a
-  pool without its RDMA flag, which the server accepts and makes without RDMA.
-- Options about what is known are optional; nothing is demanded of what is not given. No server is asked.
-- Fails when a blueprint has an error, with all of them.
+- Checks fields and types against the schema, and the rules that the schema misses (docs/blueprint_lint.md), above all
+  a pool without its RDMA flag, which the server accepts and creates without RDMA.
+- Options that describe the environment are optional; rules without their facts are not applied. It contacts no server.
+- Fails if a blueprint has errors, and lists all of them.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:

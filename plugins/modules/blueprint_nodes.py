@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: blueprint_nodes
-short_description: Nodes of shared pools of OCI AI Blueprints, and what backs them
+short_description: List the nodes of OCI AI Blueprints' shared pools and the OCI resources behind them
 version_added: 0.1.0
 description:
-- Tells which nodes are instances of a cluster network or compute cluster of OCI, hence have RDMA between them, and
-  which of these Blueprints does not know yet. A pool that was asked for without its RDMA flag is made without RDMA,
-  and only this shows it.
-- Reads only. Calls to OCI follow the number of networks and clusters, not that of nodes.
+- Reports which nodes are instances of a cluster network or compute cluster of OCI and therefore have RDMA between
+  them, and which of these are not yet added to Blueprints. A pool that was requested without its RDMA flag is created
+  without RDMA, and only this module shows it.
+- It is read-only. The number of calls to OCI depends on the number of networks and clusters, not of nodes.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci

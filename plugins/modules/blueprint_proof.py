@@ -5,15 +5,15 @@
 
 DOCUMENTATION = r"""
 module: blueprint_proof
-short_description: Prove that a deployment of OCI AI Blueprints uses RDMA, and answers
+short_description: Prove that a deployment of OCI AI Blueprints uses RDMA and answers
 version_added: 0.1.0
 description:
-- Looks at the pods of a deployment (whole nodes with RDMA, and a way to their NICs) and at what NCCL logged in them. It
-  is proven when every node's lines show C(NET/IB) with C(GDRDMA), and none shows sockets or a way without GPUDirect
+- Checks the pods of a deployment (whole nodes with RDMA, and access to their NICs) and their NCCL logs. The proof
+  succeeds if every node's lines show C(NET/IB) with C(GDRDMA), and no line shows sockets or a path without GPUDirect
   RDMA.
-- How Blueprints gives pods the network is not public, so nothing of it is assumed.
-- With O(completion), also asks C(/health) of its endpoint and has one prompt completed (OpenAI API of vLLM).
-- Reads only; goes on until it is proven or O(timeout) is over.
+- How Blueprints attaches pods to the network is not public, so the module assumes nothing about it.
+- With O(completion), also queries C(/health) of its endpoint and completes one prompt (OpenAI API of vLLM).
+- It is read-only, and retries until the proof succeeds or O(timeout) expires.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.blueprints

@@ -10,9 +10,10 @@ version_added: 0.1.0
 description:
 - Applies the Terraform stack of OCI AI Blueprints (oracle-quickstart/oci-ai-blueprints) through Resource Manager, as
   M(gpuops.rdma.oke_stack) does with the stack of a cluster.
-- Its GPU Operator, LeaderWorkerSet, Kueue, KEDA, metrics-server, Prometheus, Grafana, MLflow and Kong are held against
-  what runs in the cluster; what is there is brought along (C(bring_your_own_...)), two of a kind are refused.
-- The variables that say where the cluster is are read from it. Then a valid certificate of the API is waited for.
+- Its GPU Operator, LeaderWorkerSet, Kueue, KEDA, metrics-server, Prometheus, Grafana, MLflow and Kong are compared
+  with the components that run in the cluster; existing ones are reused (C(bring_your_own_...)), and duplicates are
+  refused.
+- The variables that describe the cluster are read from it. Then the module waits for a valid certificate of the API.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci

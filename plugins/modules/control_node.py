@@ -8,8 +8,8 @@ module: control_node
 short_description: Check the control node
 version_added: 0.1.0
 description:
-- Looks at Python, its packages, the collections that are needed, Helm, the kubeconfig and whether the API server
-  answers, and reports all problems at once.
+- Checks Python, its packages, the required collections, Helm, the kubeconfig and the connection to the API server,
+  and reports all problems at once.
 - With O(install=true) and no usable Helm it downloads one whose SHA-256 is pinned in the collection.
 extends_documentation_fragment:
 - gpuops.rdma.attributes

@@ -6,10 +6,10 @@
 
 DOCUMENTATION = r"""
 module: gpu_metrics
-short_description: GPU metrics and a dashboard in the cluster's Prometheus
+short_description: Set up GPU metrics and a dashboard in the cluster's Prometheus
 version_added: 0.1.0
 description:
-- Lets the GPU Operator make the ServiceMonitor of its DCGM exporter, in a namespace that the platform's Prometheus
+- Makes the GPU Operator create the ServiceMonitor of its DCGM exporter in a namespace that the platform's Prometheus
   reads.
 - Adds a dashboard to OpenShift's console, or to Grafana elsewhere, and serves the gauges of a run's report.prom.
 - Proves it - a Prometheus selects each ServiceMonitor, every node reports each of its GPUs, the dashboard's metrics

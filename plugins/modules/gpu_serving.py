@@ -9,12 +9,12 @@ module: gpu_serving
 short_description: Serve a large model on several GPUs
 version_added: 0.1.0
 description:
-- One model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them), by
-  KServe (ServingRuntime and InferenceService) or LeaderWorkerSet, with vLLM.
-- Computes whether weights and cache fit on the GPUs, and refuses what cannot work - see docs/serving.md.
-- With a plan, pods on several nodes get VFs, networks and variables as the plan's NCCL job has them.
-- Proves it - every pod is Ready, the model answers, every GPU has taken part, and the way between nodes is NET/IB with
-  GDRDMA, read from NCCL's own log.
+- Serves one model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them)
+  with vLLM, by KServe (ServingRuntime and InferenceService) or LeaderWorkerSet.
+- Calculates whether weights and cache fit on the GPUs, and refuses options that cannot work - see docs/serving.md.
+- With a plan, pods on several nodes get the same VFs, networks and variables as the plan's NCCL job.
+- Proves it - every pod is Ready, the model answers, every GPU takes part, and NCCL's log shows NET/IB with GDRDMA
+  between nodes.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods

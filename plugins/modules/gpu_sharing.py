@@ -9,13 +9,13 @@ module: gpu_sharing
 short_description: Share the GPUs of nodes by time slicing, MPS or MIG
 version_added: 0.1.0
 description:
-- Writes the configurations into one ConfigMap beside those of other pools, lets the GPU Operator read it,
-  lets each node choose its key and its MIG layout, and restarts device plugins that run with another one.
-- Waits until each node offers exactly what the configuration says, by allocatable and labels, and proves it by more
-  pods at once than the node has devices; with MPS by processes that compute at once on one GPU.
-- All pools share one ConfigMap and one MIG strategy. What this task would change for nodes that it does not name is
-  refused; the MIG strategy from before is put back with the last MIG.
-- Refuses what cannot work before anything is written; see M(gpuops.rdma.gpu_sharing_config).
+- Writes the configurations into one ConfigMap together with those of other pools, refers the GPU Operator to it,
+  labels each node with its key and its MIG layout, and restarts device plugins that run with another configuration.
+- Waits until allocatable and labels of each node match the configuration, and proves it with more simultaneous pods
+  than the node has devices; with MPS with processes that compute simultaneously on one GPU.
+- All pools share one ConfigMap and one MIG strategy. The module refuses changes that affect nodes that the task does
+  not name. It restores the previous MIG strategy when the last MIG configuration is removed.
+- Refuses configurations that cannot work before the first change; see M(gpuops.rdma.gpu_sharing_config).
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods

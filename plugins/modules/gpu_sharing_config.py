@@ -9,10 +9,11 @@ module: gpu_sharing_config
 short_description: Render and check the device plugin's configuration for shared GPUs
 version_added: 0.1.0
 description:
-- Checks configurations of NVIDIA's device plugin by all its rules, with the path of every fault and the nearest known
-  key, renders them as one ConfigMap, and returns what each node will offer with them.
-- Refuses what the plugin or the MIG manager would only reject on the node, and what they would accept without effect.
-- Touches no cluster; M(gpuops.rdma.gpu_sharing) puts it into effect.
+- Checks configurations of NVIDIA's device plugin by all its rules, reports the path of every fault and the nearest
+  known key, renders them as one ConfigMap, and returns what each node will offer.
+- Refuses values that the plugin or the MIG manager would only reject on the node, and values that they would accept
+  without effect.
+- Does not access a cluster; M(gpuops.rdma.gpu_sharing) applies the configuration.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.sharing

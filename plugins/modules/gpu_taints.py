@@ -9,12 +9,12 @@ module: gpu_taints
 short_description: Keep other pods off GPU nodes
 version_added: 0.1.0
 description:
-- Taints existing nodes and, on OpenShift, the MachineSets that make new ones. An existing taint stays.
-- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods stay, and on OpenShift into the
-  NodeFeatureDiscovery. Refuses a taint that the workers of NFD's chart do not tolerate, because no new node would get
-  drivers then.
-- Proves it - every DaemonSet of the GPU Operator is ready on all nodes that are labelled for it, a pod without
-  toleration stays Pending, and one with it runs.
+- Taints existing nodes and, on OpenShift, the MachineSets that create new ones. Existing taints remain.
+- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods keep running, and on OpenShift into
+  the NodeFeatureDiscovery. Refuses a taint that the workers of NFD's chart do not tolerate, because new nodes would
+  get no drivers.
+- Proves it - every DaemonSet of the GPU Operator is ready on all nodes that are labelled for it, a pod without the
+  toleration stays Pending, and a pod with it runs.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods

@@ -9,8 +9,8 @@ module: gpu_uses
 short_description: Refuse uses of GPUs that exclude each other on one node
 version_added: 0.1.0
 description:
-- Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that do not go
-  together, before anything is written. Writes nothing.
+- Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that exclude each
+  other before the first change. It changes nothing.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:

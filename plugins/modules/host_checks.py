@@ -5,13 +5,14 @@
 
 DOCUMENTATION = r"""
 module: host_checks
-short_description: Judge drivers, NICs, VFs and GPUDirect of hosts
+short_description: Check drivers, NICs, VFs and GPUDirect of hosts
 version_added: 0.1.0
 description:
-- Judges host documents (docs/host_document.md) by the rules of files/host_rules.yml, against the shape, the mode and
-  the version profile. A host without a document, and a rule without its facts, is V(unknown), never a pass.
-- With O(source=daemonset) it runs a DaemonSet that reads each node of the plan, waits for all, reads their documents
-  with one paged list, and removes DaemonSet, rights and documents again. It changes nothing on the hosts.
+- Checks host documents (docs/host_document.md) with the rules of files/host_rules.yml against the shape, the mode and
+  the version profile. A host without a document and a rule without its facts are V(unknown), never a pass.
+- With O(source=daemonset) it runs a DaemonSet that reads each node of the plan, waits for all nodes, reads their
+  documents with one paged list, and removes the DaemonSet, its permissions and the documents. It changes nothing on
+  the hosts.
 - With O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
 extends_documentation_fragment:
 - gpuops.rdma.attributes

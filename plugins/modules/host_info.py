@@ -7,16 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_info
-short_description: The facts of a GPU host that RDMA and GPUDirect depend on
+short_description: Read the facts of a GPU host that RDMA and GPUDirect depend on
 version_added: 0.1.0
 author:
   - gpuops.rdma contributors (@gpuops)
 description:
   - Reads driver, NIC stack, PCI, VFs, GPUDirect, limits and counters of a host and returns them as one document, whose
     keys, types, units and files are in C(docs/host_document.md).
-  - Starts no process and changes nothing on the host, in check mode or not.
-  - What cannot be read is C(null) and has its reason in C(host.unread); only a O(host_root) that is no host fails.
-  - Root sees more than other users, as PCI configuration space beyond 64 bytes (ACS, relaxed ordering).
+  - Starts no process and changes nothing on the host.
+  - Unreadable values are C(null), with the reason in C(host.unread); it fails only if O(host_root) is not a host.
+  - Root can read more than other users, for example PCI configuration space beyond 64 bytes (ACS, relaxed ordering).
 options:
   host_root:
     description:

@@ -6,16 +6,17 @@
 
 DOCUMENTATION = r"""
 module: inputs
-short_description: Refuse misspelt inputs, and values that inputs cannot have
+short_description: Reject misspelt inputs and invalid values
 version_added: 0.1.0
 description:
-- The first task of every playbook of the collection. Fails if the host has a variable that begins with C(rdma_) and is
-  no input of these playbooks, with the nearest input; extra variables, inventory, surveys of AWX and variables of plays
-  are looked at. A misspelt C(rdma_shape) would otherwise plan every GPU node.
-- Fails also for values of another type, or that are not among an input's choices. Values of secrets are not checked.
-- With C(run_once) the variables of all hosts of the play are looked at.
-- Prints the inputs that are set, their values, but for secrets, and where they are set, with O(show) and in a run with
-  C(--tags plan). Asks no cluster, but with O(writes).
+- The first task of every playbook of the collection. Fails if the host has a variable that begins with C(rdma_) and
+  is not an input of these playbooks, and names the nearest input. It checks extra variables, the inventory, AWX
+  surveys and variables of plays. A misspelt C(rdma_shape) would otherwise plan every GPU node.
+- Also fails for values of a wrong type and values that are not among an input's choices. It does not check values of
+  secrets.
+- With C(run_once) it checks the variables of all hosts of the play.
+- With O(show), and in a run with C(--tags plan), prints the inputs that are set, their sources and, except for
+  secrets, their values. It accesses the cluster only with O(writes).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

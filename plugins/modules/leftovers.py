@@ -5,14 +5,14 @@
 
 DOCUMENTATION = r"""
 module: leftovers
-short_description: Remove what earlier profiles, releases and guides left
+short_description: Remove leftovers of earlier profiles, releases and guides
 version_added: 0.1.0
 description:
 - Removes the objects that the plan lists as leftovers of a stage, in the plan's order, if the plan was made with
-  C(remove_leftovers). files/leftovers.yml has all that it knows.
-- An SR-IOV device plugin is removed from a tenth of its nodes at a time; there the remaining plugin is restarted, and
-  the nodes' VFs are awaited before the next nodes are touched. The only device plugin stays.
-- An interrupted run goes on where it was. Where nothing is left, nothing is done.
+  C(remove_leftovers). files/leftovers.yml lists all known leftovers.
+- It removes an SR-IOV device plugin from a tenth of its nodes at a time. It restarts the remaining plugin there and
+  waits for the nodes' VFs before it continues. It never removes the only device plugin.
+- The next run continues an interrupted one. Without leftovers it does nothing.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -10,13 +10,13 @@ short_description: Let MachineSets grow from zero
 version_added: 0.1.0
 description:
 - Writes both families of capacity annotations with the number of GPUs that nodes will I(advertise), the accelerator's
-  and the zone's labels where new nodes get them, and taints merged with those that stand there. Labels existing nodes
-  of the set too.
-- Refuses what the API server accepts and no autoscaler uses, before anything is written.
-- With C(copy_from) in O(pools) a set that is not there is made as a copy of another, with another machine type, zone or
-  VM template.
-- What stood there before is noted on the set (annotation C(gpuops.rdma/machineset-before)); O(state=absent) brings it
-  back, and removes a copy that has no machine left.
+  and the zone's labels where new nodes get them, and taints merged with the existing ones. Also labels existing nodes
+  of the set.
+- Refuses values that the API server accepts but no autoscaler uses, before the first change.
+- With C(copy_from) in O(pools) a missing set is created as a copy of another one, with a different machine type, zone
+  or VM template.
+- The previous values are recorded on the set (annotation C(gpuops.rdma/machineset-before)). O(state=absent) restores
+  them, and removes a copy without machines.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools

@@ -8,9 +8,9 @@ module: manifest
 short_description: Apply objects by server-side apply, strictly validated
 version_added: 0.1.0
 description:
-- Applies a group of the plan's objects, or the objects given. The server refuses unknown fields, which a plain
-  apply would drop unseen.
-- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); only such are ever removed.
+- Applies a group of the plan's objects, or the given objects. The server refuses unknown fields, which a plain apply
+  would silently drop.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); the module removes no others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:

@@ -10,10 +10,10 @@ version_added: 0.1.0
 description:
   - Reads what nccl-tests or rccl-tests printed, as text (versions 1.x to 2.19) or JSON (from 2.17.3), and judges it
     against the network of a shape.
-  - The largest row counts, never the average. It passes only when the run is whole, the ranks and nodes are those that
-    were asked for, no result was wrong and the log shows no way around RDMA.
-  - No cluster is asked. A log of any size is read as a stream.
-  - The task does not fail when the verdict is not V(pass); look at RV(verdict).
+  - It uses the largest row, never the average. The result passes only if the run is complete, ranks and nodes match
+    the request, no value was wrong and the log shows no path that avoids RDMA.
+  - It accesses no cluster. It reads a log of any size as a stream.
+  - The task does not fail if the verdict is not V(pass); check RV(verdict).
 extends_documentation_fragment:
   - gpuops.rdma.attributes
   - gpuops.rdma.nccl_standard

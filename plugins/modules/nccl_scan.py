@@ -6,20 +6,21 @@
 
 DOCUMENTATION = r"""
 module: nccl_scan
-short_description: Find the bad node, rail or link by small NCCL runs in rounds
+short_description: Find the faulty node, rail or link with rounds of small NCCL runs
 version_added: 0.1.0
 description:
-- Starts one worker per node of a shape and keeps them. A small pod without GPUs runs each round's mpiruns side by side.
+- Starts one worker per node of a shape and keeps it for all rounds. A small pod without GPUs runs each round's
+  mpiruns side by side.
 - Each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). A run is compared with the median
-  and the spread of this scan's healthy runs; whatever is slow runs again with other partners, and nothing is convicted
-  on one run. Pairs of blocks, the rails of convicted nodes one at a time, and all good nodes together follow.
-- When all good nodes together are slow and nobody is named, many pairs across blocks at once, single blocks and halves
-  narrow it down.
-- Where no threshold applies (hardware without a public figure; settings of the user's own), the nodes are compared with
+  and the spread of this scan's healthy runs; slow pairs run again with other partners, and no node is reported after
+  a single run. Pairs of blocks, the rails of convicted nodes one at a time, and all good nodes together follow.
+- If all good nodes together are slow and no fault is found, it tests many pairs across blocks at once, single blocks
+  and halves to locate the fault.
+- Where no threshold applies (hardware without a public figure, or the user's own settings), the nodes are compared with
   each other, and a scan that finds nothing is V(unjudged).
-- Finds V(node), V(rail) and V(fabric) faults and tells them apart. When most runs are bad it stops and blames nobody.
-- Every result is written down as soon as it is known. A scan that was interrupted goes on where it ended.
-- A node without room for a worker, or a worker that dies, does not hold up the others.
+- Finds and distinguishes V(node), V(rail) and V(fabric) faults. If most runs are bad it stops and reports no node.
+- It saves every result immediately. The next run continues an interrupted scan.
+- A node without resources for a worker, or a worker that fails, does not delay the others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.nccl_jobs
@@ -96,7 +97,7 @@ options:
     type: bool
     default: false
   plan_only:
-    description: Only tell what would be run. No cluster is asked.
+    description: Only tell what would be run. It accesses no cluster.
     type: bool
     default: false
   keep:

@@ -6,16 +6,17 @@
 
 DOCUMENTATION = r"""
 module: nccl_test
-short_description: Run the plan's NCCL tests and judge them
+short_description: Run the plan's NCCL tests and evaluate them
 version_added: 0.1.0
 description:
-- Makes one MPIJob or Volcano Job per test of the plan, with one worker on each named node, follows the launcher's log,
-  judges the result against what the shape's network can do, keeps the log and removes the job, also after a failure.
-- All deadlines are kept here. Neither controller ends a job whose workers stay pending, and some failures leave a job
-  running for ever.
-- Removes what an earlier run of the same test has left, and never touches a pod that is not its own.
+- Creates one MPIJob or Volcano Job per test of the plan with one worker on each named node, follows the launcher's
+  log, compares the result with what the shape's network can do, keeps the log and removes the job, also after a
+  failure.
+- The module enforces all deadlines, because neither controller ends a job whose workers stay pending, and some
+  failures leave a job running for ever.
+- Removes leftovers of an earlier run of the same test, and never changes a pod of another owner.
 - A test that could not start (no place for a pod, no image, a worker that cannot be reached) is V(incomplete), not
-  V(fail). It says nothing about a node's network.
+  V(fail), because it shows nothing about a node's network.
 - The task does not fail on a bad verdict unless O(fail_on_verdict) is set; the report does.
 extends_documentation_fragment:
 - gpuops.rdma.auth

@@ -5,14 +5,16 @@
 
 DOCUMENTATION = r"""
 module: nccl_topology
-short_description: Make, check and compare NCCL topology files
+short_description: Create, check and compare NCCL topology files
 version_added: 0.1.0
 description:
-  - Takes a topology file (O(src), O(content)) or makes one from the table of shapes (O(shape) alone), from a host's PCI
+  - Takes a topology file (O(src), O(content)) or creates one from the table of shapes (O(shape) alone), from a host's
+    PCI
     tree (O(host)) or from a saved one (O(tree)).
-  - Checks it by the rules of NCCL's own reader, which is no XML parser and ignores some files in silence.
-  - Tells what differs in meaning from another (O(against)), and what of it is not on given hosts (O(hosts)).
-  - No cluster is asked. The task does not fail when something is wrong with the file; look at RV(valid) and RV(fits).
+  - Checks it by the rules of NCCL's own reader, which is not an XML parser and silently ignores some files.
+  - Reports what differs in meaning from another file (O(against)), and which of its devices given hosts lack
+    (O(hosts)).
+  - It accesses no cluster. The task does not fail if the file is wrong; check RV(valid) and RV(fits).
   - With O(plan) alone it fails when the plan's files do not fit the hosts, as the host checks of the same run found.
 extends_documentation_fragment:
   - gpuops.rdma.attributes.diff

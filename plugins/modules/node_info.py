@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: node_info
-short_description: What every node offers to GPU and RDMA jobs, measured by its shape
+short_description: Report what every node offers to GPU and RDMA jobs, compared with its shape
 version_added: 0.1.0
 description:
   - Lists nodes page by page, keeps the few fields that matter, and compares GPUs and VFs with the node's shape.

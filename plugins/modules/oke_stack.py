@@ -10,10 +10,10 @@ version_added: 0.1.0
 description:
 - Makes a stack from a zip file of Terraform, plans, applies exactly that plan with the job's log shown live, and reads
   the outputs. Made for C(oke-gpu-rdma-quickstart.zip) of oracle-quickstart/oci-hpc-oke; any other configuration works.
-- A stack of that name is used as it is, and changed only where its files or variables differ. A job that an earlier run
-  began is waited for. Where the last apply succeeded with these files and variables, nothing is run.
+- An existing stack of that name is used, and changed only if its files or variables differ. The module waits for a
+  job that an earlier run started. It runs nothing if the last apply succeeded with these files and variables.
 - A plan that destroys or replaces resources is not applied unless O(allow_removal=true).
-- With O(cluster) an existing cluster is taken as it is, without a stack.
+- With O(cluster) it uses an existing cluster without a stack.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci

@@ -9,11 +9,11 @@ module: olm_operator
 short_description: Install an operator through the Operator Lifecycle Manager
 version_added: 0.1.0
 description:
-- Makes namespace, OperatorGroup and Subscription, approves exactly the InstallPlan of the wanted version, and waits for
-  the phase of the ClusterServiceVersion, the only sign of success.
-- Makes the operator's custom resources from the example of that very version, with O(values) laid over it; unknown
-  fields are refused with path and nearest name. Later only these values are held.
-- Waits until the resources are done and the nodes offer what the operator brings.
+- Creates namespace, OperatorGroup and Subscription, approves only the InstallPlan of the required version, and waits
+  for the phase of the ClusterServiceVersion, which alone shows success.
+- Creates the operator's custom resources from the example of that version merged with O(values); it refuses unknown
+  fields and names their path and the nearest field. Later runs only enforce these values.
+- Waits until the custom resources are ready and the nodes offer the operator's resources.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:

@@ -8,12 +8,12 @@ module: peermem
 short_description: Load nvidia_peermem where GPUDirect RDMA needs it
 version_added: 0.1.0
 description:
-- With O(document) it returns what is to be done on one host, for the tasks that follow, as in the role
+- With O(document) it returns the required actions on one host for the tasks that follow, as in the role
   P(gpuops.rdma.peermem#role).
-- With O(plan) it runs a privileged DaemonSet that loads the module on the plan's nodes and names it in modules-load.d,
-  reports, and removes the DaemonSet again. A node where all is right is left alone.
-- It refuses where the module would not help or could not work. DMA-BUF is possible and needs none, the driver is the
-  GPU Operator's, the NIC stack is the kernel's own and has no peer memory, or a fact cannot be read.
+- With O(plan) it runs a privileged DaemonSet that loads the module on the plan's nodes and adds it to modules-load.d,
+  reports the result, and removes the DaemonSet. It does not change a node that already meets the requirements.
+- It refuses nodes on which the module is not needed or cannot work, because DMA-BUF is possible, the GPU Operator
+  installs the driver, the kernel's own NIC stack has no peer memory, or a fact cannot be read.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

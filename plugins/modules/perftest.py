@@ -10,8 +10,9 @@ version_added: 0.1.0
 description:
 - Runs C(ib_write_bw) of perftest between disjoint pairs of nodes of one shape, all pairs and all ports at the same
   time, from GPU memory, and compares each port with files/perftest.yml.
-- A node of a bad pair is tested once more with one that has passed, so that the bad one and its rail are named.
-- Pods ask for all GPUs and VFs of their node, as the NCCL test does. All of it is removed again, also after a failure.
+- Each node of a bad pair is tested again with a node that passed, which identifies the faulty node and its rail.
+- Pods request all GPUs and VFs of their node, like the NCCL test. All objects are removed afterwards, also after a
+  failure.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

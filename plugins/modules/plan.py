@@ -8,10 +8,11 @@ module: plan
 short_description: Decide everything that a run will do
 version_added: 0.1.0
 description:
-- 'Looks at the cluster once and writes one JSON document that every other plugin of the collection reads: which
-  nodes, which shape, which releases with which values, which objects, which test, each decision with its reason.'
-- Changes nothing in the cluster. Options that cannot be met are findings of the plan. M(gpuops.rdma.preflight) lists
-  them with all other problems; where it will not run, the plan fails with them. No other plugin takes such a plan.
+- 'Reads the cluster once and writes one JSON document that every other plugin of the collection reads: nodes, shapes,
+  releases with their values, objects and tests, each decision with its reason.'
+- Changes nothing in the cluster. Options that cannot be met become findings of the plan. M(gpuops.rdma.preflight)
+  lists them with all other problems; if it does not run, the plan fails with them. No other plugin accepts such a
+  plan.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: plugin_restart
-short_description: Restart the SR-IOV device plugin where its configuration is newer
+short_description: Restart the SR-IOV device plugin if its configuration is newer
 version_added: 0.1.0
 description:
 - The device plugin reads its configuration only when it starts. Network Operators before 26.1 do not restart it when
   the configuration changes; where the plan names such a release, this deletes the pods that were made before the
   ConfigMap was last changed, and waits until their successors are ready and the nodes offer their VFs again.
-- With newer releases, and where no pod is older, nothing is done.
+- With newer releases, or if no pod is older, it does nothing.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

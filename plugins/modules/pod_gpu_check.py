@@ -6,11 +6,11 @@
 
 DOCUMENTATION = r"""
 module: pod_gpu_check
-short_description: Check how a pod asks for GPUs
+short_description: Check how a pod requests GPUs
 version_added: 0.1.0
 description:
-- GPUs are asked for in whole numbers, under limits, and requests equal limits where both are given.
-- A pod must tolerate every taint of the pool that it is meant for, or it stays Pending.
+- Pods request GPUs in whole numbers under limits; if requests are set too, they equal the limits.
+- A pod must tolerate every taint of its pool, otherwise it stays Pending.
 - The filter P(gpuops.rdma.pod_gpu_findings#filter) does the same without a cluster.
 extends_documentation_fragment:
 - gpuops.rdma.attributes

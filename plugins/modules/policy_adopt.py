@@ -5,18 +5,18 @@
 
 DOCUMENTATION = r"""
 module: policy_adopt
-short_description: Prepare a policy of another owner for the release that will take it over
+short_description: Prepare a policy of another owner for adoption by a release
 version_added: 0.1.0
 description:
 - Where the plan takes over an existing ClusterPolicy or NicClusterPolicy (O(plan) made with C(adopt_policies)), this
-  writes what must be in it before Helm changes the operator's release. A NicClusterPolicy that a chart made gets
-  C(helm.sh/resource-policy=keep), so that Helm does not delete it with the chart that no longer has it, and loses
-  parts that the run cannot have beside its own. A ClusterPolicy without a release gets the marks by which Helm
-  takes an object as its own; fields of one that were set by hand get the values of the run, because Helm keeps such
-  fields.
+  module writes the fields that it needs before Helm changes the operator's release. A NicClusterPolicy that a chart
+  made gets
+  C(helm.sh/resource-policy=keep), so that Helm does not delete it when the chart no longer contains it, and loses
+  parts that conflict with those of the run. A ClusterPolicy without a release gets the metadata by which Helm adopts
+  an object; fields that were set manually get the values of the run, because Helm keeps such fields.
 - The NicClusterPolicy's own fields are applied by M(gpuops.rdma.manifest), after the release.
-- Fails if the plan names a field that cannot be taken over. Does nothing if the plan takes over nothing, or all is
-  done.
+- Fails if the plan names a field that cannot be taken over. Does nothing if the plan takes over no policy, or if the
+  policy is already prepared.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

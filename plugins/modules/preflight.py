@@ -5,13 +5,14 @@
 
 DOCUMENTATION = r"""
 module: preflight
-short_description: Find all problems before anything is changed
+short_description: Find all problems before the first change
 version_added: 0.1.0
 description:
 - Checks permissions, versions, conflicting installs, overlapping networks, room for controllers and node images
   against a plan, and fails with all problems in one message.
-- Has the API server admit every pod and object of the run as a dry run, adds the pods up against each ResourceQuota,
-  and reads whether NetworkPolicies let them reach each other. Nothing is made. What this user may not try is unknown.
+- Sends every pod and object of the run to the API server as a dry run, compares the sum of the pods with each
+  ResourceQuota, and checks whether NetworkPolicies let them reach each other. It creates nothing. Checks for which
+  the user lacks permission are unknown.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -10,8 +10,8 @@ version_added: 0.1.0
 description:
 - Reboots the nodes whose VF configuration reports that the RDMA network namespace mode takes effect with the next
   boot.
-- A batch is cordoned and asked to reboot; the next batch starts when its nodes are back. Nodes with running pods
-  that use GPUs are left alone and named.
+- It cordons a batch and requests its reboot; the next batch starts when these nodes are Ready again. It does not
+  reboot nodes with running pods that use GPUs, and names them.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -8,15 +8,14 @@ module: release
 short_description: Install, upgrade or adopt one operator
 version_added: 0.1.0
 description:
-- Brings one operator of the plan to the planned version and values, or leaves it as it is when it has them. Then no
-  Helm process is started at all.
-- A release of the same chart under another name or in another namespace is adopted, never doubled. Two of a kind, an
-  installation without Helm (an OKE add-on, OLM), a newer version and a pending release are refused with the reason and
-  the way out.
-- Helm runs through M(kubernetes.core.helm) and never waits for what a chart makes; M(gpuops.rdma.wait) does.
-- What the plan installs through OLM is installed as by M(gpuops.rdma.olm_operator), and awaited.
-- An operator that has no chart (the MPI Operator) comes from a manifest by server-side apply, and only where it is
-  absent.
+- Brings one operator of the plan to the planned version and values, or leaves it unchanged if it already has them,
+  without starting a Helm process.
+- A release of the same chart under another name or in another namespace is adopted, never installed twice.
+  Duplicates, an installation without Helm (an OKE add-on, OLM), a newer version and a pending release are refused
+  with the reason and the remedy.
+- Helm runs through M(kubernetes.core.helm) and never waits for the chart's objects; M(gpuops.rdma.wait) does.
+- Operators that the plan installs through OLM are installed like with M(gpuops.rdma.olm_operator), including the wait.
+- An operator without a chart (the MPI Operator) is installed from a manifest with server-side apply if it is absent.
 requirements:
 - Helm 3.10 or newer. Helm 4 with kubernetes.core 6.4 or newer; kubernetes.core 6.2 and 6.3 drive Helm 3 only.
 extends_documentation_fragment:

@@ -6,14 +6,14 @@
 
 DOCUMENTATION = r"""
 module: remains
-short_description: Report what a teardown leaves, and remove stale labels of nodes
+short_description: Report what a teardown leaves, and remove stale node labels
 version_added: 0.1.0
 description:
-- Prints the operators' namespaces, their definitions (CRDs) and the labels of nodes that stay, each with the reason.
+- Prints the operators' namespaces, their definitions (CRDs) and the node labels that remain, each with the reason.
 - With O(node_labels) removes labels of Node Feature Discovery, the GPU Operator and the Network Operator from all
-  nodes, where nothing runs any more that writes them, and from these nodes the annotation C(gpuops.rdma/upgraded).
-  Labels that users set stay.
-- Takes part in playbooks/teardown.yml, after the operators were uninstalled.
+  nodes if nothing that writes them runs any more, and the annotation C(gpuops.rdma/upgraded) from these nodes. Labels
+  of users remain.
+- playbooks/teardown.yml uses it after it has uninstalled the operators.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:

@@ -9,10 +9,10 @@ short_description: Write the report and give the verdict
 version_added: 0.1.0
 description:
 - Writes C(report.json), C(report.html), C(junit.xml) and C(report.prom) from a run folder, prints the summary, and
-  fails when the verdict is not pass.
-- The report of the last earlier run that had a test's result stays as C(previous.json); its curve is shown beside the
-  new one.
-- The report comes in every case, also when a stage failed.
+  fails if the verdict is not pass.
+- The report of the last earlier run with a test result is kept as C(previous.json); the new report also shows its
+  curve.
+- The report is always written, even if a stage failed.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

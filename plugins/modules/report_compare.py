@@ -8,10 +8,10 @@ module: report_compare
 short_description: Compare two reports
 version_added: 0.1.0
 description:
-- Tells what got slower or faster between two C(report.json) files, per test and message size, which nodes changed their
-  verdict, what scans convict now and did not then, and which versions differ.
-- Tests are compared when shape, collective, number of nodes and GPUs, and the largest message are the same.
-- No cluster is asked.
+- Reports what became slower or faster between two C(report.json) files, per test and message size, which nodes
+  changed their verdict, which faults scans newly find, and which versions differ.
+- Tests are compared if shape, collective, number of nodes and GPUs, and the largest message are the same.
+- It accesses no cluster.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:

@@ -5,14 +5,15 @@
 
 DOCUMENTATION = r"""
 module: report_keep
-short_description: Keep report.html where it outlives the machine that made it
+short_description: Keep report.html in a place that outlives the control node
 version_added: 0.1.0
 description:
-- A pod of AWX is thrown away with the folder of the report. This puts C(report.html) into the cluster that it
-  describes, into a bucket of OCI Object Storage, or into the job's artifacts.
-- With every O(keep) the job's artifacts get C(rdma_report). It has by cluster the verdict, whether it fails the job,
-  its reason, the report's path, where it is kept, and the bad nodes, for a later job of a workflow.
-- A page of more than 1,000 KiB goes packed, as C(report.html.gz), into a ConfigMap or Secret.
+- An AWX job's pod is deleted together with the folder of the report. This module copies C(report.html) into the
+  cluster that it describes, into a bucket of OCI Object Storage, or into the job's artifacts.
+- With every O(keep) the job's artifacts get C(rdma_report) for a later job of a workflow. It contains for each
+  cluster the verdict, whether it fails the job, its reason, the report's path, the place where it is kept, and the
+  bad nodes.
+- A page of more than 1,000 KiB is compressed to C(report.html.gz) before it is stored in a ConfigMap or Secret.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

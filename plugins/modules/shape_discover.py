@@ -8,13 +8,14 @@ module: shape_discover
 short_description: Write a shape file from the nodes themselves
 version_added: 0.1.0
 description:
-- Describes machines that are in no table (C(docs/other-hardware.md)) - GPUs, RDMA ports with their ids, rails, nearest
-  GPU and NUMA node, line rate, link layer, VFs, and the ports of the management network. Each value has the file that
-  it was read from; what no file states is left out, with its reason.
-- Hosts that differ from most are named with their values, not averaged in. Without a majority nothing is written.
-- With O(source=daemonset) a DaemonSet reads the nodes, as in the host checks, and is removed again. With
+- Describes machines of unknown shapes (C(docs/other-hardware.md)) - GPUs, RDMA ports with their ids, rails, nearest
+  GPU and NUMA node, line rate, link layer, VFs, and the ports of the management network. Each value has the file from
+  which it was read; a value that no file states is left out, with the reason.
+- Hosts that differ from the majority are named with their values and not averaged. Without a majority the module
+  writes nothing.
+- With O(source=daemonset) a temporary DaemonSet reads the nodes, as in the host checks. With
   O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
-- Nothing is changed on the hosts.
+- It changes nothing on the hosts.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -5,13 +5,13 @@
 
 DOCUMENTATION = r"""
 module: stage
-short_description: Note that a run or a stage began, ended or failed
+short_description: Record that a run or a stage started, ended or failed
 version_added: 0.1.0
 description:
-- Writes the record of a stage into the run folder, from which M(gpuops.rdma.report) makes the report. A stage after
-  a failed one is noted as skipped.
-- O(state=begun) begins a run and deletes the previous run's files. Results of NCCL tests stay when this run
-  makes none, that is when tags leave out the stage C(nccl_test), or with O(keep_test).
+- Writes the record of a stage into the run folder, from which M(gpuops.rdma.report) makes the report. A stage after a
+  failed one is recorded as skipped.
+- O(state=begun) starts a run and deletes the previous run's files. Results of NCCL tests are kept if this run does
+  not produce any, that is if tags skip the stage C(nccl_test), or with O(keep_test).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:

@@ -5,12 +5,12 @@
 
 DOCUMENTATION = r"""
 module: upgrade_nodes
-short_description: Take nodes through one wave of an upgrade of the operators
+short_description: Upgrade the nodes of one wave of an operator upgrade
 version_added: 0.1.0
 description:
-- The steps of a wave. It waits for no new pod; M(gpuops.rdma.wait) does.
-- Where a node is follows from the cluster, so that a killed run goes on. A cordon of another owner stays, and no pod of
-  another owner is ever ended.
+- Runs the steps of a wave. It does not wait for new pods; M(gpuops.rdma.wait) does.
+- It reads the progress of a node from the cluster, so the next run continues a killed one. It keeps cordons of other
+  owners and never deletes their pods.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

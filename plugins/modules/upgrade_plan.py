@@ -9,9 +9,10 @@ short_description: Print what an upgrade of the operators changes and interrupts
 version_added: 0.1.0
 description:
 - Compares what is installed with the plan, and prints releases (from and to), definitions, fields of the two policies,
-  images, leftovers, which operands restart on how many nodes, at whose pace, what a running pod feels, what cannot be
-  held back and needs idle nodes first, nodes that are in use, and the waves of nodes.
-- It only reads. Charts are rendered only where a release changes. upgrade.json beside the plan has the same as data.
+  images, leftovers, which operands restart on how many nodes, what sets their pace, how running pods are affected,
+  which changes cannot be held back and need idle nodes first, nodes that are in use, and the waves of nodes.
+- It is read-only. Charts are rendered only if a release changes. upgrade.json next to the plan has the same content
+  as data.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth

@@ -6,14 +6,15 @@
 
 DOCUMENTATION = r"""
 module: vgpu
-short_description: Drive and license nodes with one vGPU each
+short_description: Install driver and licence on nodes with one vGPU each
 version_added: 0.1.0
 description:
-- Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver where the ClusterPolicy leaves drivers to those, and
-  gives it the licence - as a Secret where the operator knows one, else as a ConfigMap.
-- Refuses a guest driver that is newer than the host's or of another branch, a system that is not the nodes', a missing
-  pull secret, nodes that share their GPUs, and nodes with whole GPUs that would get the guest driver too.
-- Sees that the licence server can be reached from each node before the driver is rolled out.
+- Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver if the ClusterPolicy uses those, and configures
+  the licence - as a Secret if the operator supports it, otherwise as a ConfigMap.
+- Refuses a guest driver that is newer than the host's or of another branch, an operating system that differs from the
+  nodes', a missing pull secret, nodes that share their GPUs, and nodes with whole GPUs that would get the guest
+  driver too.
+- Checks that each node can reach the licence server before the driver is rolled out.
 - Proves it - the driver's pod is Ready, one GPU is allocatable, and the licence metric of the node's DCGM exporter
   is 1.
 - On vSphere, makes one MachineSet per vGPU profile, a copy of a given one with another template.

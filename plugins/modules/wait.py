@@ -5,14 +5,14 @@
 
 DOCUMENTATION = r"""
 module: wait
-short_description: Wait until nodes, operators, VFs or workloads are really ready
+short_description: Wait until nodes, operators, VFs or workloads are ready
 version_added: 0.1.0
 description:
-  - Waits with one deadline for a whole set of things, by watching the API server.
+  - Waits for a set of conditions with one deadline, by watching the API server.
   - Prints a line when something changes and every 30 seconds otherwise, also under AWX and with output to a file.
-    A line names who is late and why.
-  - Gives up before the deadline on what cannot become ready any more, as an image that cannot be pulled, as soon as all
-    other nodes are decided too, so that one bad node does not hide the next.
+    A line names what is not ready and why.
+  - Ends before the deadline if a state is unrecoverable, for example an image that cannot be pulled, but only when
+    all other nodes are decided, so that one bad node does not hide another.
   - Survives a restart of the API server.
   - In check mode it reads once, reports what it would wait for, and does not fail.
 options:

@@ -6,17 +6,17 @@
 
 DOCUMENTATION = r"""
 module: workload_lint
-short_description: Find what keeps a job from the RDMA fabric, before it runs
+short_description: Find what prevents a job from using the RDMA fabric before it runs
 version_added: 0.1.0
 description:
-- Reads manifests of users' jobs, or live objects, against the shape of the nodes, the mode and the cluster, and names
-  what would fall back to TCP, lose GPUDirect, not schedule, crash, or lose bandwidth. docs/workload_lint.md has the
-  rules.
+- Reads manifests of users' jobs, or live objects, against the shape of the nodes, the mode and the cluster, and
+  reports what would fall back to TCP, lose GPUDirect, not be scheduled, crash, or lose bandwidth.
+  docs/workload_lint.md lists the rules.
 - Knows MPIJob, PyTorchJob, TrainJob and its runtimes, JobSet, LeaderWorkerSet, RayCluster, RayJob, Volcano Job, Job,
-  Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is named as C(unknown).
-- Whatever else stands in the documents (ConfigMaps, networks, runtimes, queues, namespaces) counts as being in the
-  cluster.
-- Reads only. A rule whose facts are unknown is not applied, and is named in RV(unchecked).
+  Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is reported as C(unknown).
+- Other objects in the documents (ConfigMaps, networks, runtimes, queues, namespaces) are treated as if they were in
+  the cluster.
+- It is read-only. A rule whose facts are unknown is not applied, and is listed in RV(unchecked).
 extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes

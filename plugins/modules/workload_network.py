@@ -6,15 +6,15 @@
 
 DOCUMENTATION = r"""
 module: workload_network
-short_description: Give namespaces what jobs on the proven fabric need
+short_description: Create the objects that jobs on the proven fabric need in namespaces
 version_added: 0.1.0
 description:
-- Makes in each namespace the network of the plan's test job, a ConfigMap with NCCL's variables for each of its shapes
-  (C(gpuops-nccl-SHAPE), key C(nccl.conf)), the topology files if the plan uses some, copies of pull secrets, a
+- Creates in each namespace the network of the plan's test job, a ConfigMap with NCCL's variables for each of its shapes
+  (C(gpuops-nccl-SHAPE), key C(nccl.conf)), the topology files if the plan uses them, copies of pull secrets, a
   LocalQueue of Kueue, and on OpenShift the right to the privileged SecurityContextConstraints.
-- Lets Pod Security admit IPC_LOCK, which is beyond C(baseline).
-- Fails before any change where a namespace is absent or terminating, or its ResourceQuotas or LimitRanges admit no pod
-  that takes all GPUs and VFs of a node.
+- Sets a Pod Security level that admits IPC_LOCK, which C(baseline) refuses.
+- Fails before the first change if a namespace is absent or terminating, or if its ResourceQuotas or LimitRanges
+  refuse a pod that requests all GPUs and VFs of a node.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes

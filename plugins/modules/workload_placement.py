@@ -6,15 +6,16 @@
 
 DOCUMENTATION = r"""
 module: workload_placement
-short_description: Give schedulers the nodes' places in the RDMA network
+short_description: Publish the nodes' locations in the RDMA network to schedulers
 version_added: 0.1.0
 description:
-- Makes of the nodes' locality labels (island, network block, local block) what schedulers take, for Kueue a Topology
+- Creates scheduler objects from the nodes' locality labels (island, network block, local block), for Kueue a Topology
   and a ResourceFlavor per shape of the plan, for Volcano a HyperNode per domain.
-- HyperNodes follow the nodes when it runs again; none is made where Volcano's own discovery makes them of labels.
-- Refuses nodes whose labels are C(no-imds-data), because all of them would be one domain.
+- A later run updates HyperNodes to the current nodes; it creates none if Volcano's own discovery creates them from
+  labels.
+- Refuses nodes whose labels are C(no-imds-data), because all of them would be in one domain.
 - The playbook C(workload_network) runs it with C(rdma_workload_placement=true), alone or beside namespaces.
-- A Topology or ResourceFlavor of ours that differs in what cannot be changed is reported and left as it is.
+- A Topology or ResourceFlavor of this collection that differs in an immutable field is reported and not changed.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes

@@ -6,18 +6,19 @@
 
 DOCUMENTATION = r"""
 module: workload_prove
-short_description: Say whether a running job's traffic goes over RDMA, with GPUDirect, on all rails
+short_description: Prove that a running job's traffic uses RDMA with GPUDirect on all rails
 version_added: 0.1.0
 description:
-- Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints over what each of its channels goes; V(pass)
+- Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints the transport of each channel; V(pass)
   needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks. The launcher's log
-  alone does for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
-- Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail that carries nothing, which is
-  V(fail). They do not show whose traffic it is, nor GPUDirect, so that they alone are V(unknown) at best.
-- V(unknown), by name, is also a pod that has restarted, is deleted or replaced, a namespace that is terminating,
-  counters that were reset, fewer pods than the job asks for, and a job of one pod.
-- Changes nothing of the job. Needs to get the job, its pods and their logs, its namespace and its nodes; with
-  O(source=daemonset) also what the host checks need, in O(own_namespace).
+  is sufficient for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
+- Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail without traffic, which is V(fail).
+  They do not show which job causes the traffic or whether it uses GPUDirect, so counters alone give V(unknown) at
+  best.
+- The verdict is also V(unknown), with the cause, for a pod that has restarted or was deleted or replaced, a
+  terminating namespace, counters that were reset, fewer pods than the job requests, and a job with one pod.
+- It does not change the job. It needs the permission to get the job, its pods and their logs, its namespace and its
+  nodes; with O(source=daemonset) also the permissions of the host checks in O(own_namespace).
 extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes

@@ -6,14 +6,15 @@
 
 DOCUMENTATION = r"""
 module: workload_render
-short_description: Write the manifest of a job of one's own on the proven fabric
+short_description: Write the manifest of your own job on the proven fabric
 version_added: 0.1.0
 description:
-- Writes a job of one of eight kinds whose pods have what the workers of this collection's NCCL test have (networks,
-  VFs, GPUs, C(IPC_LOCK), C(/dev/shm), tolerations, NCCL's variables), and no privilege that the mode does not need.
-- Each pod takes a whole node. Image and command are all that is missing.
-- With O(plan) it has the names, requests and nodes of that run, otherwise those of the table of shapes.
-- No cluster is asked. A file that was changed by hand is not overwritten.
+- Writes a job of one of eight kinds whose pods have the same settings as the workers of this collection's NCCL test
+  (networks,
+  VFs, GPUs, C(IPC_LOCK), C(/dev/shm), tolerations, NCCL's variables), and only the privileges that the mode needs.
+- Each pod uses a whole node. You add only the image and the command.
+- With O(plan) it uses the names, requests and nodes of that run, otherwise those of the table of shapes.
+- It accesses no cluster. A file that was changed by hand is not overwritten.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes

@@ -44,7 +44,7 @@ def interrupt(here: Any, when: str) -> str:
 
 def refused(here: Any) -> None:
     """A second run fails with its first task, within 5 s of that task's begin."""
-    running, log = here.playing(report="second")
+    running, log = here.playing("site.yml", report="second")
     (took,), output = lasted((running, log)), log.read_text()
     assert "holds the Lease gpuops-rdma/run since" in " ".join(output.split()), output[-2000:]
     assert (running.wait(), output.count("TASK [")) == (2, 1)

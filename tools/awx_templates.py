@@ -106,7 +106,7 @@ JOBS = (
     Template(
         "RDMA upgrade",
         "upgrade",
-        "Operators to the profile's releases: a plan, then waves of nodes.",
+        "Upgrades the operators to the profile's releases: a plan, then waves of nodes.",
         (
             *_COMMON,
             "rdma_upgrade",
@@ -123,20 +123,20 @@ JOBS = (
     Template(
         "RDMA verify",
         "verify",
-        "Looks at every stage once and changes nothing.",
+        "Checks every stage once and changes nothing.",
         (*_COMMON, "rdma_expected_nodes", *_KEEP),
     ),
     Template(
         "RDMA host checks",
         "host_checks",
-        "Drivers, NICs, VFs and GPUDirect of a cluster's hosts, by a DaemonSet.",
+        "Checks drivers, NICs, VFs and GPUDirect of a cluster's hosts with a DaemonSet.",
         (*_COMMON, "rdma_host_checks_select", "rdma_host_checks_mute", "rdma_host_checks_interval"),
         extra_vars={"rdma_host_checks_by": "daemonset"},
     ),
     Template(
         "RDMA NCCL scan",
         "nccl_scan",
-        "Names the bad node, rail or link; marks it where that is asked for.",
+        "Finds the faulty node, rail or link, and marks it if requested.",
         (
             *_COMMON,
             "rdma_scan_block",
@@ -175,7 +175,7 @@ JOBS = (
     Template(
         "RDMA workload lint",
         "workload_lint",
-        "What keeps a job of the cluster's users from the fabric.",
+        "Finds what prevents a user's job from using the fabric.",
         (
             "rdma_lint_kind",
             "rdma_lint_name",
@@ -186,7 +186,7 @@ JOBS = (
     Template(
         "RDMA workload prove",
         "workload_prove",
-        "Whether a running job's traffic takes the fabric, by its logs and the counters of its nodes.",
+        "Proves whether a running job's traffic uses the fabric, from its logs and the counters of its nodes.",
         (
             "rdma_prove_kind*",
             "rdma_prove_name*",
@@ -199,7 +199,7 @@ JOBS = (
     Template(
         "RDMA workload namespaces",
         "workload_network",
-        "What namespaces need for jobs on the fabric, and the nodes' places for Kueue and Volcano.",
+        "Creates what namespaces need for jobs on the fabric, and the nodes' network locations for Kueue and Volcano.",
         (
             "rdma_workload_namespaces",
             "rdma_workload_state",
@@ -215,20 +215,20 @@ JOBS = (
     Template(
         "RDMA discover",
         "discover",
-        "Describes nodes that are in no table; the shape is in the job's artifacts.",
+        "Describes nodes of an unknown shape; the shape is in the job's artifacts.",
         ("rdma_discover_name*", "rdma_discover_match", "rdma_discover_ports"),
     ),
     Template(
         "RDMA compare",
         "compare",
-        "What got slower between two report.json that the job can read.",
+        "Shows what became slower between two report.json files that the job can read.",
         ("rdma_report_old*", "rdma_report_new*", "rdma_compare_tolerance", "rdma_compare_fail_when"),
         needs=(),
     ),
     Template(
         "RDMA OCI pool",
         "oci_pool",
-        "Makes an RDMA node pool at OCI and goes on to an NCCL verdict.",
+        "Creates an RDMA node pool on OCI and continues to an NCCL verdict.",
         (
             "rdma_oci_pool*",
             "rdma_oci_shape*",
@@ -251,13 +251,13 @@ JOBS = (
     Template(
         "RDMA GPU sharing",
         "sharing",
-        "Taints, time slicing, MPS and MIG of chosen nodes.",
+        "Sets up taints, time slicing, MPS and MIG on selected nodes.",
         (*_ROWS, *_PROVE),
     ),
     Template(
         "RDMA vGPU, serving and metrics",
         "workloads",
-        "vGPU nodes, a served model, and metrics.",
+        "Sets up vGPU nodes, a served model and metrics.",
         (
             *_VGPU,
             "rdma_serving_model",

@@ -37,7 +37,7 @@ class ActionModule(RdmaAction):
             given = Plan(mode=Mode(args["mode"]), profile=args["profile"], site_shapes=known.site(args))
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
-            raise InputError("host_checks source=daemonset needs plan: it says which nodes there are.")
+            raise InputError("host_checks source=daemonset needs plan, which lists the nodes.")
         return self._daemonset(base_run.read_plan(args["plan"]), args)
 
     # ---- in the cluster --------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ class ActionModule(RdmaAction):
         chosen = tuple(node for node in plan.nodes if not args["nodes"] or node.name in args["nodes"])
         plan, nodes = dataclasses.replace(plan, nodes=chosen), {node.name: node for node in chosen}
         if not nodes:
-            raise InputError("The plan has no node of a supported shape, so there is no host to check.")
+            raise InputError("The plan has no node of a supported shape, so no host can be checked.")
         judge = host_judge.Judge(plan, args["select"], args["mute"])
         found = {"run_dir": Path(args["plan"]).parent, "image": args["image"], "interval": args["interval"]}
         run = for_plan(self.client, plan, PROBE, self.show, **found)

@@ -51,7 +51,7 @@ class ActionModule(RdmaAction):
         ]
         decisive = judge.worst(verdicts)
         if decisive is None:
-            raise InputError(f"{args['src'] or 'text'} holds no run of nccl-tests: there is nothing to judge.")
+            raise InputError(f"{args['src'] or 'text'} contains no run of nccl-tests to evaluate.")
         return {
             "changed": args["record"] and self._record(history, args, shape, wanted, verdicts),
             "verdict": decisive.verdict,

@@ -28,5 +28,5 @@ class ActionModule(RdmaAction):
         """All taints of the pool's nodes. Raises InputError for a selector that matches no node."""
         nodes = self.client.projected("/api/v1/nodes", lambda node: node, label_selector=selector)
         if not nodes:
-            raise InputError(f"No node has the labels {selector}: there is no pool whose taints could be read.")
+            raise InputError(f"No node has the labels {selector}: no pool's taints can be read.")
         return pod_gpu.standing(nodes)

@@ -34,7 +34,7 @@ class ActionModule(RdmaAction):
             run.close_stages(run_dir)
         stages, damaged = folders.documents(run_dir, "stage-*.json")
         if not stages:
-            raise InputError(f"{run_dir} has no record of a stage, so there is nothing to report.")
+            raise InputError(f"{run_dir} has no record of a stage to report.")
         found, unread = folders.documents(run_dir, "findings-*.json")
         nccl, torn = folders.documents(run_dir, "nccl-*.json")
         plan, missing = self._plan(run_dir)

@@ -27,7 +27,7 @@ class ActionModule(RdmaAction):
             found = compare.compare(old, new, args["tolerance"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"Cannot compare {args['old']} and {args['new']}: one of them is not as docs/report.schema.json says "
+                f"Cannot compare {args['old']} and {args['new']}: one of them does not match docs/report.schema.json "
                 f"({type(error).__name__}: {error})."
             ) from None
         for line in compare.text(found):

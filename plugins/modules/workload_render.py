@@ -14,7 +14,7 @@ description:
   VFs, GPUs, C(IPC_LOCK), C(/dev/shm), tolerations, NCCL's variables), and only the privileges that the mode needs.
 - Each pod uses a whole node. You add only the image and the command.
 - With O(plan) it uses the names, requests and nodes of that run, otherwise those of the table of shapes.
-- It accesses no cluster. A file that was changed by hand is not overwritten.
+- It accesses no cluster. A file that was edited manually is not overwritten.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes

@@ -472,7 +472,7 @@ def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wa
     """The checked nodes and driver. A node that has a vGPU already may be without its GPU for the moment. Raises
     InputError with what prevents vGPU on these nodes."""
     if not nodes and not args["profiles"]:
-        raise InputError("No node of this cluster has the given names or labels: there is nothing to set up.")
+        raise InputError("No node of this cluster has the given names or labels: nothing can be set up.")
     faults = node_faults([dataclasses.replace(one, gpus=0 if one.in_effect else one.gpus) for one in nodes])
     found = driver(args["driver"], nodes)
     if faults:

@@ -59,7 +59,7 @@ def discover(
     Raises ``InputError`` if a host cannot be described, and if no description has a majority.
     """
     if not hosts:
-        raise InputError("there is no host document to describe a shape by")
+        raise InputError("no host document describes a shape")
     read = {host: _described(document, nics, ports, host) for host, document in hosts.items()}
     plain = {host: json.dumps([_values(shape), sorted(missing)]) for host, (shape, missing) in read.items()}
     counts = Counter(plain.values()).most_common()
@@ -67,8 +67,9 @@ def discover(
         one, other = (next(host for host in hosts if plain[host] == text) for text, _count in counts[:2])
         told = "; ".join(_differences(read[one][0], read[other][0], read[one][1], read[other][1])[:_SHOWN])
         raise InputError(
-            f"{len(hosts)} hosts have {len(counts)} descriptions, and none is that of most: {one} against {other}: "
-            f"{told}. Name hosts of one kind (nodes)"
+            f"{len(hosts)} hosts have {len(counts)} descriptions, and no description has a majority: {one} against "
+            f"{other}: "
+            f"{told}. Select hosts of one kind (nodes)"
         )
     same = tuple(host for host in hosts if plain[host] == counts[0][0])
     shape, missing = read[same[0]]

@@ -136,7 +136,7 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
             others.append(f"{what} is {item.get('verdict')}{f' ({doubts[0]})' if doubts else ''}")
     if not rows:
         told = "; ".join(others) or "it has no NCCL test"
-        raise InputError(f"{name} is no baseline: {told}. Give the report of a run that you found good.")
+        raise InputError(f"{name} is not a baseline: {told}. Use the report of a run with good results.")
     found = {**table, "thresholds": [*_rows(table), *rows], "baseline": sizes}
     check_table(found, name)
     return found

@@ -71,7 +71,9 @@ def toleration(value: Any) -> Json:
     if operator not in ("Exists", "Equal"):
         raise InputError(f"{told} has the operator {operator!r}{near(operator, ('Exists', 'Equal'))}")
     if "key" not in found:
-        raise InputError(f"{told} has no key: it would tolerate every taint, of nodes under repair too; name each key")
+        raise InputError(
+            f"{told} has no key: it would tolerate every taint, including those of nodes under repair; name each key"
+        )
     if operator == "Exists" and "value" in found:
         raise InputError(f"{told}: operator Exists takes no value; use Equal")
     # Keys, values and effects are checked as those of taints are.

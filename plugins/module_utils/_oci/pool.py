@@ -415,7 +415,8 @@ def _only_whole(wanted: Wanted) -> None:
     ]
     if given:
         raise InputError(
-            f"{', '.join(given)}: what a node is started with is written as a whole, for a pool of this collection. "
+            f"{', '.join(given)}: the launch configuration of a node is only written completely, and "
+            "only for a pool of this collection. "
             f"Set {', '.join(missing) or 'no pool of another owner'} as well. Nothing was changed."
         )
 

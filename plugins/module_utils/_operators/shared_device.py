@@ -29,7 +29,9 @@ def config(shapes: Sequence[Shape], resource: str) -> Json:
         selectors["deviceIDs"] = [one.partition(":")[2] for one in ids]
     what = ", ".join(shape.name for shape in shapes)
     if clash:
-        raise InputError(f"{resource}: the RDMA ports of {what} cannot be told from the management NIC {clash[0]}")
+        raise InputError(
+            f"{resource}: the RDMA ports of {what} cannot be distinguished from the management NIC {clash[0]}"
+        )
     if not (ids or all(names)):
         raise InputError(
             f"{resource}: {what} has neither names (pfs[].netdev) nor a device id (nic.pf_id) of its ports"

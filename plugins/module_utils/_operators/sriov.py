@@ -298,8 +298,9 @@ def _selector(vf_ids: Sequence[str], group: Sequence[Shape], shapes: Sequence[Sh
         if nic.pci in selector["rootDevices"]:
             names = ", ".join(shape.name for shape in group)
             raise InputError(
-                f"VFs of {names} cannot be told from those of the management NIC {nic.pci} of {name}, neither by "
-                f"device id {nic.vf_id} nor by address: do not serve these shapes with one resource"
+                f"VFs of {names} cannot be distinguished from those of the management NIC {nic.pci} of {name}, "
+                f"neither by "
+                f"device id {nic.vf_id} nor by address: do not use one resource for these shapes"
             )
     selector["isRdma"] = True
     return selector

@@ -112,10 +112,10 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         name, cluster = known_vars.get("inventory_hostname", "this host"), str(known_vars.get("oci_cluster_id") or "")
         called = f" (OKE calls it {inventory.context(cluster)})" if cluster else ""
         raise InputError(
-            f"The kubeconfig leads to {server}, but by the inventory {name} is at {' or '.join(known)}: no request was "
-            f"sent to that cluster. Give {name} its context of the kubeconfig by the variable rdma_context{called}, "
-            "or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set its "
-            "variable oci_endpoints to a list with that HOST:PORT."
+            f"The kubeconfig points to {server}, but by the inventory {name} is at {' or '.join(known)}: no request "
+            f"was sent to that cluster. Give {name} its context of the kubeconfig by the variable rdma_context"
+            f"{called}, or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set "
+            "its variable oci_endpoints to a list with that HOST:PORT."
         )
 
     @property

@@ -627,5 +627,5 @@ def _script() -> str:
 def _there(pool: Optional[Json]) -> Json:
     """The pool that a step is for. Raises RdmaError if it is gone since the steps were decided."""
     if pool is None:
-        raise RdmaError("The pool is gone since this run read it. Run again.")
+        raise RdmaError("The pool was deleted after this run read it. Run again.")
     return pool

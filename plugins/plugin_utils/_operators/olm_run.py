@@ -274,7 +274,7 @@ class Operator:
         if others:
             raise InputError(
                 f"InstallPlan {_place(plan)} would install {', '.join(others)} beside {csv}, so it is not approved. "
-                "Install those first, or approve the plan by hand (spec.approved: true)."
+                "Install those first, or approve the plan manually (spec.approved: true)."
             )
         path = self.client.path(OLM, "InstallPlan", self.want.namespace, name)
         self.client.patch(path, {"spec": {"approved": True}})

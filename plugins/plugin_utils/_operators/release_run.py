@@ -212,7 +212,7 @@ class ReleaseRun:
             raise InputError(
                 f"Cannot install into namespace {name}: it is Terminating"
                 + (f" ({'; '.join(reasons)[:400]})" if reasons else "")
-                + ". Remove what holds it (finalizers), wait until it is gone, then run again."
+                + ". Remove its finalizers, wait until it is deleted, and run again."
             )
 
     def _run_helm(self, want: Release, decision: releases.Decision, note: str = "") -> None:

@@ -82,7 +82,7 @@ def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json, b
     values = chart_values.as_values(options.values(stage)) if last else {}
     given = options.charts.get(stage) if last else None
     if given and (not isinstance(given, Mapping) or set(given) - {"version"}):
-        raise InputError(f"An add-on of OKE takes no chart: rdma_charts.{stage} may only have a version.")
+        raise InputError(f"An OKE add-on has no chart: rdma_charts.{stage} may only have a version.")
     if last and options.image_registry:
         raise InputError("Add-ons of OKE take their images from Oracle's registry: leave out rdma_image_registry.")
     by_mode = one.get("modes", {}).get(options.mode, {})

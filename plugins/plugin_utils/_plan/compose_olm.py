@@ -53,7 +53,10 @@ def wants(
     if faults:
         raise InputError("\n- ".join(["Cannot accept rdma_olm:", *faults]))
     if chart_values.as_values(options.network_operator_values):
-        raise InputError("On OpenShift the Network Operator comes through OLM and no chart takes values; use rdma_olm.")
+        raise InputError(
+            "On OpenShift OLM installs the Network Operator without a chart, so chart values have no effect; "
+            "use rdma_olm."
+        )
     return {
         stage: tuple(
             _want(name, given.get(name) or {}, options, profile, choice, bearing)

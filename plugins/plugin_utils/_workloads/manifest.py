@@ -94,7 +94,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         raise InputError(
             "Cannot render a job in mode sriov without a plan: which NetworkAttachmentDefinition its pods use is not "
             "known. Set rdma_workload_network to one that exists (kubectl get net-attach-def -A), as namespace/name, "
-            "or run gpuops.rdma.site, which makes one."
+            "or run gpuops.rdma.site, which creates one."
         )
     return own, 1, shape, ""
 
@@ -130,8 +130,9 @@ def there(path: Path) -> str:
     digest = _DIGEST.search(found)
     if not digest or digest[1] != _digest(found[digest.end() :]):
         raise InputError(
-            f"Cannot write the job to {path}: the file there was changed by hand, or was not written by this module. "
-            "Give another dest, or remove it."
+            f"Cannot write the job to {path}: the existing file was edited manually, or was not written by "
+            "this module. "
+            "Set another dest, or remove the file."
         )
     return found
 

@@ -62,7 +62,7 @@ def result(
     path, selector = _pods_of(client, job, namespace)
     before = _pods(client, path, selector)
     if not before:
-        raise InputError(f"{kinds.reference(job)} has no pods: nothing runs that could be looked at.")
+        raise InputError(f"{kinds.reference(job)} has no pods: so nothing can be proven.")
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
     facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
     facts = _by_node(client, job, before, facts)

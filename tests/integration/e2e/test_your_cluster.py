@@ -81,7 +81,7 @@ def test_a_cluster_that_is_lived_in(cluster: Any) -> None:
         f"dd '{COST}' to rdma_tolerations",
         "IPPool gpuops-rdma: 192.168.0.0/16 overlaps IPPool nvidia-network-operator/rails: 192.168.64.0/18",
         f"{NETWORK} team-a/fabric: exists without the label",
-        "DaemonSet kube-system/vf-config: made by Oracle's guide (vf-config.yaml): it makes VFs beside",
+        "DaemonSet kube-system/vf-config: made by Oracle's guide (vf-config.yaml): it creates VFs like",
         f"{NETWORK} default/oci-rdma-sriov: made by Oracle's guide",
         f"{POOL} network-operator/default: made by Oracle's guide",
         "ConfigMap default/topology: made by Oracle's guide",

@@ -146,7 +146,7 @@ def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
             "rdma_oci_cluster must be the OCID of a cluster, not of an instance",
         ),
         ({"oci": {"cluster": "x", "password": "y"}}, "unknown keys password; known: cluster, auth_type"),
-        ({"charts": {"gpu_operator": "mine.tgz"}}, "takes no chart: rdma_charts.gpu_operator may only have a version"),
+        ({"charts": {"gpu_operator": "mine.tgz"}}, "has no chart: rdma_charts.gpu_operator may only have a version"),
         ({"image_registry": "mirror.example"}, "images from Oracle's registry: leave out rdma_image_registry"),
         ({"profile": "guide-2024"}, "older than the add-ons of OKE"),
     ],

@@ -26,7 +26,7 @@ RIGHT = {
         "gpuops.rdma.manifest everything=true removes: it needs state=absent.",
         "gpuops.rdma.release state=absent needs operator or chart.",
         "gpuops.rdma.stage state=… needs name.",
-        "host_checks source=daemonset needs plan: it says which nodes there are.",
+        "host_checks source=daemonset needs plan, which lists the nodes.",
         "host_checks source=inventory: the play has no hosts.",
         "state=… needs name: the deployment's name.",
         "wait for=batch needs plan.",

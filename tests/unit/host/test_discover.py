@@ -185,7 +185,7 @@ def test_without_a_majority_nothing_is_written() -> None:
     slow = copy.deepcopy(usual)
     for port in slow["functions"]:
         port["rate"] = 100
-    with pytest.raises(InputError, match=r"none is that of most: n0 against n1: nic.line_gbps: 200, not 100"):
+    with pytest.raises(InputError, match=r"no description has a majority: n0 against n1: nic.line_gbps: 200, not 100"):
         found(usual, slow)
 
 

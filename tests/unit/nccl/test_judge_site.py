@@ -323,7 +323,7 @@ def test_a_baseline_is_of_the_mode_of_the_run():
 ])  # fmt: skip
 def test_a_result_that_proves_nothing_is_no_baseline(changes, why):
     first = judged(samples.model_run(LAB, 2, "all_reduce", **LARGE), LAB)
-    with pytest.raises(InputError, match=r"report\.json is no baseline: ") as error:
+    with pytest.raises(InputError, match=r"report\.json is not a baseline: ") as error:
         thresholds.with_baseline(samples.TABLE, report(first, **changes), "report.json")
     assert why in str(error.value)
     with pytest.raises(InputError, match="it has no NCCL test"):

@@ -85,7 +85,7 @@ def test_a_site_judges_a_log_by_its_own_good_run(tmp_path):
     assert judged["runs"][0]["verdict"]["threshold"] == pytest.approx(0.95 * measured, abs=0.01)
     assert answer(content=log(slow=0.8), baseline=str(good), **lab)["verdict"] == "fail"
     good.write_text(json.dumps({"nccl": [{**result, "measured": measured, "hosts": 2, "proven": 1}]}), encoding="utf-8")
-    with pytest.raises(InputError, match=r"is no baseline: .*proven on 1 of 2 hosts"):
+    with pytest.raises(InputError, match=r"is not a baseline: .*proven on 1 of 2 hosts"):
         answer(content=log(), baseline=str(good), **lab)
 
 

@@ -46,7 +46,7 @@ def test_a_row_without_scenario_or_proof_cannot_be_documented(monkeypatch: pytes
     assert rows["nfd_gpu_operator"] == "`rdma_site=false`"
     assert rows["gpu_taints"] == "`rdma_taints_nodes`, `rdma_taints_selector`"
     assert {"machineset", "gpu_mig", "vgpu", "gpu_serving", "gpu_metrics", "olm_network_operator"} <= set(rows)
-    assert openshift_tables._row("gpu_taints", "x")[3].startswith("Proves that a pod without toleration waits")
+    assert openshift_tables._row("gpu_taints", "x")[3].startswith("Proves that a pod without the toleration waits")
     with pytest.raises(FileNotFoundError, match="the role plan"):  # it says of nothing that it is proven
         openshift_tables._row("plan", "x")
     monkeypatch.setattr(openshift_tables, "PROOF", openshift_tables.re.compile("."))

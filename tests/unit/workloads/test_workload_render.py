@@ -174,7 +174,7 @@ def test_a_file_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> N
     manifest.write(path, text)
     assert manifest.there(path) == text
     path.write_text(text.replace(render.IMAGE, "mine:1"))
-    with pytest.raises(InputError, match="was changed by hand"):
+    with pytest.raises(InputError, match="was edited manually"):
         manifest.there(path)
     path.write_text("# mine\n")
     with pytest.raises(InputError, match="not written by this module"):

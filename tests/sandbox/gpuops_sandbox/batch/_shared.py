@@ -115,17 +115,18 @@ def batch_of(ctx: Context, registry: kopf.OperatorRegistry) -> Batch:
 def follow(
     registry: kopf.OperatorRegistry, batch: Batch, group: str, version: str, plural: str, kick: Callable[[], None]
 ) -> Informer[Json]:
-    """A copy of a custom resource, fed by kopf, which waits quietly until the CRD exists."""
-    informer: Informer[Json] = Informer(batch.api, "", dict)
+    """A copy of a custom resource. It begins with the first object: kopf waits quietly until the CRD exists, but does
+    not say what was deleted while its watch was away, as in an API server restart."""
+    informer: Informer[Json] = Informer(batch.api, f"/apis/{group}/{version}/{plural}", dict)
+    informer.listeners.append(lambda *_: kick())
+    started = False
 
     @kopf.on.event(group, version, plural, registry=registry, id=f"batch-{plural}")
-    async def event(type: str | None, body: kopf.Body, **_: Any) -> None:
-        obj = dict(body)
-        if type == "DELETED":
-            informer.drop(informer.key(obj))
-        else:
-            informer.put(obj)
-        kick()
+    async def event(**_: Any) -> None:
+        nonlocal started
+        if not started:
+            started = True
+            batch.hub.spawn(informer.run())
 
     return informer
 

@@ -210,6 +210,9 @@ class Informer(Generic[T]):
                     version = await self._follow(version)
             except (*LOST, Refused) as error:
                 log.debug("watch of %s: %s; again", self.path, error)
+                if isinstance(error, Refused) and error.status == 404:  # the kind is gone, and all of its objects
+                    for key in list(self.items):
+                        self.drop(key)
                 await asyncio.sleep(0.5)
 
     async def _list(self) -> str:

@@ -623,7 +623,7 @@ def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
 
 
 def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
-    """The terminal's summary as lines: faulty nodes, curve, the cluster's findings, verdict, next step."""
+    """The terminal's summary as lines: faulty nodes, curve, findings of the cluster, stages, verdict, next step."""
     lines = _node_lines(report, rows, width)
     name = f"{report['cluster']}: " if report["cluster"] else ""
     for item in report["nccl"]:
@@ -636,11 +636,18 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     lines += _finding_lines(report, rows)
     if report["predicted"] and prediction(report["predicted"]) not in report["reason"]:
         lines += ["", f"Check mode: {prediction(report['predicted'])}"]
+    lines += _stage_lines(report)
     verdict = f"{report['verdict'].upper()}  {name}{report['reason']}"
     lines += ["", verdict + ("" if report["nccl"] else _mark(report))]
     if report["next"]:
         lines.append(f"Next: {report['next']}")
     return lines
+
+
+def _stage_lines(report: Json) -> list[str]:
+    """How long each stage took, with its waits; nothing of a single one."""
+    took = [f"{one['name']} {one['seconds']:.0f}" for one in report["stages"] if one["seconds"]]
+    return ["", f"Seconds of the stages: {', '.join(took)}"] if len(took) > 1 else []
 
 
 def simulated(report: Json, names: Optional[Sequence[str]] = None) -> tuple[bool, str]:

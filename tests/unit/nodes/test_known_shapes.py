@@ -195,5 +195,5 @@ def test_a_scan_names_the_ports_of_a_shape_of_the_sites_own(own: str, tmp_path: 
 def test_lookup_takes_a_refused_shape_and_a_share_of_its_gpus_says_why() -> None:
     refused = files.shapes()["BM.GPU.MI300X.8"]
     assert shape_files.lookup(refused.name, files.shapes()) is refused
-    with pytest.raises(InputError, match=r"^Cannot share: the file of shape BM.GPU.MI300X.8 has no GPUs, .*AMD"):
+    with pytest.raises(InputError, match=r"^Cannot share: the file of shape BM.GPU.MI300X.8 has no GPUs: .*AMD"):
         shape_files.with_gpus(refused.name, files.shapes(), "Cannot share")

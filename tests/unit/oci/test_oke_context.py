@@ -62,7 +62,7 @@ def test_a_kubeconfig_of_another_cluster_is_refused(told: dict[str, Any], monkey
     with pytest.raises(InputError) as caught:
         reach(SERVER, monkeypatch, **told)
     text = str(caught.value)
-    for words in (f"leads to {SERVER}", "west is at 10.9.9.9:6443", "rdma_context", "oci_endpoints"):
+    for words in (f"points to {SERVER}", "west is at 10.9.9.9:6443", "rdma_context", "oci_endpoints"):
         assert words in text
     assert (CONTEXT in text) is ("oci_cluster_id" in told)
 

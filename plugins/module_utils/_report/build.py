@@ -636,7 +636,7 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     lines += _finding_lines(report, rows)
     if report["predicted"] and prediction(report["predicted"]) not in report["reason"]:
         lines += ["", f"Check mode: {prediction(report['predicted'])}"]
-    lines += _stage_lines(report)
+    lines += [] if report["predicted"] else _stage_lines(report)
     verdict = f"{report['verdict'].upper()}  {name}{report['reason']}"
     lines += ["", verdict + ("" if report["nccl"] else _mark(report))]
     if report["next"]:

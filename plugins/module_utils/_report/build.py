@@ -645,8 +645,8 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
 
 
 def _stage_lines(report: Json) -> list[str]:
-    """How long each stage took, with its waits; nothing of a single one."""
-    took = [f"{one['name']} {one['seconds']:.0f}" for one in report["stages"] if one["seconds"]]
+    """How long the stages took that took half a second or more, with their waits."""
+    took = [f"{one['name']} {one['seconds']:.0f}" for one in report["stages"] if one["seconds"] >= 0.5]
     return ["", f"Seconds of the stages: {', '.join(took)}"] if len(took) > 1 else []
 
 

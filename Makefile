@@ -75,7 +75,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	  $(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real."
-	@echo "In it: tests/sandbox/sandbox exec $(NAME) -- COMMAND, as kubectl get nodes or the line after Next."
+	@echo "Run commands in it with tests/sandbox/sandbox exec $(NAME) -- COMMAND, for example kubectl get nodes or the line after Next."
 	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.

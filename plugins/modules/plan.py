@@ -179,10 +179,10 @@ options:
     default: false
   remove_lost_pods:
     description: >-
-      Let the tests remove pods that an earlier run left on a node whose kubelet does not answer, without its word. Only
-      for nodes that are switched off: elsewhere their processes may still run, and hold the GPUs. Without it such pods
-      stay until the kubelet is back or the node is deleted, and are named in the report; a test that does not use the
-      node goes on.
+      Remove pods of earlier tests from nodes whose kubelet does not answer, without its confirmation. Use it only if
+      these nodes are switched off, because elsewhere the processes may still run and hold the GPUs. Without it such
+      pods stay until the kubelet answers or the node is deleted. The report names them, and a test that does not use
+      the node continues.
     type: bool
     default: false
   remove_leftovers:

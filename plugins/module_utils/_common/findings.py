@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The only constructor of findings. PRIVATE to the collection.
 
-What all findings of an id share stands in files/findings.yml, for rules in files/host_rules.yml and workload_rules.yml.
+files/findings.yml defines what all findings of an id share; for rules, files/host_rules.yml and workload_rules.yml do.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Kind:
 
 def kinds() -> dict[str, Kind]:
     """Id -> Kind, of all findings."""
-    return dict(sorted({**_of_rules(), **_of_catalogue()}.items()))
+    return dict(sorted({**_of_hosts(), **_of_workloads(), **_of_catalogue()}.items()))
 
 
 @functools.cache
 def document(name: str) -> dict[str, Any]:
-    """A file of files/."""
-    yaml = importlib.import_module("yaml")  # what only imports this module may be without it, as ansible-test is
+    """A file of files/, read once in a process."""
+    yaml = importlib.import_module("yaml")  # ansible-test imports this module without PyYAML
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=loader))
 
@@ -54,15 +54,28 @@ def _of_catalogue() -> dict[str, Kind]:
 
 
 @functools.cache
-def _of_rules() -> dict[str, Kind]:
-    """Read only where a rule does not hold: it takes longer than all other files together."""
-    found = {
+def _of_workloads() -> dict[str, Kind]:
+    return {
+        rule["id"]: Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
+        for rule in document("workload_rules.yml")["rules"]
+    }
+
+
+@functools.cache
+def _of_hosts() -> dict[str, Kind]:
+    return {
         rule["id"]: Kind(rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md")
         for rule in document("host_rules.yml")["rules"]
     }
-    for rule in document("workload_rules.yml")["rules"]:
-        found[rule["id"]] = Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
-    return found
+
+
+def _kind(ident: str) -> Kind:
+    """From the first file that has the id: the rules are read only if one of them does not hold, the largest file
+    last. Raises KeyError for an unknown id."""
+    for read in (_of_catalogue, _of_workloads):
+        if ident in read():
+            return read()[ident]
+    return _of_hosts()[ident]
 
 
 def finding(
@@ -80,7 +93,7 @@ def finding(
     ``remedy``, ``severity`` and ``stage`` override the entry's own where they depend on the case; a ``remedy`` of ""
     omits it.
     """
-    kind = _of_catalogue()[ident] if ident in _of_catalogue() else _of_rules()[ident]
+    kind = _kind(ident)
     return Finding(
         id=ident,
         severity=severity or kind.severity,

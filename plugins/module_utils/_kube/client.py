@@ -359,7 +359,7 @@ class Client:
         grace: Optional[int] = None,
     ) -> bool:
         """False when the object was not there. With a ``version`` Conflict is raised if it has another. ``grace``:
-        seconds that a pod gets, None = its own; with 0 the API server forgets it without a word of its kubelet."""
+        seconds that a pod gets, None = its own; with 0 the API server removes it without its kubelet's confirmation."""
         self._ask_guard(dry_run)
         # The server does not read a DELETE's query when there is a body.
         body: Json = {"propagationPolicy": propagation, **({"dryRun": ["All"]} if dry_run else {})}

@@ -103,7 +103,7 @@ class Test:
     suffix: str = ""
     """Of its objects' names, see Client.suffix."""
     lost: bool = False
-    """Whether pods are removed without the word of a kubelet that does not answer."""
+    """Whether pods are removed without the confirmation of a kubelet that does not answer."""
 
     @property
     def job(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import document
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, laid_over
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as _host_rules
@@ -128,13 +129,13 @@ def nccl() -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def host_rules() -> _host_rules.Table:
     """files/host_rules.yml, parsed."""
-    return _host_rules.table(load(FILES / "host_rules.yml"))
+    return _host_rules.table(document("host_rules.yml"))
 
 
 @functools.lru_cache(maxsize=1)
 def workload_rules() -> _workload_lint.Table:
     """files/workload_rules.yml, parsed."""
-    return _workload_lint.table(load(FILES / "workload_rules.yml"))
+    return _workload_lint.table(document("workload_rules.yml"))
 
 
 def role_options(role: str) -> list[str]:

@@ -116,7 +116,7 @@ class OneRun:
         with self._alone():
             if not self._state(client).exists():
                 if self._orphaned():
-                    raise RdmaError(f"This task takes no Lease {PLACE}: its run was killed. Run again.")
+                    raise RdmaError(f"Cannot take the Lease {PLACE} for this task: its run was killed. Run again.")
                 self._take(client.unguarded(patience))
 
     def require(self, client: Client, *, look: bool) -> None:

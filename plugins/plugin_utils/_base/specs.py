@@ -13,9 +13,9 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.files import LOADER
 
 PLUGINS = Path(__file__).resolve().parents[2]
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def module(name: str) -> dict[str, Json]:
@@ -60,5 +60,5 @@ def documentation(path: Path, name: str = "DOCUMENTATION") -> Json:
     """A YAML text of a plugin, found without importing it: modules that work on a node import what the node has."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
-            return dict(yaml.load(ast.literal_eval(node.value), Loader=_LOADER))
+            return dict(yaml.load(ast.literal_eval(node.value), Loader=LOADER))
     raise DataError(f"{path} has no {name}.")

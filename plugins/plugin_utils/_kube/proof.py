@@ -71,8 +71,9 @@ class Proof:
         priority.ensure(self.client, self.priority_class, self.namespace)
         suffix, place = self.client.suffix(), self.client.path("v1", "Pod", self.namespace)
         labels = run_labels(suffix)
-        for run in labels.values():
-            for left in self.client.list(place, label_selector=f"{OWNED_SELECTOR},{RUN_LABEL},{RUN_LABEL}!={run}"):
+        if labels:
+            others = f"{OWNED_SELECTOR},{RUN_LABEL},{RUN_LABEL}!={labels[RUN_LABEL]}"
+            for left in self.client.list(place, label_selector=others):
                 self.client.delete(f"{place}/{left['metadata']['name']}")
         for one in pods:
             one["spec"]["priorityClassName"] = self.priority_class

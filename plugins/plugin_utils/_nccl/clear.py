@@ -4,7 +4,8 @@
 """Removes what tests have made, of this run or of earlier ones. PRIVATE to the collection.
 
 A run that writes has the cluster's Lease, so what carries another run's id is a leftover. A pod of a node whose kubelet
-does not answer stays until the kubelet is back or the node is deleted: such a node holds nobody up but is named.
+does not answer stays until the kubelet answers or the node is deleted. It is reported, and blocks no test on other
+nodes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Clear:
-    """``lost``: pods on nodes whose kubelet does not answer are removed without its word, too."""
+    """``lost``: pods are also removed from nodes whose kubelet does not answer, without its confirmation."""
 
     client: Client
     namespace: str

@@ -590,13 +590,18 @@ class Pool:
 
     def _reports(self) -> Json:
         """Capacity of the shape by availability domain: {status, count}, or why it is unknown."""
-        root, shape = self.session.tenancy or self.wanted.compartment, self.wanted.shape
+        root = self.session.tenancy or self.wanted.compartment
         try:
             listed = self.session.body("list availability domains", "identity", "list_availability_domains", root)
-            names = [item["name"] for item in listed]
-            return {name: preflight_read.capacity(self.session, root, shape, name) for name in names}
         except ClusterError as error:
             return {"every availability domain": str(error)}
+        return {item["name"]: self._report(item["name"], root) for item in listed}
+
+    def _report(self, domain: str, root: str) -> Any:
+        try:
+            return preflight_read.capacity(self.session, root, self.wanted.shape, domain)
+        except ClusterError as error:
+            return str(error)
 
     def _result(self, changed: bool, pool: Optional[Json], steps: Sequence[Step]) -> Json:
         for step in steps if not self.done else ():

@@ -358,6 +358,15 @@ def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> No
     assert site.there() == ONE[site.kind], "the pool that was made half is used"
 
 
+def test_a_domain_whose_capacity_cannot_be_read_hides_no_other_one(site: Site) -> None:
+    site.fake.capacity[(AD, H100)] = 3
+    site.fake.fail("computeCapacityReports", 400, "CannotParseRequest", times=2)  # preflight's, and the first domain's
+    with pytest.raises(Unrecoverable) as told:
+        site.present(ignore=("oci.capacity",))
+    text = str(told.value)
+    assert "AD-2: AVAILABLE, 100 hosts" in text and f"{AD}: " in text and "CannotParseRequest" in text
+
+
 def test_sizes(site: Site) -> None:
     """Larger; smaller only with the nodes named; a node replaced."""
     made = site.present()["pool"]["nodes"]

@@ -301,7 +301,7 @@ def findings(session: oci.Session, asked: Mapping[str, Any], sets: Sequence[str]
         own = (users[0] if users else "") if mine else who
         if not own and kinds.get(name) != "any-user":
             option = "user_groups: the groups of the user" if mine else "group: the dynamic group of the nodes"
-            found.append(_found("unknown", f"policies of {name}", f"not compared: no input {option}", ""))
+            found.append(_found("unknown", f"policies of {name}", f"not compared: no input rdma_oci_{option}", ""))
             continue
         for item in reader.reviews(granted, name, own, users, own=mine):
             if item.status != "pass":

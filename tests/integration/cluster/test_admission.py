@@ -426,6 +426,7 @@ class Cluster:
             self._make(name, setup)
         self.facts = NodeBook(self.client, None, samples.SHAPES).facts()
         self.survey = plan_survey.survey(self.client)
+        small.until(self._counted)
         self.settled = time.monotonic() + SETTLES
 
     def _make(self, name: str, setup: Setup) -> None:
@@ -450,6 +451,12 @@ class Cluster:
             else:
                 obj["metadata"]["namespace"] = places[item["place"]]
             self.client.apply({"apiVersion": GROUP, **obj})
+
+    def _counted(self) -> bool:
+        """Whether the quota controller has counted all, the ConfigMap that each namespace gets included."""
+        uses = [item.get("status", {}).get("used") or {} for item in self.client.list("/api/v1/resourcequotas")]
+        maps = [use.get("configmaps", use.get("count/configmaps", "1")) for use in uses]
+        return all(uses) and set(maps) == {"1"}
 
     def findings(self, name: str, **inputs: Any) -> list[Finding]:
         """Of preflight's checks, all but what it only tells."""

@@ -179,6 +179,7 @@ def _by_hand(here: Any, rows: dict[str, str], sliced: str) -> None:
 
 def _gpu_lost(here: Any, sliced: str) -> None:
     here.fault("add", f"gpu-missing:{sliced}")
+    here.kubectl("wait", f"node/{sliced}", "--for=jsonpath={.status.allocatable.nvidia\\.com/gpu}=28", "--timeout=900s")
     played = share(here, rdma_time_slicing_nodes=sliced, rdma_sharing_timeout=5)
     assert played.code != 0
     assert "28 of 32 nvidia.com/gpu allocatable" in " ".join(played.output.split())

@@ -18,11 +18,11 @@ import input_meanings
 import input_table
 import options
 import yaml
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "playbooks" / "vars" / "awx" / "templates.yml"
-UTILS = "ansible_collections.gpuops.rdma.plugins.module_utils"
+UTILS = "ansible_collections.gpuops.rdma.plugins.plugin_utils"
 Json = dict[str, Any]
 
 # Known by the files that are there.
@@ -38,7 +38,7 @@ WORDS = {"mig": "MIG", "mps": "MPS", "nccl": "NCCL", "oci": "OCI", "url": "URL",
 # Lists whose items are known -> where: a constant of the core, or an option of a module.
 ITEMS = {
     "rdma_teardown_operators": lambda: ["mpi_operator", "volcano", "network_operator", "gpu_operator"],
-    "rdma_collectives": lambda: list(_constant("_plan.resolve", "COLLECTIVES")),
+    "rdma_collectives": lambda: list(_constant("plan.resolve", "COLLECTIVES")),
     "rdma_mark": lambda: list(specs.options("node_mark")["measures"]["choices"]),
 }
 

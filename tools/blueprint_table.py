@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The tables of docs/blueprint_lint.md, from files/oci/blueprints.yml and tests/fixtures/oci/blueprints.yml.
 
-generate.py writes the page, tests/unit/blueprints/test_lint.py holds the rows.
+generate.py writes the page, tests/unit/oci/blueprints/test_lint.py holds the rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pathlib
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import lint
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import lint
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "blueprint_lint.md"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import Kind, document, kinds
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import targets
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import Kind, document, kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets
 
 FILLED = "…"
 FINDINGS = """\

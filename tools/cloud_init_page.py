@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "files" / "oci" / "join.sh"
 DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "oci_cloud_init.md"

@@ -33,11 +33,11 @@ import nccl_verdicts
 import oci_tables
 import openshift_tables
 import options
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules as host_rules
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds as workload_kinds
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import lint as workload_lint
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules as host_rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds as workload_kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import lint as workload_lint
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
 
 NEEDED_FOR_A_VERDICT = {"nic.line_gbps", "nccl"}
 UNKNOWN = "unknown"
@@ -175,8 +175,8 @@ def outputs(shapes: Sequence[Shape]) -> dict[pathlib.Path, str]:
         input_table.TARGET: input_table.text(input_specs()),
         ROOT / "docs" / "findings.md": catalogue.page(),
         **{path: input_meanings.with_defaults(path.read_text("utf-8")) for path in INPUT_FILES},
-        ROOT / "plugins/module_utils/_plan/option_fields.py": options.typed("plan"),
-        ROOT / "plugins/module_utils/_oci/option_fields.py": options.typed("oci_rdma_node_pool"),
+        ROOT / "plugins/plugin_utils/plan/option_fields.py": options.typed("plan"),
+        ROOT / "plugins/plugin_utils/oci/option_fields.py": options.typed("oci_rdma_node_pool"),
         **options.role_outputs(),
     }
     files.update(

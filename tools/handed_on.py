@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import options
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 
 _MODULE = re.compile(r" *gpuops\.rdma\.(\w+):$")
 _GIVEN = re.compile(r"( *)(\w+): ")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The playbooks' inputs with what each may be, and what the playbooks themselves set under that prefix, for
-_common/inputs_table.py."""
+core/inputs_table.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import options
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "plugins/module_utils/_common/inputs_table.py"
+TARGET = ROOT / "plugins/plugin_utils/core/inputs_table.py"
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
 _SECRET = re.compile(r"password|token|credentials|notify_url")
 _AWX = r"\b(rdma_awx_[a-z0-9_]*[a-z0-9])\b"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "fixtures" / "nccl"

@@ -12,8 +12,8 @@ import pathlib
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs as oci_needs
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs as oci_needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "oci_policies.md"

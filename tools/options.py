@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
 
 ROOT = Path(__file__).resolve().parents[1]
 TYPED: dict[str, tuple[str, ...]] = {"plan": (), "oci_rdma_node_pool": ("rdma_launch", "rdma_pools")}

@@ -19,8 +19,8 @@ import yaml
 from ansible.cli.adhoc import AdHocCLI
 from ansible.cli.playbook import PlaybookCLI
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
 from site_pages import documents
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -4,8 +4,8 @@
 """Probes one node, writes the result to the API server as one ConfigMap, then sleeps until SIGTERM.
 
 Runs in the pods of the DaemonSets gpuops-host-probe and gpuops-peermem: Python 3.8 or newer, standard library only, the
-host's root at /host. Its folder also has host_probe.py (plugins/module_utils/_host/probe.py) and, for
-``--peermem``, peermem.py (plugins/module_utils/_host/peermem.py). The pod's account may only create and patch the
+host's root at /host. Its folder also has host_probe.py (plugins/module_utils/host_probe.py) and, for
+``--peermem``, peermem.py (plugins/plugin_utils/host/peermem.py). The pod's account may only create and patch the
 ConfigMaps of its DaemonSet in its own namespace, by name.
 """
 
@@ -164,7 +164,7 @@ def main(argv: Any) -> int:
 
 
 def document_name(prefix: str, node: str) -> str:
-    """As in _host/objects.py."""
+    """As in host/objects.py."""
     name = prefix + node
     plain = len(name) <= 253 and name != "gpuops-host-probe"
     return name if plain else prefix + hashlib.sha256(node.encode()).hexdigest()[:32]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools, scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler, autoscaling, pools, scale_watch
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_watch import Took
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 """The GPU stack's pods that become ready last, after driver, toolkit and CUDA."""

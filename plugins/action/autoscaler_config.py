@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, pools
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.autoscaler import Tables
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler, autoscaling, pools
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.autoscaler import Tables
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns the objects, merge patches of the MachineSets and what each pool's nodes offer; writes nothing.
         Raises InputError for a faulty pool."""
-        table, shapes = autoscaling.tables(), known.shapes(args)
+        table, shapes = autoscaling.tables(), shape_table.known(args)
         fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
         objects = pools.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
         autoscalers = pools.machine_autoscalers(args["pools"], pools.gpu_types(args["cluster"]))

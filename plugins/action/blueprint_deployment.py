@@ -8,16 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import api
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as blueprint_nodes
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.lint import RDMA
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.deploy import Site
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.record import ConfigMapRecord
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import Site
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.lint import RDMA
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

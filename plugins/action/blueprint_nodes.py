@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import nodes as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.nodes import Backing, Node
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, DeadlinePassed, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import backing as oci_backing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import backing as oci_backing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as core
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing, Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 100
 FIRST_POLL, LAST_POLL = 1.0, 15.0
@@ -109,5 +109,5 @@ class ActionModule(RdmaAction):
 
 
 def _has_rdma_ports(item: Node) -> bool:
-    shape = files.shapes().get(item.shape)
+    shape = shape_table.shapes().get(item.shape)
     return shape is not None and bool(shape.pfs)

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import api
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import proof as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints.proof import Expected, Pod
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api, Http
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import proof as core
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api, Http
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof import Expected, Pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 FIRST_POLL, LAST_POLL = 1.0, 15.0
 MOST_LINES = 500_000

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import stack as blueprints_stack
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs as _edge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import installed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import stack_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import stack as blueprints_stack
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import stack_inputs as _edge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import installed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

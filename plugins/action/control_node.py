@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import control_node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import control_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 MAX_ARCHIVE = 200 << 20
 ROOT = files.FILES.parent

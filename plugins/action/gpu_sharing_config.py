@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing_plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs, sharing_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Returns ConfigMaps, ClusterPolicy fields and the expected resources per node; writes nothing. Raises
         InputError for an unknown shape or a configuration that does not fit."""
-        shapes = known.shapes(args)
+        shapes = shape_table.known(args)
         plan = configs.plan(
             args["share"], args["configs"], args["default"], args["mig_configs"], args["mig_strategy"] or ""
         )

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Json, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import judge as host_judge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import judge as host_judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import summary
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 STAGE = "host_checks"
 DETAILS = 50
@@ -34,7 +34,7 @@ class ActionModule(RdmaAction):
         """Hosts with their verdict, worst first, counts per verdict and findings; failed if a host fails and
         ``fail_on_findings`` is set."""
         if args["source"] == "inventory":
-            given = Plan(mode=Mode(args["mode"]), profile=args["profile"], site_shapes=known.site(args))
+            given = Plan(mode=Mode(args["mode"]), profile=args["profile"], site_shapes=shape_table.site(args))
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan, which lists the nodes.")

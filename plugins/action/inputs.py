@@ -13,13 +13,12 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec, inputs
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError, Taken
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import INPUTS
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras, shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, files, inputs, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError, Taken
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -73,7 +72,7 @@ class ActionModule(RdmaAction):
         named = argspec.with_lists({"shape": {"type": "list"}}, {"shape": values.get("rdma_shape") or []})["shape"]
         found = []
         with contextlib.suppress(InputError):
-            shapes = known.shapes({"shapes_dir": values.get("rdma_shapes_dir")})
+            shapes = shape_table.known({"shapes_dir": values.get("rdma_shapes_dir")})
             unknown = [name for name in named if isinstance(name, str) and "{{" not in name and name not in shapes]
             found = [f"rdma_shape: {shape_files.unknown(name, shapes)}" for name in unknown]
         profile = str(values.get("rdma_profile") or "")

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert, uses
 
 
 class ActionModule(RdmaAction):

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     COLLECTIVES,
     Json,
     NcclRun,
     NcclVerdict,
     Shape,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import known
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history as nccl_history
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import log_file
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, log_file, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history as nccl_history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -108,7 +106,7 @@ def _expectations(args: dict[str, Any]) -> tuple[Optional[Shape], Json]:
     expect: Json = {key: args[key] for key in named if args[key] is not None}
     if args["max_bytes"] is not None:
         expect["max_bytes"] = bandwidth.size_bytes(args["max_bytes"])
-    shapes = known.shapes(args)
+    shapes = shape_table.known(args)
     shape = shapes.get(args["shape"] or "")
     if args["shape"] and shape is None:
         expect["unknown_shape"] = shape_files.unknown(args["shape"], shapes)

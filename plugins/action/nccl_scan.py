@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, judge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.interrupt import interruptible
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.shape_scan import Seen, ShapeScan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.shape_scan import Seen, ShapeScan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, judge
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.interrupt import interruptible
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import TestRun, dry_run, test_of
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.test_run import TestRun, dry_run, test_of
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SMALL = ("name", "collective", "verdict", "reason", "measured", "threshold", "log", "seconds")
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import documents
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 TOLD = 50
 """Maximum number of nodes, problems and differences in the result."""
@@ -28,7 +28,7 @@ class ActionModule(RdmaAction):
         written to ``dest``. Raises InputError if the options contradict each other."""
         if args["plan"]:
             return _gate(Path(args["plan"]))
-        self._known = known.shapes(args)
+        self._known = shape_table.known(args)
         given = [key for key in ("src", "content", "tree", "host") if args[key] is not None]
         if len(given) > 1 or not (given or args["shape"]):
             raise InputError("nccl_topology needs plan, or one of src, content, tree, host, or shape alone.")

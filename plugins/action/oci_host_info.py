@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts as oci_hosts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_read
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import host_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import hosts as oci_hosts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 50
 NODES = "/api/v1/nodes"

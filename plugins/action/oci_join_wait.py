@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 20
 SETTLE = 30.0

@@ -10,11 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import drain, pool_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import drain, pool_run, wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 OCIDS = {
     "compartment": "compartment",

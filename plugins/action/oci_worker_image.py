@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image, session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import copy_image, import_image, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import image as oci_image
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

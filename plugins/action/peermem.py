@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import peermem
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PEERMEM
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 TOLD = 50
 FAILED, REFUSED, LOADED, RIGHT = "failed", "refused", "loaded", "right"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.perftest_stage import PerftestStage
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

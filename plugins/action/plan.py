@@ -13,23 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from ansible import context
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import INPUT, Faults, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.text import listed
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import next_step
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, known, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose, compose_addon, left
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT, Faults, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, charts_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
+    compose,
+    compose_addon,
+    left,
+    preflight,
+    resolve,
+    survey_io,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import command, next_step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -38,12 +42,12 @@ class ActionModule(RdmaAction):
         summary. Raises InputError for options that do not fit the cluster."""
         dest = Path(args["dest"])
         options, faults = Options.of(args), Faults()
-        site = faults.attempt("rdma_shapes_dir", functools.partial(known.site, args)) or {}
-        shapes = files.shapes(site)
+        site = faults.attempt("rdma_shapes_dir", functools.partial(shape_table.site, args)) or {}
+        shapes = shape_table.shapes(site)
         faults.attempt("rdma_profile", functools.partial(files.profile, options.profile))
         self._refuse_early(dest.parent, [*faults.findings, *resolve.option_faults(options, shapes)])
         with ThreadPoolExecutor(max_workers=1) as beside:
-            reading = beside.submit(plan_survey.survey, self.client, options.rdma_mode)
+            reading = beside.submit(survey_io.survey, self.client, options.rdma_mode)
             facts = NodeBook(self.client, dest.parent, shapes).facts()
             survey = reading.result()
         if options.install == "oke_addon":
@@ -52,8 +56,8 @@ class ActionModule(RdmaAction):
             survey = dataclasses.replace(survey, left=left.look(self.client))
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
-        fetch = functools.partial(charts.fetch, folder=dest.resolve().parent / "charts", dead={})
-        pods = functools.partial(plan_survey.pods, self.client)
+        fetch = functools.partial(charts_io.fetch, folder=dest.resolve().parent / "charts", dead={})
+        pods = functools.partial(survey_io.pods, self.client)
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch, pods))
         plan = dataclasses.replace(plan, site_shapes=site)
         if options.keep_excluded and dest.exists():

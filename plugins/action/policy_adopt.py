@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import hold
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import hold
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

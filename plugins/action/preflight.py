@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import view as plan_view
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, survey_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import view as plan_view
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -24,8 +24,8 @@ class ActionModule(RdmaAction):
         plan = run.read_plan(args["plan"], faulty=not args["pods"])
         run_dir = Path(args["plan"]).parent
         again = bool(args["only"])
-        book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
-        view = plan_view.read(self.client, book, plan, plan_survey.kept(run_dir), args, check_mode=self.check_mode)
+        book = NodeBook(self.client, run_dir, shape_table.shapes(plan.site_shapes))
+        view = plan_view.read(self.client, book, plan, survey_io.kept(run_dir), args, check_mode=self.check_mode)
         first = run_dir / "findings-preflight.json"
         ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
         findings = preflight.check(view, ignored, args["only"] or (preflight.OF_PODS if args["pods"] else []))

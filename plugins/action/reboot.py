@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REBOOT
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import cordons
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REBOOT
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 POLL = 2.0
 VF_PODS = "app.kubernetes.io/name=gpuops-vf-config"

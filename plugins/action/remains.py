@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown.remaining import Remaining
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.remaining import Remaining
 
 
 class ActionModule(RdmaAction):

@@ -12,16 +12,16 @@ from typing import Any, Optional
 
 from ansible import context
 from ansible.release import __version__ as ansible_version
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.secrets import TASK
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders, html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders, html, prometheus
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
@@ -38,7 +38,7 @@ class ActionModule(RdmaAction):
         found, unread = folders.documents(run_dir, "findings-*.json")
         nccl, torn = folders.documents(run_dir, "nccl-*.json")
         plan, missing = self._plan(run_dir)
-        scans, cut = folders.scans(run_dir, files.shapes(plan.site_shapes))
+        scans, cut = folders.scans(run_dir, shape_table.shapes(plan.site_shapes))
         end = self._end(run_dir, plan, args)
         findings = [item for document in found for item in document["findings"]]
         hosts = run.hosts(run_dir)
@@ -102,7 +102,7 @@ class ActionModule(RdmaAction):
             return [], []
         wanted = {node.name for node in plan.nodes}
         try:
-            book = NodeBook(self.client, run_dir, files.shapes(plan.site_shapes))
+            book = NodeBook(self.client, run_dir, shape_table.shapes(plan.site_shapes))
             facts = [node for node in book.facts() if node.name in wanted]
         except RdmaError as error:
             return None, [

@@ -8,15 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import discover
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered, documents
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import for_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discover, discovered, documents
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 50
 """Maximum number of hosts in the result."""
@@ -26,7 +25,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The shape's document, what is left out, and hosts that differ. Raises InputError if no host can be described,
         or most do not agree."""
-        shape_files.check_name(args["name"], files.shapes())
+        shape_files.check_name(args["name"], shape_table.shapes())
         if self.check_mode and args["source"] == "daemonset":
             plan, facts = discovered.nodes_plan(self.client, args["nodes"], args)
             would = for_nodes(self.client, plan, facts, PROBE, self.show).predict()

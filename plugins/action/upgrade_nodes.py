@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.nodes import Nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
 
 
 class ActionModule(RdmaAction):

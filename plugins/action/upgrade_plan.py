@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import picked, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import accounts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade import reading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import picked, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import reading
 
 
 class ActionModule(RdmaAction):

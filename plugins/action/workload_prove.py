@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import proving
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import proving
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 10
 """Findings that are printed; a failure has them in its message."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.objects import reference
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base.action import RdmaAction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads import manifest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import manifest, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.objects import reference
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):

@@ -42,9 +42,9 @@ _value:
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import rules
 
 
 def blueprint_lint(documents: Any, **known: Any) -> list[dict[str, Any]]:

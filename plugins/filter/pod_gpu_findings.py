@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 
 DOCUMENTATION = r"""
 name: pod_gpu_findings

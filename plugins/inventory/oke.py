@@ -136,11 +136,11 @@ from typing import Any
 
 from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory as oke_inventory
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import inventory as oke_inventory
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: ignore[misc]
@@ -364,5 +364,7 @@ def _inside(session: oci.Session, top: str) -> dict[str, str]:
 
 def _shapes() -> dict[str, dict[str, Any]]:
     return {
-        shape.name: {"gpus": shape.gpu_count, "vfs": shape.vf_count} for shape in files.shapes().values() if shape.gpus
+        shape.name: {"gpus": shape.gpu_count, "vfs": shape.vf_count}
+        for shape in shape_table.shapes().values()
+        if shape.gpus
     }

@@ -106,7 +106,7 @@ import os
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.probe import NotATree, collect, probe
+from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import NotATree, collect, probe
 
 # As documented above: the nodes have no PyYAML to read it with. tests/unit/tools/test_options.py compares them.
 SPEC = {

@@ -24,10 +24,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests" / "sandbox")]
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import lines as nccl_lines
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 
 LEAST = 50.0
@@ -40,7 +40,7 @@ CHUNK = 1 << 18
 
 
 def shape() -> Shape:
-    return files.shapes()[SHAPE]
+    return shape_table.shapes()[SHAPE]
 
 
 def run_of(kind: Shape) -> NcclRun:

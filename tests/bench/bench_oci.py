@@ -35,8 +35,8 @@ init_plugin_loader([str(ROOT / ".cache" / "collections")])
 
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import preflight_read, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import preflight_read, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support import oci_site
 
 PREFLIGHT, PER_1000, REPEAT = 2.0, 1.0, 3

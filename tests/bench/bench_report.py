@@ -23,8 +23,7 @@ from typing import Any, Optional
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests")]
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, prometheus
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, html, prometheus
 from support import report_samples as samples
 
 MAKE_SECONDS, PAGE_BYTES, PAINT_SECONDS = 3.0, 3_000_000, 1.0

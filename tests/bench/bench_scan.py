@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".cache" / "collections"), str(ROOT / "tests")]
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds as nccl_scan
 from support import scan_cluster
 from support.scan_cluster import Cluster
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import mps_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import mps_proof
 from gpuops_sandbox.kubelets import gpus
 from gpuops_sandbox.operators import _sharing
 from support.nccl_cluster import CHARTS, task

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 
 from support.fake_blueprints import Deployment
@@ -131,7 +131,7 @@ class SandboxSite:
         environment = asked.get("recipe_container_env") or []
         container["env"] = [{"name": one["key"], "value": str(one["value"])} for one in environment]
         if on and self.network == "vf":
-            shape = files.shapes()[asked["recipe_node_shape"]]
+            shape = shape_table.shapes()[asked["recipe_node_shape"]]
             limits["nvidia.com/sriov_rdma_vf"] = str(shape.vf_count)
         elif on:
             container["securityContext"] = {"privileged": True}
@@ -146,7 +146,7 @@ class SandboxSite:
         debug = {one["key"]: one["value"] for one in asked.get("recipe_container_env") or []}.get("NCCL_DEBUG")
         if not leader or debug != "INFO":
             return lines
-        shape = files.shapes()[asked["recipe_node_shape"]]
+        shape = shape_table.shapes()[asked["recipe_node_shape"]]
         gpus = int(asked["recipe_nvidia_gpu_count"])
         ranks = tuple(
             NcclRank(rank=host * gpus + device, host=name, device=device, pid=1000 + device)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Union
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclVerdict
 from gpuops_sandbox.batch import nccl_render as render
 
 from support import nccl_samples as samples

@@ -9,8 +9,8 @@ import copy
 import re
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.machine_set import merged
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.machine_set import merged
 
 PATHS = {"/api/v1/nodes": "Node", "/api/v1/secrets": "Secret", "/apis/apps/v1/deployments": "Deployment"}
 

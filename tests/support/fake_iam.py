@@ -7,7 +7,7 @@ Since 2026-08-07 node pools authorise as their own principal (Oracle's blog "OKE
 Who needs what: oci-hpc-oke terraform/iam.tf (compute cluster, host group); Oracle's pages on custom images
 (contengaccessingokeresourcesacrosstenancies), reservations (contengmakingcapacityreservations) and keys
 (contengpolicyconfig). The message is that of a work request in oracle-terraform-modules/terraform-oci-oke #893. Written
-apart from plugins/module_utils/_oci/policy.py: it reads fewer forms, and what it cannot read grants nothing.
+apart from plugins/plugin_utils/oci/policy.py: it reads fewer forms, and what it cannot read grants nothing.
 """
 
 from __future__ import annotations

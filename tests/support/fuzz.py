@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._blueprints import lint
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules, summary
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds, topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy_text
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.scan_journal import Journal
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules, summary
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, thresholds, topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_text
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import lint
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Namespace, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.journal import Journal
 from gpuops_sandbox.batch import nccl_render as render
 
 from support import host_layout, host_memory, host_trees, nccl_samples, plan_samples, report_samples, scan_cluster
@@ -150,7 +150,7 @@ class Log:
 
 @functools.cache
 def logs() -> list[Log]:
-    shape = files.shapes()[H100]
+    shape = shape_table.shapes()[H100]
     hcas = [f"mlx5_{i}" for i in range(16)]
     proof = {"transport": True, "checked": True, "collective": "all_reduce", "max_bytes": 8 << 30}
 
@@ -177,7 +177,7 @@ def nccl(rng: Random) -> None:
     """Parser and judge over all recordings and the model's logs."""
     base, other = rng.choice(logs()), rng.choice(logs())
     content = text(rng, base.text, other.text if other.bad else base.text)
-    shape = files.shapes()[H100]
+    shape = shape_table.shapes()[H100]
     runs = parse.parse_any(content)
     verdicts = [
         judge.judge(run, shape=shape, nodes=base.nodes, table=nccl_samples.TABLE, expect=base.expect) for run in runs
@@ -193,7 +193,7 @@ def history(rng: Random) -> None:
     """A site's history: damaged records are no records, and it never improves a verdict."""
     row = {"v": 1, "shape": H100, "collective": "all_reduce", "nodes": 2, "algo": "default", "verdict": "pass"}
     records = tree(rng, [{**row, "size": 8 << 30, "busbw": 470.0 + i} for i in range(8)])
-    shape = files.shapes()[H100]
+    shape = shape_table.shapes()[H100]
     run = nccl_samples.model_run(shape, 2, slow=rng.choice((0.78, 0.95, 1.0)), min_bytes=1 << 32)
     without = judge.judge(run, shape=shape, nodes=2, table=nccl_samples.TABLE).verdict
     found = judge.judge(run, shape=shape, nodes=2, table=nccl_samples.TABLE, history=records).verdict
@@ -205,7 +205,7 @@ def site_rows(rng: Random) -> None:
     """A site's thresholds."""
     rows = tree(rng, [{"shapes": [H100], "nodes": "2", "gbytes": 455}, {"nodes": "4+", "fraction": 0.8}])
     table = thresholds.with_site(nccl_samples.TABLE, rows)
-    thresholds.threshold_for(table, files.shapes()[H100], "all_reduce", 2, "default")
+    thresholds.threshold_for(table, shape_table.shapes()[H100], "all_reduce", 2, "default")
 
 
 def topology_file(rng: Random) -> None:
@@ -215,10 +215,10 @@ def topology_file(rng: Random) -> None:
 
 
 @functools.cache
-def _scanned(seed: int) -> tuple[nccl_scan.Scan, Json]:
+def _scanned(seed: int) -> tuple[rounds.Scan, Json]:
     """A scan of twelve nodes of which two are slow, and its last state."""
     cluster = _scan_cluster(seed)
-    scan = nccl_scan.Scan(cluster.nodes, cluster.blocks, "fuzz", rails=scan_cluster.RAILS)
+    scan = rounds.Scan(cluster.nodes, cluster.blocks, "fuzz", rails=scan_cluster.RAILS)
     return scan, scan_cluster.run(scan, cluster)[1]
 
 
@@ -252,7 +252,7 @@ def scan_state(rng: Random) -> None:
         cut = content.splitlines()
         if len(cut) > len(results) + 1:
             raise Broken("damaged lines are passed over in silence")
-    again = nccl_scan.record(nccl_scan.begin(), found)
+    again = rounds.record(rounds.begin(), found)
     for verdict in (
         scan.conclude(again).verdict,
         scan_cluster.run(scan, _scan_cluster(rng.randrange(4)), again)[0].verdict,
@@ -289,7 +289,7 @@ def _document(shape: str) -> Json:
 def host_rules(rng: Random) -> None:
     """Rules over a damaged document. A host with a narrow GPU link does not pass by what is missing."""
     narrow = rng.random() < 0.3
-    shape = files.shapes()[rng.choice(SIZES)]
+    shape = shape_table.shapes()[rng.choice(SIZES)]
     document = copy.deepcopy(_document(shape.name))
     if narrow:
         document["gpus"][3]["width"] = 8
@@ -302,7 +302,7 @@ def host_rules(rng: Random) -> None:
 
 def probe(rng: Random) -> None:
     """The probe over a tree with damaged files."""
-    shape = files.shapes()[rng.choice(SIZES)]
+    shape = shape_table.shapes()[rng.choice(SIZES)]
     whole, like = _tree(shape.name)
     changed = host_layout.Files(whole)
     names = sorted(name for name, value in whole.items() if isinstance(value, bytes))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 
 
 class Link(str):

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as host_probe
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe
 
 from support.host_layout import Files, Link
 

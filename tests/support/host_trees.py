@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 
 from support import host_faults
 from support.host_layout import (
@@ -205,7 +205,7 @@ def describe(name: str) -> Host:
 
 @functools.cache
 def shape(name: str) -> Shape:
-    return shape_files.lookup(name, data.shapes())
+    return shape_files.lookup(name, shape_table.shapes())
 
 
 @functools.lru_cache(maxsize=64)

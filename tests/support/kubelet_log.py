@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound, Unreachable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import NotFound, Unreachable
 
 BEGAN = datetime(2026, 11, 22, 15, 0, 0, tzinfo=timezone.utc)
 ROTATE, CUT, BACK, QUIET, OPEN, GONE = "<rotate>", "<cut>", "<back>", "<quiet>", "<open>", "<gone>"

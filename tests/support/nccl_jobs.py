@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.fabric import Fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.job import Test
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import Fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import Test
 
 
 def job(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     COLLECTIVES,
     NcclRow,
     NcclRun,
     NcclVerdict,
     Shape,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text("utf-8"))
 JUDGED = tuple(name for name in COLLECTIVES if name != "hypercube")
 
 
-shapes = files.shapes
+shapes = shape_table.shapes
 
 
 def with_line_rate() -> list[str]:

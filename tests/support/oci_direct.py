@@ -12,7 +12,7 @@ from typing import Any
 
 import oci
 import requests
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session
 
 from support.fake_oci import Answer, FakeOci, Refused, Request
 

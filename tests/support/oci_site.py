@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -45,7 +45,7 @@ def tenancy(page: int = 100) -> FakeOci:
     within = {"protocol": "all", "source": "10.0.10.0/24", "sourceType": "CIDR_BLOCK"}
     out = {"protocol": "all", "destination": "0.0.0.0/0", "destinationType": "CIDR_BLOCK"}
     fake.add("securityLists", {"id": "list", "ingressSecurityRules": [within], "egressSecurityRules": [out]})
-    for shape in files.shapes().values():
+    for shape in shape_table.shapes().values():
         if shape.status == "supported":
             fake.shapes[shape.name] = {
                 "shape": shape.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm
 
 from support import paths
 

@@ -13,20 +13,20 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import laid_over
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, vgpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import laid_over
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     chart_values,
     gpudirect,
     nic_policy,
     olm,
+    olm_run,
     sriov,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import metrics, vgpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as gpu_serving
 
 from support.paths import ROOT
 
@@ -49,7 +49,7 @@ class Entry:
 
 
 def _shapes() -> list[Any]:
-    return [files.shapes()["BM.GPU.H100.8"]]
+    return [shape_table.shapes()["BM.GPU.H100.8"]]
 
 
 def _profile() -> Json:

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given, Options
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import compose, resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 from support.paths import ROOT
 
@@ -28,7 +28,7 @@ H100, GPU4, A100 = "BM.GPU.H100.8", "BM.GPU4.8", "BM.GPU.A100-v2.8"
 GIB = 1024**3
 
 
-SHAPES = files.shapes()
+SHAPES = shape_table.shapes()
 
 
 def profile(name: str = "current") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError
 from gpuops_sandbox.kubelets.node import ROOM as DISK
 
 from support.nccl_cluster import Nccl, install_mpi_operator, plan_file

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Mode, NcclRun, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality, Mode, NcclRun, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Decision,
     NcclTest,
     Node,
@@ -25,12 +25,13 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Release,
     Resources,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse, scan_report
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge as nccl_judge
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, next_step
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge as nccl_judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, next_step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import report as scan_report
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds
 from gpuops_sandbox.batch import nccl_render as render
 
 from support import host_memory, host_trees
@@ -53,7 +54,7 @@ VERSIONS = {"collection": "0.1.0", "ansible_core": "2.19.14", "python": "3.11.7"
 
 
 def shape(name: str = SHAPE) -> Shape:
-    return files.shapes()[name]
+    return shape_table.shapes()[name]
 
 
 def table() -> Any:
@@ -189,10 +190,10 @@ def scan(
     names = [node.name for node in nodes]
     blocks = {node.name: node.locality.local_block for node in nodes}
     ports = shape().pfs
-    plan_, state = nccl_scan.Scan(names, blocks, "sample", None, ports), nccl_scan.begin()
+    plan_, state = rounds.Scan(names, blocks, "sample", None, ports), rounds.begin()
     while (now := plan_.next_round(state)) is not None:
         answers = [_answer(trial, blocks, set(slow), dict(rails or {}), set(link)) for trial in now.trials]
-        state = nccl_scan.record(state, [{**item, "round": now.number} for item in answers])
+        state = rounds.record(state, [{**item, "round": now.number} for item in answers])
     results = list(state["results"].values())
     found = scan_report.document("scan-h100-8", SHAPE, names, blocks, to_dict(plan_.conclude(state)), results)
     for row in found["rails"]:
@@ -201,7 +202,7 @@ def scan(
 
 
 def _answer(
-    trial: nccl_scan.Trial, blocks: dict[str, str], slow: set[str], rails: dict[str, int], link: set[str]
+    trial: rounds.Trial, blocks: dict[str, str], slow: set[str], rails: dict[str, int], link: set[str]
 ) -> dict[str, Any]:
     top, limit = {"single": (478.0, 460.0), "rail": (23.8, 22.5)}.get(trial.kind, (388.0, 360.0))
     ends = {blocks[name] for name in trial.nodes}

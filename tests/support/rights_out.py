@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from gpuops_sandbox import account
 from gpuops_sandbox.cluster import Sandbox
 

@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 import yaml
 from ansible import constants
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from gpuops_sandbox import cli, cluster
 from gpuops_sandbox.cluster import Sandbox
 

@@ -14,8 +14,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Pf
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import scan as nccl_scan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Pf
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds
 
 Json = dict[str, Any]
 NOISES = ("gauss", "tails", "blocks", "bursts")
@@ -138,8 +138,8 @@ class Cluster:
 
 def run(scan: Steps, cluster: Cluster, state: Json | None = None) -> tuple[Any, Json]:
     """(conclusion, state) of a scan of this cluster."""
-    state = state or nccl_scan.begin()
+    state = state or rounds.begin()
     while (now := scan.next_round(state)) is not None:
         results = [{**result, "round": now.number} for result in cluster.answer(now)]
-        state = nccl_scan.record(state, results)
+        state = rounds.record(state, results)
     return scan.conclude(state), state

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import SHARED_RESOURCE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SHARED_RESOURCE
 
 from support.sandboxes import SHAPE, Cluster, Pool
 

@@ -80,7 +80,7 @@ def done(
 
 def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: str, folder: str) -> Any:
     from ansible.cli import adhoc, playbook
-    from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import one_run
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks import one_run
 
     os.setsid()
     os.chdir(folder)
@@ -102,7 +102,7 @@ def _play(argv: list[str], env: dict[str, str], log: str, lives: int, errors: st
 
 def _mortal(lives: int) -> None:
     """Ansible's workers are forked from this process, one at a time, and share the count."""
-    from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
     left, run, request = multiprocessing.Value("i", lives), os.getpid(), Client._request
 

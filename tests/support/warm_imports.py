@@ -35,11 +35,11 @@ init_plugin_loader([str(COLLECTIONS)])
 for path in sorted((ROOT / "plugins" / "action").glob("*.py")):
     importlib.import_module(f"ansible_collections.gpuops.rdma.plugins.action.{path.stem}")
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec, plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import codec, plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import html
 
-files.shapes()
+shape_table.shapes()
 html._template()
 codec._record(plan.Plan)
 urllib3.util.ssl_.create_urllib3_context()  # OpenSSL looks for its algorithms once

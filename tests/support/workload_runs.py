@@ -9,18 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INSTANCE_TYPE, Mode, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
-    NcclTest,
-    Node,
-    Plan,
-    PlannedShape,
-    Resources,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.namespaces import Namespaces
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._workloads.placing import Placing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import INSTANCE_TYPE, Mode, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, PlannedShape, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import Namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.placing import Placing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 
 from support.fake_api import Api, Task, arguments
 

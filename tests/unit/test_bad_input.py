@@ -13,26 +13,18 @@ from typing import Any, Callable
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import (
-    exclusive,
-    metrics,
-    sharing,
-    sharing_plan,
-    vgpu,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import serving as gpu_serving
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler as openshift_autoscaler
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs as gpu_configs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler as openshift_autoscaler
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm, olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs as gpu_configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import exclusive, metrics, sharing, sharing_plan, vgpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as gpu_serving
 from support.crd_schema import faults
 from support.paths import ROOT, upstream
 
 TABLE = openshift_autoscaler.tables(yaml.safe_load((ROOT / "files/autoscaler.yml").read_text()))
-SHAPES = files.shapes()
+SHAPES = shape_table.shapes()
 GPU = "nvidia.com/gpu"
 PACKAGE = {
     "metadata": {"name": "gpu-operator-certified"},

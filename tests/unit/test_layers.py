@@ -15,46 +15,74 @@ import pytest
 from support.paths import ROOT
 
 PLUGINS = "ansible_collections.gpuops.rdma.plugins"
-# A package -> the packages that it may import besides _common. The same for its pure half in module_utils and for its
-# half that talks to something in plugin_utils; that half may also import _base, and the pure half of its own.
+# A package of plugin_utils -> the packages that it may import besides core, and its files that talk to a cluster, to
+# OCI, to the disk or to Ansible. All others decide: they import neither these nor a library that talks.
 LAYERS = {
-    "_common": set(),
-    "_kube": set(),
-    "_nodes": {"_kube"},
-    "_oci": {"_kube", "_nodes"},
-    "_operators": {"_kube", "_nodes", "_oci"},
-    "_nccl": {"_kube", "_nodes"},
-    "_host": {"_kube", "_nodes", "_nccl", "_operators"},
-    "_plan": {"_kube", "_nodes", "_oci", "_operators", "_nccl", "_host"},
-    "_upgrade": {"_kube", "_nodes", "_operators", "_nccl"},
-    "_report": {"_nodes", "_nccl", "_host"},
-    "_gpu_uses": {"_kube", "_nodes", "_nccl"},
-    "_openshift": {"_kube", "_nodes", "_gpu_uses"},
-    "_blueprints": {"_kube", "_nodes", "_oci"},
-    "_workloads": {"_kube", "_nodes", "_nccl", "_host"},
-    "_teardown": {"_kube", "_nodes", "_gpu_uses", "_openshift"},
-    "_base": {"_kube", "_nodes", "_oci", "_operators", "_host", "_workloads"},
+    "core": ("", "files findings run specs"),
+    "kube": ("", "accounts client login named priority proof proven requests rights rollout task watch writer"),
+    "nodes": ("kube", "awaited book cordons gpu_nodes info marking shape_table tolerations_io"),
+    "tasks": ("kube oci", "action one_run"),
+    "oci": (
+        "kube nodes",
+        "answers copy_image drain host_read iam import_image join_read policy_run pool_run preflight_read session "
+        "stack_run waits work",
+    ),
+    "oci.blueprints": ("kube nodes oci", "backing client deploy record rules stack_inputs"),
+    "operators": (
+        "kube nodes oci",
+        "chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run parts policy_first "
+        "release_run removal render vfs waiting",
+    ),
+    "nccl": (
+        "kube nodes",
+        "busy_wait clear history interrupt log_file objects perftest_run perftest_stage run standard tail test_run",
+    ),
+    "scan": ("kube nccl nodes", "journal run shape_scan workers"),
+    "host": ("kube nccl nodes operators", "discovered documents judge run"),
+    "plan": (
+        "host kube nccl nodes oci operators",
+        "admission_io compose compose_addon compose_olm left queues rights survey_io view",
+    ),
+    "upgrade": ("kube nccl nodes operators", "nodes reading"),
+    "report": ("host nccl nodes", "command folders html"),
+    "sharing": (
+        "kube nccl nodes",
+        "configs metrics_io mps_proof serving_io sharing_io taints_io use vgpu_io",
+    ),
+    "openshift": ("kube nodes sharing", "autoscaling machine_sets scale_proof"),
+    "jobs": ("host kube nccl nodes", "cluster documents linted manifest namespaces placing proving"),
+    "teardown": ("kube nodes openshift sharing", "remaining revert"),
 }
-# The client talks to the API server, for which login reads kubeconfigs and runs their programs; the probe reads a host;
-# findings reads the catalogue in files/, once.
-IMPURE = {"_common/findings.py", "_kube/client.py", "_kube/login.py", "_host/probe.py"}
-# Modules that work on the managed node, and what they call.
-ON_NODE = {"host_info": {"_host"}}
-FORBIDDEN = {
+MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}
+TALKS = {f"{name}.{one}" for name, (_may, talks) in LAYERS.items() for one in talks.split()}
+# Its table of files/findings.yml is read once, by whatever makes the first finding.
+READ_BY_ALL = "core.findings"
+TALKING = {
+    "ansible",
+    "kubernetes",
+    "oci",
     "os",
     "pathlib",
-    "socket",
-    "subprocess",
-    "time",
     "random",
     "requests",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
     "urllib3",
-    "kubernetes",
-    "ansible",
     "yaml",
 }
-CORE = sorted((ROOT / "plugins/module_utils").rglob("*.py"))
-EDGE = sorted((ROOT / "plugins/plugin_utils").rglob("*.py"))
+UTILS = ROOT / "plugins/plugin_utils"
+FILES = {
+    ".".join(path.relative_to(UTILS).with_suffix("").parts): path
+    for path in sorted(UTILS.rglob("*.py"))
+    if path.stem != "__init__"
+}
+PROBE = ROOT / "plugins/module_utils/host_probe.py"
+"""The only file that reaches a target: as a module, and as a script in a pod."""
 
 
 def imported(path: Path) -> set[str]:
@@ -67,59 +95,54 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def packages(names: set[str], half: str) -> set[str]:
-    start = f"{PLUGINS}.{half}."
-    return {name[len(start) :].split(".")[0] for name in names if name.startswith(start)}
+def ours(path: Path) -> set[str]:
+    """The files of plugin_utils that a file imports."""
+    start = f"{PLUGINS}.plugin_utils."
+    found = {name.removeprefix(start) for name in imported(path) if name.startswith(start)}
+    return {name for name in found | {name.rpartition(".")[0] for name in found} if name in FILES}
 
 
-def shown(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
+def package(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
-def test_the_layers_have_no_circle() -> None:
-    assert list(graphlib.TopologicalSorter(LAYERS).static_order())
+def test_the_packages_have_no_circle_and_the_table_names_what_is_there() -> None:
+    assert list(graphlib.TopologicalSorter({name: may - {name} for name, may in MAY.items()}).static_order())
+    assert {package(name) for name in FILES} == set(LAYERS)
+    assert not TALKS - set(FILES)
 
 
-@pytest.mark.parametrize("path", CORE, ids=shown)
-def test_the_core_is_pure_and_keeps_to_its_layers(path: Path) -> None:
-    names, package = imported(path), path.parent.name
-    assert packages(names, "module_utils") <= {package, "_common"} | LAYERS[package]
-    assert not packages(names, "plugin_utils")
-    if shown(path) not in IMPURE:
-        assert not {name.split(".")[0] for name in names} & FORBIDDEN
+def test_no_file_stands_in_a_circle() -> None:
+    graphlib.TopologicalSorter({name: ours(path) - {name} for name, path in FILES.items()}).prepare()
 
 
-@pytest.mark.parametrize("path", EDGE, ids=shown)
-def test_what_talks_to_something_keeps_to_its_layers(path: Path) -> None:
-    names, package = imported(path), path.parent.name
-    below = {package, "_common"} | LAYERS[package]
-    assert packages(names, "module_utils") <= below
-    assert packages(names, "plugin_utils") <= ({"_base"} if package == "_base" else below | {"_base"})
-
-
-def test_no_file_of_a_package_stands_in_a_circle() -> None:
-    for half in (CORE, EDGE):
-        graph: dict[str, set[str]] = {}
-        for path in half:
-            start = f"{PLUGINS}.{path.parents[1].name}."
-            here = f"{path.parent.name}.{path.stem}"
-            found = {".".join(name[len(start) :].split(".")[:2]) for name in imported(path) if name.startswith(start)}
-            graph[here] = found - {here}
-        graphlib.TopologicalSorter(graph).prepare()
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_keeps_to_its_layer(name: str) -> None:
+    used = ours(FILES[name])
+    assert {package(one) for one in used} <= MAY[package(name)]
+    if name not in TALKS:
+        assert not {one.split(".")[0] for one in imported(FILES[name])} & TALKING
+        assert not used & TALKS - {READ_BY_ALL}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("*.py")), ids=lambda path: path.stem)
 def test_modules_are_documentation_unless_they_work_on_the_node(path: Path) -> None:
     names = imported(path)
-    if path.stem not in ON_NODE:
+    if path.stem == "host_info":
+        assert {name for name in names if name.startswith(PLUGINS)} >= {f"{PLUGINS}.module_utils.{PROBE.stem}"}
+        assert not ours(path)
+    else:
         assert not names
-    core = {name for name in names if name.startswith(f"{PLUGINS}.module_utils")}
-    assert packages(core, "module_utils") <= {"_common"} | ON_NODE.get(path.stem, set())
 
 
 def test_the_probe_stands_alone() -> None:
-    names = {name.split(".")[0] for name in imported(ROOT / "plugins/module_utils/_host/probe.py")}
-    assert not names & {"ansible", "ansible_collections", "subprocess", "pathlib"}
+    assert list(PROBE.parent.rglob("*.py")) == [PROBE]
+    assert not {name.split(".")[0] for name in imported(PROBE)} & {
+        "ansible",
+        "ansible_collections",
+        "subprocess",
+        "pathlib",
+    }
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "roles").glob("*/tasks/*.yml")), ids=lambda path: path.parts[-3])

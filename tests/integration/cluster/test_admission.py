@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import account, needs
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions, preflight
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import admission
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey as plan_survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import account, needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission_io, permissions, preflight, survey_io
 from gpuops_sandbox import account as sandbox_account
 from support import plan_samples as samples
 from support.sandboxes import Pool
@@ -425,7 +423,7 @@ class Cluster:
         for name, setup in SETUPS.items():
             self._make(name, setup)
         self.facts = NodeBook(self.client, None, samples.SHAPES).facts()
-        self.survey = plan_survey.survey(self.client)
+        self.survey = survey_io.survey(self.client)
         small.until(self._counted)
         self.settled = time.monotonic() + SETTLES
 
@@ -474,7 +472,7 @@ class Cluster:
 
 
 def findings(cluster: Cluster, plan: Plan, client: Client) -> list[Finding]:
-    seen = admission.look(client, plan, cluster.survey)
+    seen = admission_io.look(client, plan, cluster.survey)
     view = preflight.View(
         plan, cluster.survey, cluster.facts, samples.SHAPES, samples.profile(plan.profile), admission=seen
     )

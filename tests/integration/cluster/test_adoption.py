@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from support.paths import ROOT
 from support.plays import Played, Site
 from support.sandboxes import ANSIBLE, Pool

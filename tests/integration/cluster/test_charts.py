@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import charts_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
 from gpuops_sandbox import build
 from support import chart_repository
 
@@ -64,7 +64,7 @@ def test_the_plan_fetches_a_chart_or_says_why_not(tmp_path: Path, monkeypatch: p
 
     def fetched(**changes: Any) -> Chart:
         given = {"name": "gpu", "namespace": "gpu", "chart": "gpu-operator", "operator": "gpu_operator"}
-        found = charts.fetch(Release(**{**given, "version": "v26.3.3", **changes}), tmp_path / "run")
+        found = charts_io.fetch(Release(**{**given, "version": "v26.3.3", **changes}), tmp_path / "run")
         assert found is not None and found.fetched
         return found
 

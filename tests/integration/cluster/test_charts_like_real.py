@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_crds, crds
 from gpuops_sandbox import build
 from support import chart_repository
 from support.paths import RECORDINGS, upstream

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import ClusterError, Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
 pytestmark = pytest.mark.cluster
 REVIEW = b'{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}'

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PROBE
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run as host_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, PlannedShape, Probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import run as host_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from support import host_trees
 from support.small_sandbox import SHAPE, small_sandbox
 

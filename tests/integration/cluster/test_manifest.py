@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
 from support.sandboxes import Pool
 from support.small_sandbox import Small, small_sandbox
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Gone, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info as node_info
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Gone, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import info as node_info
 from support import warm
 from support.paths import ROOT
 from support.small_sandbox import SHAPE, VF, small_sandbox

@@ -9,8 +9,8 @@ import json
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import nic_policy, sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import nic_policy, sriov
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
 from support.sandboxes import Cluster

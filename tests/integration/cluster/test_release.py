@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values
 from support import chart_repository
 from support.paths import ROOT
 from support.sandboxes import ANSIBLE, Cluster, Pool

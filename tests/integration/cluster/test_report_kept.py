@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep as report_keep
 
 SPEC = specs.module("report_keep")
 

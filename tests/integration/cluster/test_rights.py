@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import MAY_GRANT, RBAC, account, needs
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import GRANTED
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import MAY_GRANT, RBAC, account, needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.rights import GRANTED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
 from gpuops_sandbox import account as sandbox_account
 from support.recorded_charts import CASES, NAMESPACE, rendered
 from support.sandboxes import Pool

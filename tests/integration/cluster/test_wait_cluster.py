@@ -10,16 +10,12 @@ import threading
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    DeadlinePassed,
-    InputError,
-    Unrecoverable,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Resources
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import waiting as wait
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, InputError, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, PlannedShape, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting as wait
 from support.small_sandbox import SHAPE, small_sandbox
 
 SPEC = specs.module("wait")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     EXCLUDE_LABEL,
     SHARED_RESOURCE,
     SHARED_SLOTS,
@@ -20,10 +20,10 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     Mode,
     node_terms,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import kinds, placement, render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, placement, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
 from support.paths import upstream
 from support.sandboxes import SHAPE, Pool
 from support.small_sandbox import VF, Small, small_sandbox
@@ -67,7 +67,7 @@ def cluster(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sm
 
 
 def rendered(kind: str, mode: Mode, nodes: int) -> list[Json]:
-    shape = files.shapes()[SHAPE]
+    shape = shape_table.shapes()[SHAPE]
     name = f"{kind.lower()}-{mode}-{nodes}"
     where = tuple(node_terms([shape]))
     return render.objects(render.Wanted(kind, name, NAMESPACE, nodes, render.of_shape(shape, mode), where))
@@ -94,7 +94,7 @@ def test_every_kind_mode_and_number_of_nodes_passes_a_strict_dry_run(cluster: Sm
 
 def test_places_in_the_network_pass_it_too(cluster: Small) -> None:
     """Their definitions have rules that only the API server applies."""
-    shape = files.shapes()[SHAPE]
+    shape = shape_table.shapes()[SHAPE]
     found = placement.placed([node_facts(one) for one in cluster.client.list("/api/v1/nodes") if _has_gpus(one)])
     taint = {"key": "nvidia.com/gpu", "operator": "Exists"}
     objects = placement.kueue(found, [shape], [taint], "kueue.x-k8s.io/v1beta2") + placement.hypernodes(found)

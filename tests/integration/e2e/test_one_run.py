@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Two runs at once on one cluster, in 20 seeded orders, one of them killed in each fourth. Their decisions alone, in 60
-orders: unit/base/test_one_run.py; a second run beside a first: test_lifecycle.py."""
+orders: unit/tasks/test_one_run.py; a second run beside a first: test_lifecycle.py."""
 
 from __future__ import annotations
 

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS, Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.permissions import reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights as kube_rights
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rights as kube_rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.permissions import reading
 from gpuops_sandbox import account
 from support import rights_out
 from support.plays import Site

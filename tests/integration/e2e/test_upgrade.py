@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import helm_records
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as upgrade_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.rights import missing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.rights import missing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_records
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as upgrade_plan
 from gpuops_sandbox import account
 from support import chart_repository, rights_out
 from support.guide_objects import GUIDES_OWN

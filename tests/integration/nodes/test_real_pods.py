@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan, PlannedShape, Probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import vf_config_objects
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Unreachable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, PlannedShape, Probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.tail import Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.sriov import vf_config_objects
 from gpuops_sandbox.kubelets import hub, images
 from support import nccl_jobs
 from support.nccl_cluster import LAUNCHERS, ROOT, act
@@ -71,7 +71,12 @@ def test_the_vf_configuration_in_real_containers_says_what_each_host_has(real: R
         install_ip(trees / name / "host", tmp_path)
     program = (ROOT / "files" / "vf_config" / "vf_config.py").read_text()
     made = vf_config_objects(
-        [files.shapes()[SHAPE]], "gpuops-rdma", "nvidia-network-operator", image=IMAGE, options={}, program_text=program
+        [shape_table.shapes()[SHAPE]],
+        "gpuops-rdma",
+        "nvidia-network-operator",
+        image=IMAGE,
+        options={},
+        program_text=program,
     )
     try:
         real.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nvidia-network-operator"}}, *made)

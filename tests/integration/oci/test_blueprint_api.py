@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     DeadlinePassed,
     Forbidden,
@@ -23,8 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
     Unrecoverable,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import client, deploy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints.client import Api
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import client, deploy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
 from support.fake_blueprints import PAGE, FakeBlueprints
 
 PASSWORD, LINK = "pa55-c4nary", "https://acme.objectstorage.test/p/l1nk-c4nary/n/acme/b/models/o/"
@@ -261,7 +261,7 @@ def test_the_api_stays_away(here: Here, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_other_answers_than_json(here: Here, status: int, body: str, kind: str, words: str) -> None:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 
     here.server.fail("GET /deployment/", status, body, kind=kind, times=9)
     with pytest.raises(RdmaError, match=words) as told:

@@ -22,9 +22,9 @@ from typing import Any
 import oci
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._blueprints import stack_inputs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import stack_inputs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec

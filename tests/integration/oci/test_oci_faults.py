@@ -16,9 +16,9 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers, pool_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import answers, pool_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support import fake_oci, oci_site
 from support.fake_oci import FakeOci, Refused
 from support.oci_direct import Direct

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts as oci_hosts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import host_read, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import host_read, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import hosts as oci_hosts
 from support import oci_site
 from support.fake_oci import FakeOci
 

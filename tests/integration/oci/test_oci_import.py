@@ -13,16 +13,16 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     DeadlinePassed,
     InputError,
     Unrecoverable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import copy_image, import_image
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import copy_image, import_image
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 from support import oci_site
 from support.fake_oci import FakeOci
 

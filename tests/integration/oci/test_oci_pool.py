@@ -29,12 +29,12 @@ import psutil
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.action.oci_join_wait import ActionModule
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed, Unrecoverable
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack as oci_stack
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import join_read
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import stack as oci_stack
 from support import oci_site, page_runs
 from support.fake_join import Joiner
 from support.fake_oci import Answer, FakeOci, Request

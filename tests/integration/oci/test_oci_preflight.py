@@ -15,10 +15,10 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, preflight_read
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_run, preflight_read
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support import oci_site
 from support.fake_oci import FakeOci
 

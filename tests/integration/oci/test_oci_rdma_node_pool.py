@@ -23,7 +23,8 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     DeadlinePassed,
     InputError,
@@ -32,10 +33,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     Unreachable,
     Unrecoverable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support import oci_site
 from support.fake_oci import GARBLED, FakeOci
 

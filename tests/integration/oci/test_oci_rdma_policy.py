@@ -10,13 +10,13 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     DeadlinePassed,
     Forbidden,
     InputError,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import policy_run, session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_run, session
 from support import fake_iam, oci_site
 from support.fake_oci import FakeOci
 

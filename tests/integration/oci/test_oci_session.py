@@ -17,7 +17,7 @@ import oci
 import pytest
 import requests
 import urllib3
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     Forbidden,
     InputError,
@@ -25,8 +25,8 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import 
     RdmaError,
     Unreachable,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import answers
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import answers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from support import oci_site

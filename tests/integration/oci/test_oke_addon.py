@@ -11,21 +11,16 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    DeadlinePassed,
-    InputError,
-    Unrecoverable,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.tolerations import Tolerated
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import oke_addon
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, InputError, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import Tolerated
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import addon, oke_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import compose_addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 from support import oci_site, plan_samples
 from support.fake_addons import Addons
 from support.fake_oci import FakeOci

@@ -21,7 +21,7 @@ from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import inventory_loader
 from ansible.utils.display import Display
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
 from support import oci_site
 from support.fake_oci import FakeOci
 from support.paths import ROOT

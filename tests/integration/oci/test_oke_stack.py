@@ -11,13 +11,9 @@ from typing import Any
 
 import oci
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    DeadlinePassed,
-    InputError,
-    Unrecoverable,
-)
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import session as oci_session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import stack_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, InputError, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import stack_run
 from support import oci_site
 from support.fake_oci import FakeOci
 from support.fake_stacks import Stacks, World

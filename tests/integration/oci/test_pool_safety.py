@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import pool_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support import oci_site
 from support.oci_direct import Direct
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 
 REPO = Path(__file__).resolve().parents[3]
 TOPOLOGY = REPO / "files" / "topology"
@@ -71,7 +71,7 @@ def use_tests() -> None:
 def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
     """Every shape of files/topology by name, the refused ones too."""
     use_collection()
-    from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
 
     return shape_files.read({path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yml"))})
 
@@ -79,7 +79,7 @@ def load_shapes(folder: Path = TOPOLOGY) -> dict[str, Shape]:
 def machines(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """What a simulated node can be: a shape, or one whose RDMA ports are InfiniBand (``BM.GPU.H100.8/InfiniBand``), or
     one that has Amazon's adapters (``/EFA``) in place of its NICs."""
-    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import INFINIBAND
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import INFINIBAND
 
     cabled = {f"{name}/{INFINIBAND}": replace(shape, link_layer=INFINIBAND) for name, shape in shapes.items()}
     other = {f"{name}/EFA": replace(shape, link_layer="EFA", pfs=(), vcn=()) for name, shape in shapes.items()}

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 
 PROGRAM = Path(__file__).resolve().parents[3] / "files" / "vf_config" / "vf_config.py"
 DEVICES = "/sys/bus/pci/devices"

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import discover, probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discover
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from support import host_memory, host_trees
 from support.host_trees import Host
 
-SHAPES = {name: shape for name, shape in files.shapes().items() if shape.status == "supported"}
+SHAPES = {name: shape for name, shape in shape_table.shapes().items() if shape.status == "supported"}
 NICS = files.load(files.FILES / "nics.yml")["nics"]
 # Fields of a shape that are no facts of a host: OCI's regions and tuning, what NCCL reads from sysfs.
 NOT_OF_A_HOST = {"name", "site", "nodes", "sources", "regions", "pci_tree", "nccl_env", "algo", "status", "reason"}

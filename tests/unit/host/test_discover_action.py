@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import shape_discover
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects, probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import discovered
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.run import HostRun
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discovered, objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import HostRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, shape_table
 from support import host_memory, host_trees
 from support.fake_api import Api
 from support.host_trees import Host
@@ -58,8 +58,8 @@ def test_a_file_is_written_once_and_read_back(tmp_path: Path) -> None:
     first = answer(hosts=hosts, dest=str(dest), match={"row": "7"})
     assert (first["changed"], first["same"], first["differing"], first["silent"]) == (True, 2, {}, {})
     assert not answer(hosts=hosts, dest=str(dest), match={"row": "7"})["changed"]
-    shape = files.shapes(files.site_shapes(str(dest.parent)))["lab-h200"]
-    table = files.shapes()["BM.GPU.H200.8"]
+    shape = shape_table.shapes(shape_table.site_shapes(str(dest.parent)))["lab-h200"]
+    table = shape_table.shapes()["BM.GPU.H200.8"]
     assert (shape.vf_count, shape.nic_gbytes, shape.nodes) == (table.vf_count, table.nic_gbytes, {"row": ("7",)})
 
 
@@ -130,7 +130,7 @@ class Cluster:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *nodes: Json, names: Any = ()) -> Any:
-    shapes = files.shapes()
+    shapes = shape_table.shapes()
     book = SimpleNamespace(facts=lambda: [facts.node_facts(one, shapes) for one in copy.deepcopy(nodes)])
     monkeypatch.setattr(discovered, "NodeBook", lambda *_arguments: book)
     args = {**{name: option.get("default") for name, option in SPEC.items()}}

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support import host_faults, host_memory, host_trees
@@ -22,7 +24,7 @@ from support.host_layout import Files, Link
 from support.host_trees import FAULTS, Host, Tree
 from support.paths import ROOT
 
-SUPPORTED = sorted(name for name, shape in data.shapes().items() if shape.status == "supported")
+SUPPORTED = sorted(name for name, shape in shape_table.shapes().items() if shape.status == "supported")
 RULES = rules.table(data.load(data.FILES / "host_rules.yml"))
 WELL = ("pass", "skip")
 OTHER_SHAPES = ("BM.GPU4.8", "BM.GPU.H200.8", "BM.GPU.L40S.4")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.probe import probe
+from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import probe
 from support import host_trees
 from support.paths import ROOT
 

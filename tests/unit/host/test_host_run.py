@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM, PROBE, Daemon
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PEERMEM, PROBE, Daemon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
 from support.fake_api import Api
 
 TOLERATED = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}

@@ -17,9 +17,11 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe, rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import judge, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import host_memory, host_trees
 from support.host_layout import DEVICES, Files, Link
 from support.host_trees import Host
@@ -27,7 +29,7 @@ from support.paths import RECORDINGS, ROOT
 
 DUMP = RECORDINGS / "nccl" / "topo_dump.xml"
 REAL = ROOT / "tests" / "fixtures" / "hosts" / "h200_real.tgz"
-SUPPORTED = sorted(name for name, shape in data.shapes().items() if shape.status == "supported")
+SUPPORTED = sorted(name for name, shape in shape_table.shapes().items() if shape.status == "supported")
 every_shape = pytest.mark.parametrize("name", SUPPORTED)
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
@@ -203,8 +205,8 @@ def form(value: bytes | Link) -> set[str]:
 
 def test_a_real_machine_without_rdma_nics_fails_and_what_it_hides_is_unknown() -> None:
     """docs/host_document.md shows this answer."""
-    table, profile = data.host_rules(), data.profile("current")
-    shape = data.shapes()["BM.GPU.H200.8"]
+    table, profile = judge.table(), data.profile("current")
+    shape = shape_table.shapes()["BM.GPU.H200.8"]
     answers = rules.results(table, document(real_tree()), shape, mode=Mode.SRIOV, profile=profile)
     failed = {one.rule.id for one in answers if one.status == "fail"}
     assert failed == {"gpu.missing", "nic.missing", "nic.modules", "rdma.devices", "gpudirect.path", "netns.mode"}

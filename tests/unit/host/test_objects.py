@@ -13,9 +13,9 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.objects import PEERMEM, PROBE, Daemon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import objects as host_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PEERMEM, PROBE, Daemon
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
 
@@ -24,8 +24,8 @@ H100 = SHAPES["BM.GPU.H100.8"]
 NODES = ["10.140.0.1", "10.140.0.2"]
 SHIPPED = [
     "files/host_probe/publish.py",
-    "plugins/module_utils/_host/probe.py",
-    "plugins/module_utils/_host/peermem.py",
+    "plugins/module_utils/host_probe.py",
+    "plugins/plugin_utils/host/peermem.py",
 ]
 
 

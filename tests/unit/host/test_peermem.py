@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem, probe
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import peermem
 from support import host_trees
 from support.paths import ROOT
 

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as host_probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._host.probe import NotATree, collect, probe
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe
+from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import NotATree, collect, probe
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import host_trees
 from support.paths import ROOT
 
-FILE = ROOT / "plugins/module_utils/_host/probe.py"
+FILE = ROOT / "plugins/module_utils/host_probe.py"
 PAGE = (ROOT / "docs/host_document.md").read_text(encoding="utf-8")
 SMALL, PF, GPU, LAST_GPU = "BM.GPU.L40S.4", "0000:27:00.0", "0000:16:00.0", "0000:ac:00.0"
 # Null for a reason that the key itself tells (docs/host_document.md).

@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import VF_STATUS
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import reboot
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import VF_STATUS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support.paths import ROOT
 
 Json = dict[str, Any]
 RAW = yaml.safe_load((ROOT / "files" / "host_rules.yml").read_text("utf-8"))
 TABLE = rules.table(RAW)
 RULES = {rule.id: rule for rule in TABLE.rules}
-SHAPES = files.shapes()
+SHAPES = shape_table.shapes()
 SUPPORTED = sorted(name for name, shape in SHAPES.items() if shape.status == "supported")
 H100, B200 = SHAPES["BM.GPU.H100.8"], SHAPES["BM.GPU.B200.8"]
 CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")

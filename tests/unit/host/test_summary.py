@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import summary as host_report
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import summary as host_report
 from gpuops_sandbox.context import load_shapes
 from support import host_trees
 

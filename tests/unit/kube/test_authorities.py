@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Unreachable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from support.authorities import KINDS, PYTHONS, interpreter, make
 from support.paths import ROOT
 

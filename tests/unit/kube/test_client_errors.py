@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client
 
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "nic.example": failed to call webhook: Post '

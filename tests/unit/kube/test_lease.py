@@ -10,8 +10,8 @@ import datetime
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import lease
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.lease import Holder, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.lease import Holder, State
 
 NOW = datetime.datetime(2026, 11, 24, 16, 0, 0, tzinfo=datetime.timezone.utc)
 ALICE = Holder("aaaa1111", "alice", "bastion", "site.yml", "42")

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import login
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import login
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
 API = "client.authentication.k8s.io/v1beta1"  # what `oci ce cluster create-kubeconfig` writes
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics, serving, vgpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import pools
-from ansible_collections.gpuops.rdma.plugins.module_utils._workloads import network, placement
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import autoscaling
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import names
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import network, placement
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaling, pools
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import metrics, serving, vgpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert
 from hypothesis import given
 from hypothesis import strategies as st
 from support import plan_samples as samples

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.permissions import account, needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import account, needs
 
 ASKED = [
     *needs("list watch", "", "pods"),

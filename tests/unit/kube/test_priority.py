@@ -9,9 +9,8 @@ import ast
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import parts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import priority
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts, priority
 from support.fake_api import Api
 from support.paths import ROOT
 
@@ -74,10 +73,10 @@ def test_without_the_right_to_create_it_an_administrator_is_asked(monkeypatch: p
 def test_every_pod_that_the_code_writes_names_its_class() -> None:
     """Each file that writes a pod's spec sets the class, or is listed with the reason."""
     others = {
-        "module_utils/_operators/sriov.py": "installed DaemonSets; the plan names whom they displace",
-        "module_utils/_gpu_uses/serving.py": "a user's service",
-        "module_utils/_workloads/render.py": "a user's job",
-        "module_utils/_nccl/scan_job.py": "a copy of the launcher's pod",
+        "plugin_utils/operators/sriov.py": "installed DaemonSets; the plan names whom they displace",
+        "plugin_utils/sharing/serving.py": "a user's service",
+        "plugin_utils/jobs/render.py": "a user's job",
+        "plugin_utils/scan/job.py": "a copy of the launcher's pod",
     }
     lacking = []
     for path in sorted(PLUGINS.rglob("*.py")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Proof, pod
 from support.fake_api import Api
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proven import ANNOTATION, Proven
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import ANNOTATION, Proven
 
 
 class Api:

@@ -10,8 +10,8 @@ import functools
 import json
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from gpuops_sandbox.batch import volcano
 from support.paths import RECORDINGS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import requests as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import requests as probe
 from support.paths import ROOT
 
 PROGRAM = ROOT / "files" / "probe" / "probe.py"

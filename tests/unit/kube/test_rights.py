@@ -9,13 +9,12 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED, OWNED_SELECTOR
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client, objects, permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED, OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import kinds, objects, permissions, rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import permissions as plan_permissions
 from support.fake_api import Api
 
 KINDS = [("apps/v1", "DaemonSet"), ("v1", "ConfigMap"), ("v1", "Namespace"), ("x/v1", "Unserved")]
@@ -84,7 +83,7 @@ class Whole(Api):
 
     @staticmethod
     def _of(version: str, kind: str) -> tuple[str, bool]:
-        return client.KINDS.get((version, kind), (f"{kind.lower()}s", kind != "PersistentVolume"))
+        return kinds.KINDS.get((version, kind), (f"{kind.lower()}s", kind != "PersistentVolume"))
 
     def resource(self, version: str, kind: str) -> tuple[str, bool]:
         return self._of(version, kind)
@@ -98,7 +97,7 @@ def test_the_plan_announces_every_right_of_a_teardown_and_each_that_is_missing_i
     there = Whole()
     rights.require_removal(there, objects.KINDS, OWNED_SELECTOR)  # type: ignore[arg-type]
     every = list(dict.fromkeys(there.asked))
-    announced = plan_permissions.teardown(Plan(mode=Mode.SRIOV), client.KINDS)
+    announced = plan_permissions.teardown(Plan(mode=Mode.SRIOV), kinds.KINDS)
     rules = [
         {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb], "at": one.namespace}
         for one in announced

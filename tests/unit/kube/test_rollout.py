@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm_run
 
 PLACE, NAME = "nvidia-gpu-operator", "nvidia-operator-validator"
 NODES = ["a", "b", "c"]

@@ -6,13 +6,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    DeadlinePassed,
-    Unreachable,
-    Unrecoverable,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, Unreachable, Unrecoverable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 
 READY = Status("ready")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 
 POD = {"metadata": {"namespace": "jobs", "name": "w", "resourceVersion": "1"}, "status": {"reason": ""}}
 LAST = {**POD, "status": {"reason": "Evicted"}}

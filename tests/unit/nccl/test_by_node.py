@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, NcclError, NcclRank, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.by_node import by_node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, NcclError, NcclRank, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.by_node import by_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_pod
 from gpuops_sandbox.context import load_shapes
 from support import nccl_jobs
@@ -27,7 +28,7 @@ JOB = nccl_jobs.job(nodes=NODES, vfs=0, mode=Mode.HOST, interface="")
 def verdict(lines: list[str], code: int = 1) -> Any:
     ended = outcome.Outcome("run", f"exit {code}", code, dict(PODS))
     run = parse.parse(lines)[0]
-    return outcome.judge(run, ended, JOB, shape=files.shapes()["BM.GPU.H100.8"], table=files.nccl())
+    return outcome.judge(run, ended, JOB, shape=shape_table.shapes()["BM.GPU.H100.8"], table=files.nccl())
 
 
 def log(hosts: tuple[str, ...], **more: Any) -> tuple[Any, Any, list[str]]:

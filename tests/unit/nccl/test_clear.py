@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import of_run, run_labels
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import clear
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.clear import Clear, Cleared
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import of_run, run_labels
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import clear, job, perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clear import Clear, Cleared
 from support import nccl_jobs
 from support.fake_api import Api
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse as nccl_parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse as nccl_parse
 from hypothesis import given
 from hypothesis import strategies as st
 from support import crd_schema, nccl_jobs

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import REPORTED, Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, names
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as nccl_outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import Outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import REPORTED, Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import nccl_jobs, paths
 
 Json = dict[str, Any]
@@ -97,7 +97,7 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
 
 
 def verdict(outcome: Outcome) -> str:
-    shape = files.shapes()["BM.GPU.H100.8"]
+    shape = shape_table.shapes()["BM.GPU.H100.8"]
     return nccl_outcome.judge(NcclRun("empty"), outcome, test_of(), shape=shape, table=files.nccl()).verdict
 
 

@@ -9,10 +9,11 @@ import dataclasses
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclError, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import COLLECTIVES, NcclError, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from support.paths import ROOT
 
 RECORDINGS = paths.RECORDINGS / "nccl"
 TABLE = yaml.safe_load((ROOT / "files" / "nccl.yml").read_text())
-SHAPES = files.shapes()
+SHAPES = shape_table.shapes()
 ROWS = {name for row in files.nccl()["thresholds"] for name in row["shapes"]}
 KNOWN = sorted(name for name, shape in SHAPES.items() if shape.nic_gbytes is not None and name in ROWS)
 H100 = SHAPES["BM.GPU.H100.8"]

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, thresholds
 from support import edited_logs
 from support import nccl_samples as samples
 from support.edited_logs import EDITS, Edit, drop

@@ -9,9 +9,9 @@ import copy
 import dataclasses
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclVerdict
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import COLLECTIVES, NcclVerdict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from support import nccl_samples as samples

@@ -10,7 +10,7 @@ import functools
 import json
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -10,8 +10,8 @@ import os
 import tracemalloc
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import lines as nccl_lines
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
 from gpuops_sandbox.batch import nccl_render as render
 from support import nccl_samples as samples
 from support.paths import FIXTURES

@@ -13,10 +13,10 @@ import tracemalloc
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_result
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, judge, parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, history, judge, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 
 SPEC = specs.module("nccl_result")
@@ -29,7 +29,7 @@ def answer(**given):
 
 
 def log(nodes=2, slow=1.0, collective="all_reduce", low=1 << 20, step=2):
-    shape = files.shapes()["BM.GPU.H100.8"]
+    shape = shape_table.shapes()["BM.GPU.H100.8"]
     run = render.simulate(
         collective=collective,
         hosts=[f"node-{i}" for i in range(nodes)],

@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_topology
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology as _topology
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run as base_run
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology as _topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import host_trees
 from support.paths import RECORDINGS, ROOT, UPSTREAM, needed
 
 SPEC = specs.module("nccl_topology")
 
 SHAPE = "BM.GPU.H100.8"
-GOOD = _topology.render(files.shapes()[SHAPE])
+GOOD = _topology.render(shape_table.shapes()[SHAPE])
 REAL = [
     *(UPSTREAM / "oci" / "topology" / f"{name}.xml" for name in ("BM.GPU4.8", "BM.GPU.A100-v2.8", SHAPE)),
     RECORDINGS / "nccl" / "topo_dump.xml",

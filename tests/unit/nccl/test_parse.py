@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import lines as nccl_lines
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import lines as nccl_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import paths

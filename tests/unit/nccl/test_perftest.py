@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric, perftest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.perftest import Outcome, Rail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric, perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import Outcome, Rail
 from gpuops_sandbox.batch import perftest_pod
 from gpuops_sandbox.context import Fault, load_shapes
 from hypothesis import given

@@ -12,9 +12,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse, ports
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, ports
 from support import edited_logs, nccl_jobs
 from support import nccl_samples as samples
 

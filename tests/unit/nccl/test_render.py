@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import COLLECTIVES, NcclRow
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import COLLECTIVES, NcclRow
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, parse
 from gpuops_sandbox.batch import nccl_render as render
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,30 +11,28 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
-    InputError,
-)
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, parse
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import outcome as nccl_outcome
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import pods as nccl_pods
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.outcome import Outcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import tail as nccl_tail
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.run import Run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.standard import Standard
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Shown
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.test_run import parse as parse_log
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, names
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as nccl_outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import pods as nccl_pods
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import tail as nccl_tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import Outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.tail import Shown
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.test_run import parse as parse_log
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import nccl_jobs
 from support.fake_api import Api
 from support.paths import RECORDINGS
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
-JUDGED_BY = {"shape": files.shapes()[SHAPE], "table": files.nccl()}
+JUDGED_BY = {"shape": shape_table.shapes()[SHAPE], "table": files.nccl()}
 
 
 def test_only_rows_and_trouble_are_shown() -> None:
@@ -613,7 +611,7 @@ def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
 
 
 def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> None:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client as kube_client
 
     class Answer:
         def stream(self, size: int, decode_content: bool) -> Iterator[bytes]:

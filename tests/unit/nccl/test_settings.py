@@ -9,23 +9,23 @@ import json
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclVerdict, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Setting
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclVerdict, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Setting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import (
     bandwidth,
     choice,
     judge,
     outcome,
     parse,
     perftest,
+    perftest_stage,
     settings,
     thresholds,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import perftest_stage
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
 from gpuops_sandbox.batch import nccl_render as render
 from support.fake_api import Api
 from support.plan_samples import H100, SHAPES, cluster, plan

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Unreachable
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import followed, outcome, parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl import tail as nccl_tail
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.tail import Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Unreachable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import followed, outcome, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import tail as nccl_tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.tail import Tail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from hypothesis import given
 from hypothesis import strategies as st
 from support import nccl_jobs
@@ -142,7 +143,7 @@ JOB = nccl_jobs.job()
 
 @pytest.mark.parametrize(("code", "verdict"), [(0, "incomplete"), (3, "fail")])
 def test_a_gap_is_never_a_pass(code: int, verdict: str) -> None:
-    shape = files.shapes()["BM.GPU.H100.8"]
+    shape = shape_table.shapes()["BM.GPU.H100.8"]
     ended = outcome.Outcome("run", "", code, lost="lines of its log between A and B are lost")
     whole = (RECORDINGS / "nccl" / "all_reduce_new.txt").read_text()
     for run in (NcclRun("empty"), parse.parse(whole.splitlines())[0]):

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import RECORDINGS, ROOT, upstream
@@ -27,7 +27,7 @@ WITH_FILE = ("BM.GPU4.8", "BM.GPU.A100-v2.8", "BM.GPU.H100.8")
 
 
 def load(name: str) -> Shape:
-    return files.shapes()[name]
+    return shape_table.shapes()[name]
 
 
 def generator() -> ModuleType:

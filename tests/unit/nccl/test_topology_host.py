@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import topology
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as base_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import host_memory, host_trees
 from support.host_trees import Host
 from support.paths import RECORDINGS, ROOT
 
-SHAPES = {name: shape for name, shape in base_files.shapes().items() if shape.status == "supported"}
+SHAPES = {name: shape for name, shape in shape_table.shapes().items() if shape.status == "supported"}
 WITH_TREE = [name for name, shape in SHAPES.items() if shape.pci_tree]
 H100 = SHAPES["BM.GPU.H100.8"]
 DUMP = RECORDINGS / "nccl" / "topo_dump.xml"

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import readiness, wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import targets
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness, wait
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.awaited import Awaited
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets
 from support.fake_api import Api
 
 H100, H200 = "BM.GPU.H100.8", "BM.GPU.H200.8"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import FEW, FILE, NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import FEW, FILE, NodeBook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

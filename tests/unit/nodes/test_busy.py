@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import RUN_LABEL
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import fabric
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import RUN_LABEL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 
 Json = dict[str, Any]
 GPU, VF = "nvidia.com/gpu", "nvidia.com/sriov_rdma_vf"

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import PodExtras
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, perftest, scan_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import extras
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import quantity
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host import run as host_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.proof import pod as proof_pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import PodExtras
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import objects as host_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import run as host_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import pod as proof_pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import quantity
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import job as scan_job
 from support import plan_samples as samples
 from support.fake_api import Api
 

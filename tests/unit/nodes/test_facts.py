@@ -12,11 +12,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import info
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import info, shape_table
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import RECORDINGS
@@ -30,7 +29,7 @@ def load(name):
 
 @functools.cache
 def h100_shape():
-    return files.shapes()["BM.GPU.H100.8"]
+    return shape_table.shapes()["BM.GPU.H100.8"]
 
 
 @pytest.fixture

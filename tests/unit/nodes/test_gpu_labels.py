@@ -9,12 +9,10 @@ import copy
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts, gpu_labels
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.member import Member
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes import gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, gpu_labels, gpu_nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs, sharing, sharing_plan
 
 H100, NVSWITCH = ("0302", "10de", "2330"), ("0680", "10de", "22a3")
 TOLD = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import gpu_operands
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_operands
 
 OPERANDS = {one["part"]: one for one in files.load(files.FILES / "operands.yml")["gpu_operator"]}
 PLUGIN = OPERANDS["device-plugin"]

@@ -16,14 +16,14 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import host_checks
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import metrics
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.awaited import Awaited
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import folders
+from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.awaited import Awaited
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import metrics
 from support import host_trees, users_jobs
 from support import report_samples as samples
 from support.fake_api import Api
@@ -177,7 +177,7 @@ def test_node_info_finds_the_nodes_by_the_labels_of_the_file(own: str) -> None:
 
 
 def test_metrics_count_the_gpus_of_a_shape_of_the_sites_own(own: str) -> None:
-    shapes = files.shapes(files.site_shapes(own))
+    shapes = shape_table.shapes(shape_table.site_shapes(own))
     assert metrics.gpu_count(NODE, shapes) == ("n1", 8)
 
 
@@ -188,12 +188,12 @@ def test_a_scan_names_the_ports_of_a_shape_of_the_sites_own(own: str, tmp_path: 
         del row["netdev"], row["hca"]
     files.replace(tmp_path / "scan-h100-8.json", json.dumps(document))
     files.replace(tmp_path / "findings-scan-h100-8.json", '{"findings": []}')
-    ((scan,), []) = folders.scans(tmp_path, files.shapes(files.site_shapes(own)))
+    ((scan,), []) = folders.scans(tmp_path, shape_table.shapes(shape_table.site_shapes(own)))
     assert [row["netdev"] for row in scan["rails"]][:4] == ["rdma0", "rdma1", "rdma2", "rdma3"]
 
 
 def test_lookup_takes_a_refused_shape_and_a_share_of_its_gpus_says_why() -> None:
-    refused = files.shapes()["BM.GPU.MI300X.8"]
-    assert shape_files.lookup(refused.name, files.shapes()) is refused
+    refused = shape_table.shapes()["BM.GPU.MI300X.8"]
+    assert shape_files.lookup(refused.name, shape_table.shapes()) is refused
     with pytest.raises(InputError, match=r"^Cannot share: the file of shape BM.GPU.MI300X.8 has no GPUs: .*AMD"):
-        shape_files.with_gpus(refused.name, files.shapes(), "Cannot share")
+        shape_files.with_gpus(refused.name, shape_table.shapes(), "Cannot share")

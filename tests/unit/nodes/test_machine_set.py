@@ -10,10 +10,10 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scale_watch
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift.scale_watch import Took
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import scale_watch
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_watch import Took
 from support.crd_schema import faults
 from support.paths import RECORDINGS, upstream
 

@@ -12,7 +12,7 @@ from typing import Any
 import jmespath
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from support.paths import ROOT
 
 SPEC = specs.module("node_info")

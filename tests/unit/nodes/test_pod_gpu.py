@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.filter.pod_gpu_findings import pod_gpu_findings
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import pod_gpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 
 GPU = "nvidia.com/gpu"
 PRESENT = f"{GPU}=present:NoSchedule"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import ROOT, SHARED, UPSTREAM, needed

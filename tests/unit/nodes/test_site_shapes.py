@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Json, Shape, node_terms, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.facts import judge_node, node_facts
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import compose
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape, node_terms, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import judge_node, node_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import compose
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import plan_samples
@@ -63,7 +63,7 @@ def folder(path: Path, *documents: Json) -> str:
 
 def refused(path: Path, *documents: Json) -> list[str]:
     with pytest.raises(InputError) as error:
-        files.site_shapes(folder(path, *documents))
+        shape_table.site_shapes(folder(path, *documents))
     return str(error.value).split("\n- ")
 
 
@@ -72,7 +72,7 @@ def refused(path: Path, *documents: Json) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_pattern_of_names(name: str, tmp_path: Path) -> None:
-    shape = files.shapes(files.site_shapes(folder(tmp_path, document(name))))[name]
+    shape = shape_table.shapes(shape_table.site_shapes(folder(tmp_path, document(name))))[name]
     assert (shape.name, shape.site, shape.gpu_count, shape.host_hca) == (name, True, 1, "=ibp24s0")
     assert (shape.status, shape.gpu_resource, shape.nic_gbytes) == ("supported", "nvidia.com/gpu", 50.0)
     slug = shape_files.slug(name)
@@ -80,7 +80,7 @@ def test_no_pattern_of_names(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_may_be_left_out_and_is_named(tmp_path: Path) -> None:
-    shape = files.shapes(files.site_shapes(folder(tmp_path, document())))["DGX-H100"]
+    shape = shape_table.shapes(shape_table.site_shapes(folder(tmp_path, document())))["DGX-H100"]
     # Flow control and trust are Ethernet's.
     assert set(shape_files.unknown_fields(shape)) == {
         "gpu.id", "nic.mtu", "nic.max_read", "gpu.nvswitches", "nccl", "regions", "pci_tree",
@@ -88,15 +88,17 @@ def test_what_is_not_known_may_be_left_out_and_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_like_a_shape_of_the_collection(tmp_path: Path) -> None:
-    shape = files.shapes(files.site_shapes(folder(tmp_path, {"name": "lab-h200", "like": "BM.GPU.H200.8"})))["lab-h200"]
+    shape = shape_table.shapes(
+        shape_table.site_shapes(folder(tmp_path, {"name": "lab-h200", "like": "BM.GPU.H200.8"}))
+    )["lab-h200"]
     assert dataclasses.replace(shape, name="", site=False, sources={}) == dataclasses.replace(
-        files.shapes()["BM.GPU.H200.8"], name="", sources={}
+        shape_table.shapes()["BM.GPU.H200.8"], name="", sources={}
     )
 
 
 def test_a_machine_without_an_mlx5_nic(tmp_path: Path) -> None:
     bare = {key: value for key, value in document("p5.48xlarge").items() if key not in ("nic", "pfs")}
-    shape = files.shapes(files.site_shapes(folder(tmp_path, bare)))["p5.48xlarge"]
+    shape = shape_table.shapes(shape_table.site_shapes(folder(tmp_path, bare)))["p5.48xlarge"]
     assert (shape.pfs, shape.vf_count, shape.host_hca, shape.gpu_count) == ((), 0, "", 1)
 
 
@@ -140,15 +142,15 @@ def test_names_that_would_share_objects_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_document(text: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "0.yml").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=fault):
-        files.site_shapes(str(tmp_path))
+        shape_table.site_shapes(str(tmp_path))
 
 
 def test_a_folder_without_files(tmp_path: Path) -> None:
-    assert files.site_shapes("") == {}
+    assert shape_table.site_shapes("") == {}
     with pytest.raises(InputError, match=r"has no shape file \(\*.yml\)"):
-        files.site_shapes(str(tmp_path))
+        shape_table.site_shapes(str(tmp_path))
     with pytest.raises(InputError, match="none is no folder with shape files"):
-        files.site_shapes(str(tmp_path / "none"))
+        shape_table.site_shapes(str(tmp_path / "none"))
 
 
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=2),
@@ -168,7 +170,7 @@ def test_junk_is_refused_with_input_error_only(key: str, value: Any) -> None:
 
 
 def site(*documents: Json) -> dict[str, Shape]:
-    return files.shapes({one["name"]: one for one in documents})
+    return shape_table.shapes({one["name"]: one for one in documents})
 
 
 def node(**labels: str) -> Json:
@@ -246,7 +248,9 @@ def test_a_plan_covers_a_shape_of_the_sites_own() -> None:
 
 
 def test_a_run_without_the_file_of_a_configured_shape_is_refused() -> None:
-    made = planned(plan_samples.cluster(), files.shapes(), survey(workloads=[plan_samples.vf_config(H100, "lab")]))
+    made = planned(
+        plan_samples.cluster(), shape_table.shapes(), survey(workloads=[plan_samples.vf_config(H100, "lab")])
+    )
     assert faults(made) == {
         "rdma_shapes_dir": "the cluster's VF configuration covers lab, which no shape file here describes; give the "
         "folder with its file, or delete DaemonSet gpuops-vf-config"

@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import facts, tolerations
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, tolerations
 from support.plan_samples import GPU4, gpu_node
 
 GPU = "nvidia.com/gpu=present:NoSchedule"

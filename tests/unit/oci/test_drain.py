@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Busy
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_REMOVAL
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.drain import drain
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REMOVAL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.drain import drain
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 
 INSTANCE = "ocid1.instance.oc1.eu-frankfurt-1.bad"
 

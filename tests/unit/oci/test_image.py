@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import hidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import image as oci_image
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import image as oci_image
 from support.paths import upstream
 
 LINK = "https://x.objectstorage.eu-frankfurt-1.oci.customer-oci.com/p/abc/n/ns/b/images/o/2026/Ubuntu-24.04.oci"

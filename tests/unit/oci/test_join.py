@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import join
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.join import Evidence, Member
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.join import Evidence, Member
 from support.paths import ROOT
 
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"

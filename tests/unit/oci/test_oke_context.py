@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import inventory
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import action
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import inventory
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks import action
 
 # As OKE wrote them into a kubeconfig, in the output of a stack that somebody published.
 OCID = "ocid1.cluster.oc1.eu-frankfurt-1.aaaaaaaa7opsktcg4ooflorjpmwxsixh3biidnsl45mtqcohdchdsdzv5z3a"

@@ -9,9 +9,9 @@ import re
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs as oci_needs
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import policy, policy_text
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs as oci_needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy, policy_text
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import ROOT, load
@@ -151,7 +151,7 @@ EVALUATOR = ("policy.py", "policy_text.py")
 
 def test_the_evaluator_stays_small() -> None:
     counter = load("count.py", "tools/count")
-    texts = {name: (ROOT / "plugins/module_utils/_oci" / name).read_text("utf-8") for name in EVALUATOR}
+    texts = {name: (ROOT / "plugins/plugin_utils/oci" / name).read_text("utf-8") for name in EVALUATOR}
     assert sum(counter.tally(name, text).lines for name, text in texts.items()) <= 300
     assert max(text.count("\n") for text in texts.values()) <= 300, "with comments, too"
 

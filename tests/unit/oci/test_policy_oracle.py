@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import needs, policy, policy_text
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs, policy, policy_text
 from support.paths import ROOT
 
 CASES = 10_000

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import hosts
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import node as oci_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import pool as oci_pool
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import wanted as oci_wanted
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci.wanted import Wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci import work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import hosts, work
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci_pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import wanted as oci_wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
 from support.paths import load
 
 PAGE = load("cloud_init_page", "tools/cloud_init_page.py")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.secrets import Secrets, hidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._oci import stack
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import Secrets, hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import stack
 
 TERRAFORM = """
 variable "compartment_ocid" { type = string }

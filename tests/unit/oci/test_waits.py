@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DeadlinePassed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._oci.waits import Waits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 
 
 class Clock:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler
 from support.crd_schema import faults
 from support.paths import RECORDINGS, ROOT, upstream
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import autoscaler, machineset
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import scaling
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift import machine_sets
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._openshift.scale_proof import ScaleProof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import machine_sets, scaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_proof import ScaleProof
 from support.fake_api import Api, Task, arguments
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import RECORDINGS

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.info import node_info
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.info import node_info
 from support.fake_api import Api, arguments
 from support.paths import ROOT
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import addon
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import addon
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 
 WANT = Addon(
     name="NvidiaGpuOperator",

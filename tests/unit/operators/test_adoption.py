@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Policy, PolicyField, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, nic_policy, sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Policy, PolicyField, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, nic_policy, sriov
 from support.paths import RECORDINGS, upstream
 from support.plan_samples import H100, SHAPES
 

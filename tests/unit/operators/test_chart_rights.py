@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Permission
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_rights
 from support.recorded_charts import CASES, NAMESPACE, rendered
 
 GPU, NETWORK = "gpu-operator-v26.7.0", "network-operator-26.4.1"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import charts as pure
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import charts as pure
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import charts_io
 from support import small_charts
 from support.paths import ROOT
 
@@ -32,17 +32,17 @@ def refused(call: Any, *args: Any) -> str:
 def test_name_and_version_are_the_charts_own(tmp_path: Path, form: str) -> None:
     place = small_charts.chart(tmp_path, "gpu-operator", "v26.3.3", {"values.yaml": "a: 1\n", "templates/x.yaml": ""})
     path = place if form == "directory" else small_charts.packed(place)
-    read = charts.read(path)
+    read = charts_io.read(path)
     assert (read.about["name"], read.version, read.path) == ("gpu-operator", "v26.3.3", str(path))
     assert set(read.files) == {"Chart.yaml", "values.yaml", "templates/x.yaml"}
 
 
 def test_what_is_to_be_fetched_is_not_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for reference in ({}, {"version": "v1"}, {"repo": "http://x", "ref": "/y"}, {"ref": "oci://x/y"}, {"ref": "a/b"}):
-        assert charts.local(reference) is None
+        assert charts_io.local(reference) is None
     small_charts.chart(tmp_path / "a", "b", "1.0.0")
     monkeypatch.chdir(tmp_path)
-    read = charts.local({"ref": "a/b-1.0.0"})
+    read = charts_io.local({"ref": "a/b-1.0.0"})
     assert read and read.version == "1.0.0", "Helm, too, takes a path that exists before the name of a repository"
 
 
@@ -50,8 +50,8 @@ def test_what_is_to_be_fetched_is_not_read_here(tmp_path: Path, monkeypatch: pyt
     "ref", ["/nowhere/gpu-operator", "./gpu-operator", "~/nowhere.tgz", "gpu-operator-v26.7.0.tgz"]
 )
 def test_a_path_that_does_not_exist(ref: str) -> None:
-    assert "does not exist" in refused(charts.local, {"ref": ref})
-    assert "does not exist" in refused(charts.check_manifest, ref)
+    assert "does not exist" in refused(charts_io.local, {"ref": ref})
+    assert "does not exist" in refused(charts_io.check_manifest, ref)
 
 
 def damaged(folder: Path) -> dict[str, Path]:
@@ -75,16 +75,16 @@ def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
         **dict.fromkeys(("other", "list", "nameless", "versionless"), "Chart.yaml"),
         "yaml": "is not YAML",
     }
-    found = {name: (path, refused(charts.read, path)) for name, path in damaged(tmp_path).items()}
+    found = {name: (path, refused(charts_io.read, path)) for name, path in damaged(tmp_path).items()}
     assert set(found) == set(words)
     for name, (path, text) in found.items():
         assert words[name] in text and str(path) in text, (name, text)
 
 
 def test_an_archive_that_unpacks_to_more_than_helm_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "LARGEST", 1 << 20)
+    monkeypatch.setattr(charts_io, "LARGEST", 1 << 20)
     big = small_charts.archive(tmp_path / "big.tgz", {"x/Chart.yaml": b"name: x", "x/zeros": bytes(1 << 20)})
-    assert "it is larger than 1 MiB" in refused(charts.read, big)
+    assert "it is larger than 1 MiB" in refused(charts_io.read, big)
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def test_keys_are_those_of_values_and_of_what_templates_read(tmp_path: Path) -> 
         *("global.*", "fromHelper.*", "passed.*", "sub-chart.operator.name.*"),
         *("nick.enabled", "nick.own", "nick.read.*"),
     }
-    assert set(charts.keys(charts.read(place))) == expected
-    assert charts.keys(charts.read(small_charts.packed(place))) == charts.keys(charts.read(place))
+    assert set(charts_io.keys(charts_io.read(place))) == expected
+    assert charts_io.keys(charts_io.read(small_charts.packed(place))) == charts_io.keys(charts_io.read(place))
 
 
 def test_packed_sub_charts_are_unpacked(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_packed_sub_charts_are_unpacked(tmp_path: Path) -> None:
     outer = small_charts.chart(tmp_path / "outer", "gpu-operator", "v1.0.0", {"values.yaml": "nfd: {enabled: true}\n"})
     (outer / "charts").mkdir()
     small_charts.packed(inner).rename(outer / "charts" / "nfd-0.1.0.tgz")
-    read = charts.read(small_charts.packed(outer))
+    read = charts_io.read(small_charts.packed(outer))
     assert "charts/nfd/values.yaml" in read.files
-    assert charts.keys(read) == ["global.*", "nfd.enabled", "nfd.image.tag"]
+    assert charts_io.keys(read) == ["global.*", "nfd.enabled", "nfd.image.tag"]
 
 
 def test_a_version_that_a_registry_lacks_comes_with_those_beside_it(
@@ -159,21 +159,21 @@ def test_a_version_that_a_registry_lacks_comes_with_those_beside_it(
         text = f"name: gpu-operator\nversion: {version}\n" if version else ""
         return types.SimpleNamespace(returncode=not text, stdout=text, stderr="" if text else missing)
 
-    monkeypatch.setattr(charts.helm, "findings", list)
-    monkeypatch.setattr(charts.helm, "path", lambda *_: "helm")
-    monkeypatch.setattr(charts.subprocess, "run", run)
+    monkeypatch.setattr(charts_io.helm, "findings", list)
+    monkeypatch.setattr(charts_io.helm, "path", lambda *_: "helm")
+    monkeypatch.setattr(charts_io.subprocess, "run", run)
     want = Release("gpu", "gpu", "gpu-operator", "v26.6.0", ref=ref, operator="gpu_operator")
     told = f"{ref} has no version v26.6.0. Nearest: v26.7.0, v26.3.3. Correct rdma_charts.gpu_operator.version"
-    assert refused(charts.fetch, want, tmp_path) == told
+    assert refused(charts_io.fetch, want, tmp_path) == told
     there.clear()
-    assert "cannot be fetched from oci://reg.example" in refused(charts.fetch, want, tmp_path)
+    assert "cannot be fetched from oci://reg.example" in refused(charts_io.fetch, want, tmp_path)
 
 
 @pytest.mark.parametrize("profile", ["current", "guide-2024"])
 @pytest.mark.parametrize("name", ["gpu-operator", "network-operator"])
 def test_the_sandboxes_charts_are_read(profile: str, name: str) -> None:
-    read = charts.read(ROOT / "tests" / "sandbox" / "charts" / profile / name)
-    assert read.about["name"] == name and len(charts.keys(read)) > 10
+    read = charts_io.read(ROOT / "tests" / "sandbox" / "charts" / profile / name)
+    assert read.about["name"] == name and len(charts_io.keys(read)) > 10
 
 
 # ---- releases ------------------------------------------------------------------------------------------------------
@@ -266,9 +266,9 @@ def test_what_only_the_chart_can_tell() -> None:
 def test_helm_takes_the_chart_that_the_plan_looked_at(tmp_path: Path) -> None:
     release, place = want(repo="https://charts.example"), tmp_path / "gpu-operator-v26.8.0.tgz"
     remote = {"repo": "https://charts.example", "version": "v26.8.0"}
-    assert charts.source(release) == ("gpu-operator", remote)
-    assert charts.source(replace(release, archive=str(place))) == ("gpu-operator", remote), "no longer there"
+    assert charts_io.source(release) == ("gpu-operator", remote)
+    assert charts_io.source(replace(release, archive=str(place))) == ("gpu-operator", remote), "no longer there"
     place.write_bytes(b"")
-    assert charts.source(replace(release, archive=str(place))) == (str(place), {})
-    assert charts.source(replace(release, repo="", ref="oci://x/y")) == ("oci://x/y", {"version": "v26.8.0"})
-    assert charts.source(replace(release, repo="", ref="~/x.tgz")) == (str(Path("~/x.tgz").expanduser()), {})
+    assert charts_io.source(replace(release, archive=str(place))) == (str(place), {})
+    assert charts_io.source(replace(release, repo="", ref="oci://x/y")) == ("oci://x/y", {"version": "v26.8.0"})
+    assert charts_io.source(replace(release, repo="", ref="~/x.tgz")) == (str(Path("~/x.tgz").expanduser()), {})

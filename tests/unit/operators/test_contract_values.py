@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, nic_policy, shared_device
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, nic_policy, shared_device
 from support import crd_schema
 from support.paths import RECORDINGS, ROOT, upstream
 
@@ -264,7 +264,7 @@ def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> 
 
 @pytest.mark.parametrize("release", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
 def test_the_shared_device_fits_schema_and_definition(release: str) -> None:
-    config = shared_device.config([files.shapes()["BM.GPU.H100.8"]], "rdma/rdma_shared_device_a")
+    config = shared_device.config([shape_table.shapes()["BM.GPU.H100.8"]], "rdma/rdma_shared_device_a")
     document = profile("current")
     images = nic_policy.policy_images(document, release, nic_policy.policy_spec(document, shared=True), {})
     policy = nic_policy.nic_cluster_policy(document, config, shared=True, images=images)

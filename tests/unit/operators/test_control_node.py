@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import control_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.control_node import Machine
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import control_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm as operators_helm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.control_node import Machine
 from support.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "files" / "control_node.yml").read_text("utf-8"))

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_crds, crds
 from support.paths import upstream
 
 NAME = "things.example.com"

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import Forbidden
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Permission, Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators.drivers import LOG_AGE, Drivers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Permission, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.drivers import LOG_AGE, Drivers
 from support.plan_samples import H100, cluster, faults, gpu_node, survey, whole
 
 ELSEWHERE = [gpu_node("n1", provider_id=""), gpu_node("n2", provider_id="")]

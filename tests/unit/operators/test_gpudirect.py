@@ -11,11 +11,11 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NodeFacts, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import gpudirect
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.gpudirect import Choice, Site, State
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import gpudirect
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import Choice, Site, State
 from support.paths import RECORDINGS
 
 NOW = 1_795_000_000.0

@@ -9,13 +9,13 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import leftovers, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Options, Plugin, Seen
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import left
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers, sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Options, Plugin, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import left
 
 TABLE = left.table()
 CURRENT, GUIDE = Options("v26.4.1", "sriov_operator"), Options("23.10.0", "us")

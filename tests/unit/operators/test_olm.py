@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm, olm_run
 from support.crd_schema import faults
 from support.olm_recordings import RECORDINGS, recorded, seen
 from support.paths import upstream

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Addon, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import wait
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.readiness import OUTDATED, READY, WAITING, Status
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Addon, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout, wait
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import OUTDATED, READY, WAITING, Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import operands
 from support.paths import RECORDINGS
 
 TABLE = files.load(files.FILES / "operands.yml")

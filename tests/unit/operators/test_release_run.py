@@ -13,13 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Policy, PolicyField, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects as kube_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, helm_records
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import chart_crds, helm, hold, release_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Policy, PolicyField, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
+    chart_crds,
+    crds,
+    helm,
+    helm_records,
+    hold,
+    release_run,
+)
 from support.fake_api import Api, Task, arguments
 
 SPEC = specs.module("release")

@@ -13,18 +13,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import codec
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import codec, files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     chart_values,
     helm_records,
     nic_policy,
     releases,
     set_text,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -11,9 +11,9 @@ import itertools
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Leftover,
     Namespaces,
     Node,
@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
     Plan,
     Resources,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import device_plugins, removal
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import device_plugins, removal
 from support.fake_api import Api
 
 OLD, NEW, NET, VF = "sriov-device-plugin", "network-operator-sriov-device-plugin", "nics", "nvidia.com/vf"

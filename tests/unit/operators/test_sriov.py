@@ -12,9 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 from gpuops_sandbox.context import load_shapes
 from gpuops_sandbox.vfhost import PROGRAM, program
 from hypothesis import given

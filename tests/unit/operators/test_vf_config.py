@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.sriov import vf_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.sriov import vf_table
 from gpuops_sandbox.context import load_shapes
 from gpuops_sandbox.vfhost import PROGRAM, MemoryHost, program
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import admission
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.admission import Answer, Seen, Tried
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Answer, Seen, Tried
 
 PLAN = Plan()
 JOB = PLAN.namespaces.job

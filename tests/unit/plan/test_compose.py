@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Probe, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import KINDS
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import chart_values, helm_records, releases, sriov
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.charts import Chart
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import permissions as plan_permissions
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Namespace, Survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files as data
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import charts as read_charts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Probe, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
+    chart_values,
+    charts_io,
+    helm_records,
+    releases,
+    sriov,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import permissions as plan_permissions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Namespace, Survey
 from support import small_charts
 from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, vf_config, whole
 
@@ -261,7 +266,7 @@ class Repository:
     """Fetches charts of a folder, by name and version."""
 
     def __init__(self, *places: Path) -> None:
-        self.charts = [read_charts.read(place) for place in places]
+        self.charts = [charts_io.read(place) for place in places]
         self.asked: list[str] = []
 
     def __call__(self, want: Release) -> Chart:

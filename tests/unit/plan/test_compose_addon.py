@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight
 from support.plan_samples import cluster, faults, survey, whole
 
 CLUSTER = "ocid1.cluster.oc1.eu-frankfurt-1.aaaa"

@@ -9,12 +9,11 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands, sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files, specs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import olm_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm_run, operands, sriov
 from support.plan_samples import cluster, faults, whole
 
 SPEC_OLM = specs.module("olm_operator")

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest, Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes.busy import Holder, Room
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import displaced
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.displaced import Wanted
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import queues
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Holder, Room
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import displaced, queues
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.displaced import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 from support.fake_api import Api
 from support.plan_samples import cluster, gpu_node, whole
 

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import OWNED
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import ObjectName, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import choice, settings
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.leftovers import Seen
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight, resolve
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, settings
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool
 from support.paths import FIXTURES, ROOT
 from support.plan_samples import A100, H100, cluster, survey, whole
 

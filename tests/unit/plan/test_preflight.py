@@ -10,12 +10,12 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import PolicyField
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import crds, leftovers
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import PolicyField
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, leftovers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool
 from support import plan_samples as samples
 from support.paths import RECORDINGS
 from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole

@@ -9,14 +9,14 @@ import json
 import time
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Workload
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._host import objects as host_objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.chart_values import lookup
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import reach
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import objects as host_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import reach
 from support.plan_samples import H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, whole
 
 GPU, TEAM = "nvidia.com/gpu=present:NoSchedule", "team=a:NoSchedule"

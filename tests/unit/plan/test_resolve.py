@@ -10,13 +10,13 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality, Mode, Workload, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Decision, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job, perftest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import resolve
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.options import Given
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality, Mode, Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Decision, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given
 from hypothesis import given
 from hypothesis import strategies as st
 from support import plan_samples as samples

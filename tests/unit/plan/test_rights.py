@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import helm, render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan.rights import Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm, render
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
 from support.plan_samples import cluster, survey, whole
 
 ROLE = {

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     INFINIBAND,
     Json,
     Mode,
@@ -19,9 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import (
     VcnNic,
     Workload,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import shared_device
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import shared_device
 from support import plan_samples as samples
 from support.plan_samples import H100, cluster, faults, survey, vf_config, whole
 

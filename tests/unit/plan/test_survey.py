@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Forbidden,
     Gone,
     InputError,
     NotFound,
     Unreachable,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode, Workload, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import client as kube_client
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.survey import Attachment, Namespace, Pool, Survey
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._plan import survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Workload, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client as kube_client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import survey_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool, Survey
 from support.plan_samples import A100, H100, cluster, whole
 
 
@@ -77,7 +77,7 @@ def test_lists_begin_anew_when_their_version_is_compacted() -> None:
     lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
     lists["/apis/apps/v1/daemonsets"]["items"] = [workload("a"), workload("b")]
     server = Server({"/version": {}, "/apis": apis(), **lists}, gone=1)
-    assert [item.name for item in survey.survey(server).workloads] == ["a", "b"]
+    assert [item.name for item in survey_io.survey(server).workloads] == ["a", "b"]
 
 
 def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
@@ -85,7 +85,7 @@ def test_the_shapes_of_an_earlier_run_are_read_from_its_daemonset() -> None:
     strange = {**ours, "metadata": {**ours["metadata"], "labels": {}}}
     for item, shapes in ((ours, [H100]), (strange, [])):
         lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": [item]}}
-        seen = survey.survey(Server({"/version": {}, "/apis": apis(), **lists}))
+        seen = survey_io.survey(Server({"/version": {}, "/apis": apis(), **lists}))
         assert seen.configured_shapes == shapes
     assert whole(cluster(2, A100), seen).findings == ()
 
@@ -104,10 +104,10 @@ def test_versions_that_are_served() -> None:
             "/apis/mellanox.com/v1alpha1": kinds("other"),
         }
     )
-    assert survey.survey(server).served == {"clusterpolicies.nvidia.com": ("v1",), "mpijobs.kubeflow.org": ("v1",)}
+    assert survey_io.survey(server).served == {"clusterpolicies.nvidia.com": ("v1",), "mpijobs.kubeflow.org": ("v1",)}
     assert len(server.asked) == len(set(server.asked)), "no path twice"
-    assert survey.WANTED_CRDS["mpijobs.kubeflow.org"] == "v2beta1"
-    assert not [name for name in survey.WANTED_CRDS if name.endswith((".apps", ".batch"))]
+    assert survey_io.WANTED_CRDS["mpijobs.kubeflow.org"] == "v2beta1"
+    assert not [name for name in survey_io.WANTED_CRDS if name.endswith((".apps", ".batch"))]
 
 
 def test_what_may_not_be_read_is_empty() -> None:
@@ -115,7 +115,7 @@ def test_what_may_not_be_read_is_empty() -> None:
     server = Server(
         {"/version": {"gitVersion": "v1"}, "/apis": apis(), **{path: Forbidden("no", 403) for path in paths}}
     )
-    seen = survey.survey(server)
+    seen = survey_io.survey(server)
     assert (seen.releases, seen.workloads, seen.namespaces) == ((), (), ())
 
 
@@ -132,7 +132,7 @@ def test_requests_of_a_nodes_pods() -> None:
         pod(None),
     ]
     server = Server({"/api/v1/pods": {"items": pods}})
-    assert survey.requested(server, "10.0.0.1") == (3.5, 1024**3 + 64 * 1024**2)
+    assert survey_io.requested(server, "10.0.0.1") == (3.5, 1024**3 + 64 * 1024**2)
 
 
 def test_a_permission_is_asked_for_again_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,17 +175,17 @@ def test_pools_and_networks_of_any_name() -> None:
     ipam, nads = "/apis/nv-ipam.nvidia.com/v1alpha1", "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions"
     there = {**lists, "/version": {}, "/apis": apis("nv-ipam.nvidia.com/v1alpha1", "k8s.cni.cncf.io/v1")}
     there |= {f"{ipam}/ippools": {"items": [pool]}, nads: {"items": [{"metadata": meta}]}}
-    seen = survey.survey(Server(there))
+    seen = survey_io.survey(Server(there))
     assert seen.networks == (Attachment("n", "rails", True),)
     assert seen.pools == (Pool("IPPool", "n", "rails", "10.0.0.0/16", 32, True),), "no CIDRPools served"
-    seen = survey.survey(Server({**there, f"{ipam}/cidrpools": {"items": [wide]}}))
+    seen = survey_io.survey(Server({**there, f"{ipam}/cidrpools": {"items": [wide]}}))
     assert [(item.kind, item.subnet, item.ours) for item in seen.pools or ()][1:] == [
         ("CIDRPool", "10.1.0.0/16", False)
     ]
-    denied = survey.survey(Server({**there, f"{ipam}/ippools": Forbidden("no", 403), nads: Forbidden("no", 403)}))
+    denied = survey_io.survey(Server({**there, f"{ipam}/ippools": Forbidden("no", 403), nads: Forbidden("no", 403)}))
     assert (denied.pools, denied.networks) == (None, ())
-    assert survey.survey(Server(there), Mode.HOST).pools == ()
-    assert survey.survey(Server({**lists, "/version": {}, "/apis": apis()})).pools == ()
+    assert survey_io.survey(Server(there), Mode.HOST).pools == ()
+    assert survey_io.survey(Server({**lists, "/version": {}, "/apis": apis()})).pools == ()
 
 
 def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: 
     )
     run.write(tmp_path / "survey.json", seen.kept)
     assert "s3cret" not in (tmp_path / "survey.json").read_text()
-    assert survey.kept(tmp_path) == dataclasses.replace(seen, releases=(), policies=())
+    assert survey_io.kept(tmp_path) == dataclasses.replace(seen, releases=(), policies=())
     run.write(tmp_path / "survey.json", {**to_dict(seen.kept), "pools": [{"kind": "IPPool"}]})
     with pytest.raises(InputError, match=r"survey.json: pools\[0\].namespace: missing. Delete it and run again"):
-        survey.kept(tmp_path)
+        survey_io.kept(tmp_path)

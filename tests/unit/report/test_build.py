@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import NcclTest
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build
 from hypothesis import given
 from hypothesis import strategies as st
 from support import report_samples as samples

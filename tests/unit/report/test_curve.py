@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import curve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import curve
 from hypothesis import given
 from hypothesis import strategies as st
 from support import report_samples as samples

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, scan_chart
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, html, scan_chart
 from support import report_samples as samples
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

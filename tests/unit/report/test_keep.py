@@ -14,9 +14,9 @@ from typing import Any, Optional
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import keep as report_keep
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep as report_keep
 
 OCI = specs.fragment("oci")
 
@@ -152,7 +152,7 @@ def test_an_unmanaged_object_is_left_alone(folder: Path) -> None:
 
 
 class Bucket:
-    """As much of plugin_utils/_oci/session.Session as the action asks."""
+    """As much of plugin_utils/oci/session.Session as the action asks."""
 
     kept: dict[tuple[str, ...], tuple[bytes, str]] = {}
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, messages
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import folders, html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, folders, html, messages
 from support import report_samples as samples
 
 LONG = "x" * 1_000_000

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import finding
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Finding, to_dict
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import (
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Plan,
     Policy,
     PolicyField,
     Release,
     input_fault,
 )
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube.login import Login
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import adoption, charts, control_node
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan import admission, preflight
-from ansible_collections.gpuops.rdma.plugins.module_utils._plan.admission import Answer, Seen
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.login import Login
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, charts, control_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, preflight
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Answer, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build
 from support import plan_samples
 from unit.plan.test_admission import pod
 from unit.plan.test_preflight import look

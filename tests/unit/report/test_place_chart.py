@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import place_chart
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import place_chart
 from support import report_samples as samples
 
 Json = dict[str, Any]

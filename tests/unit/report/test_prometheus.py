@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import prometheus
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import prometheus
 from support import report_samples as samples
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"

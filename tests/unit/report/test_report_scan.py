@@ -12,10 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Locality
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, next_step, scan_chart
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import command, folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders, next_step, scan_chart
 from support import report_samples as samples
 
 Json = dict[str, Any]
@@ -145,12 +144,12 @@ def test_a_scan_of_an_earlier_run_is_not_this_runs(tmp_path: Path) -> None:
     for row in document["rails"]:
         del row["netdev"], row["hca"]
     (tmp_path / "scan-h100-8.json").write_text(json.dumps(document))
-    assert folders.scans(tmp_path, files.shapes()) == ([], [])
+    assert folders.scans(tmp_path, shape_table.shapes()) == ([], [])
     (tmp_path / "findings-scan-h100-8.json").write_text('{"findings": []}')
-    ((scan,), []) = folders.scans(tmp_path, files.shapes())
+    ((scan,), []) = folders.scans(tmp_path, shape_table.shapes())
     assert [row["netdev"] for row in scan["rails"]][:4] == ["rdma0", "rdma1", "rdma2", "rdma3"]
     (tmp_path / "scan-x.json").write_text("{")
-    assert [item["severity"] for item in folders.scans(tmp_path, files.shapes())[1]] == ["unknown"]
+    assert [item["severity"] for item in folders.scans(tmp_path, shape_table.shapes())[1]] == ["unknown"]
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------

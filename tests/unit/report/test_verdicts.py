@@ -14,11 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.findings import kinds
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import releases as releases_
-from ansible_collections.gpuops.rdma.plugins.module_utils._report import build, compare, next_step, prometheus
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._report import html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import releases as releases_
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, compare, html, next_step, prometheus
 from support import report_samples as samples
 from support.paths import ROOT
 from unit.report.test_build import checked

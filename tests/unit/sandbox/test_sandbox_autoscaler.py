@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._openshift import autoscaler, scale_watch
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler, scale_watch
 from gpuops_sandbox import openshift
 from gpuops_sandbox.platform_openshift import _scaling, cluster_autoscaler_operator
 from gpuops_sandbox.platform_openshift._scaling import VERSIONS, Decision, Group, Want

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import job as nccl_job
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import judge, parse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import _placing, mpi_operator, nccl_pod, volcano
 from gpuops_sandbox.batch._shared import amount, requests
 from gpuops_sandbox.context import Fault
@@ -317,7 +317,7 @@ def test_mpi_operator_takes_no_object_of_an_earlier_job_of_the_same_name() -> No
 
 
 def shape(name: str) -> Shape:
-    return files.shapes()[name]
+    return shape_table.shapes()[name]
 
 
 def order(test: nccl_job.Test, launcher: str = "mpi") -> nccl_pod.Order:

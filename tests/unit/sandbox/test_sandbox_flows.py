@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.judge import Judge
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.nodes import Fleet, Pool
 from gpuops_sandbox.operators import _gpu_objects as gpu

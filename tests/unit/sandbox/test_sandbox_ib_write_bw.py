@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import perftest
 from gpuops_sandbox.context import load_shapes
 from gpuops_sandbox.kubelets import images
 

@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import olm as operators_olm
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm as operators_olm
 from gpuops_sandbox.platform_openshift import olm
 from support import olm_recordings
 

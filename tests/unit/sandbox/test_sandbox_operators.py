@@ -13,9 +13,9 @@ import types
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._operators import operands
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import operands
 from gpuops_sandbox import controllers
 from gpuops_sandbox.context import Fault, load_shapes
 from gpuops_sandbox.operators import _gpu_objects as gpu

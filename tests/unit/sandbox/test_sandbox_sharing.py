@@ -10,13 +10,12 @@ import types
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing, sharing_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._gpu_uses import configs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs, sharing, sharing_plan
 from gpuops_sandbox.operators import _sharing as plugin
 from gpuops_sandbox.operators import mig_manager
 
-H100 = files.shapes()["BM.GPU.H100.8"]
+H100 = shape_table.shapes()["BM.GPU.H100.8"]
 FAMILY = sharing.family_of(configs.families(), H100.gpu_id)
 NODE = sharing_plan.node_of("n1", H100)
 LAYOUTS = ["", "all-disabled", "all-1g.10gb", "all-1g.10gb.me", "all-3g.40gb", "all-7g.80gb", "all-balanced", "mine"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import UPGRADED
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import remains
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown.remaining import Remaining
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import remains
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.remaining import Remaining
 from support.fake_api import Api
 
 TABLE = files.load(files.FILES / "operands.yml")["node_labels"]

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import names
-from ansible_collections.gpuops.rdma.plugins.module_utils._gpu_uses import sharing
-from ansible_collections.gpuops.rdma.plugins.module_utils._kube import objects
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown import uses
-from ansible_collections.gpuops.rdma.plugins.module_utils._teardown.uses import Uses
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._teardown import revert
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import names
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set as openshift_machine_set
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import sharing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert, uses
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.uses import Uses
 from support.fake_api import Api
 from support.machine_api import machine_set, thing
 from support.paths import ROOT

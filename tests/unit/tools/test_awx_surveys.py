@@ -22,10 +22,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_sharing, gpu_taints, gpu_uses, vgpu
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Probe
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Probe
 from support import fake_awx, plan_samples
 from support.paths import ROOT
 

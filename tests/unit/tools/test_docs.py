@@ -19,8 +19,8 @@ from types import ModuleType
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.inputs_table import OWN
-from ansible_collections.gpuops.rdma.plugins.module_utils._nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import OWN
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
 from support import page_runs
 from support.paths import ROOT
 
@@ -31,8 +31,7 @@ import catalogue
 import page_commands
 import picture
 import site_pages
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
 
 
 def tool(name: str) -> ModuleType:
@@ -277,7 +276,7 @@ def test_a_new_role_passes_the_check_of_roles(checkout, monkeypatch):
 
 
 def test_a_new_module_gets_its_argument_spec_from_its_documentation(checkout):
-    assert new(checkout, "module", "gpu_burn", "--package", "gpu_uses") == 0
+    assert new(checkout, "module", "gpu_burn", "--package", "sharing") == 0
     listed = yaml.safe_load((checkout / "meta/runtime.yml").read_text("utf-8"))["action_groups"]
     assert "gpu_burn" in listed["cluster"] and listed["cluster"] == sorted(listed["cluster"])
     assert "gpu_burn" not in listed["oci"]
@@ -301,7 +300,7 @@ def test_a_new_module_gets_its_argument_spec_from_its_documentation(checkout):
     [
         (["role", "Burn-In"], "small letters"),
         (["shape", "H300", "--like", "BM.GPU.H200.8"], "named like BM.GPU.H100.8"),
-        (["module", "x"], "--package must be one of blueprints, "),
+        (["module", "x"], "--package must be one of core, "),
         (["shape", "BM.GPU.X.8"], "--like must be one of BM.GPU.A100-v2.8"),
         (["shape", "BM.GPU.H100.8", "--like", "BM.GPU.H200.8"], "is there already"),
     ],

@@ -16,9 +16,8 @@ from typing import Any
 import input_meanings
 import options
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common import argspec
 from ansible_collections.gpuops.rdma.plugins.modules import host_info
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
 from support.paths import ROOT
 
 LOOKS_SECRET = re.compile(r"pass(?!ive)|secret|token|key", re.IGNORECASE)

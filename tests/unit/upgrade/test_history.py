@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history
 
 PLAN = Plan(
     mode=Mode.SRIOV,

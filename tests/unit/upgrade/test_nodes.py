@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import RdmaError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.names import CORDONED_FOR_UPGRADE, UPGRADED
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Namespaces, Node, Plan, Release, Resources
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import history
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._base import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._nccl.busy_wait import BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._operators import waiting
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.nodes import Nodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils._upgrade.reading import Reading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 from support.fake_api import Api
 
 GPUS, NICS = "gpu-operator", "nics"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Mode
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Leftover, ObjectName, Plan, Release
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import plan as core
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade.plan import Change, Operands, Upgrade
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Leftover, ObjectName, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Change, Operands, Upgrade
 from support.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "files/upgrade.yml").read_text("utf-8"))

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.plan import Node, Plan
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade import waves
-from ansible_collections.gpuops.rdma.plugins.module_utils._upgrade.waves import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import waves
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.waves import Seen
 from hypothesis import given
 from hypothesis import strategies as st
 

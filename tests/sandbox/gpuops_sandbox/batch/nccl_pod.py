@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRun, Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRun, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth
 
 from .. import nodes
 from ..operators._api import LOST, STRATEGIC, Json, Refused

@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import NcclRank, NcclRow, NcclRun
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl.parse import SIMULATED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRow, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.parse import SIMULATED
 
 NEW, OLD = "2.19.6", ""
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import kopf
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
-from ansible_collections.gpuops.rdma.plugins.module_utils._nccl import bandwidth, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, parse
 
 from ..context import Fault
 from ..operators._api import LOST, STRATEGIC, Json, Refused

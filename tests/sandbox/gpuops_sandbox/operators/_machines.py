@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..vfhost import MemoryHost
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuops.rdma.plugins.module_utils._common.model import Shape
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 
 Json = dict[str, Any]
 

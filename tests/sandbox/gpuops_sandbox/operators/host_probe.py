@@ -61,8 +61,8 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
 def programs() -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
     """(publish, probe, peermem, trees): the real programs, and the builder of trees."""
     use_tests()
-    from ansible_collections.gpuops.rdma.plugins.module_utils._host import peermem as host_peermem
-    from ansible_collections.gpuops.rdma.plugins.module_utils._host import probe as host_probe
+    from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe
+    from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import peermem as host_peermem
     from support import host_trees
 
     spec = importlib.util.spec_from_file_location("gpuops_publish", REPO / "files" / "host_probe" / "publish.py")

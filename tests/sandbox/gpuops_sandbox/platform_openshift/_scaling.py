@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the cluster autoscaler decides, as each version of OpenShift does; pure, and written without looking at the
-collection's own rules (_openshift/autoscaler.py), so that one can prove the other. test_sandbox_autoscaler.py replays
+collection's own rules (openshift/autoscaler.py), so that one can prove the other. test_sandbox_autoscaler.py replays
 the recordings of ../shared/recordings/platform.
 """
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.module_utils._PACKAGE import NAME
-from ansible_collections.gpuops.rdma.plugins.module_utils._common.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.PACKAGE import NAME
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 
 
 def node(name: str, ready: str = "True") -> dict:

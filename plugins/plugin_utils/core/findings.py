@@ -1,0 +1,105 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The only constructor of findings. PRIVATE to the collection.
+
+files/findings.yml defines what all findings of an id share; for rules, files/host_rules.yml and workload_rules.yml do.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+
+_FILES = Path(__file__).resolve().parents[3] / "files"
+_SEVERITIES = {"fail": "error", "warn": "warning"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the findings of an id have in common."""
+
+    what: str
+    severity: str
+    stage: str
+    remedy: str = ""
+    docs: str = ""
+
+
+def kinds() -> dict[str, Kind]:
+    """Id -> Kind, of all findings."""
+    return dict(sorted({**_of_hosts(), **_of_workloads(), **_of_catalogue()}.items()))
+
+
+@functools.cache
+def document(name: str) -> dict[str, Any]:
+    """A file of files/, read once in a process."""
+    yaml = importlib.import_module("yaml")  # ansible-test imports this module without PyYAML
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=loader))
+
+
+@functools.cache
+def _of_catalogue() -> dict[str, Kind]:
+    read = document("findings.yml")
+    return {
+        ident: Kind(**{"severity": "error", "stage": read["domains"][ident.split(".")[0]]["stage"], **entry})
+        for ident, entry in read["findings"].items()
+    }
+
+
+@functools.cache
+def _of_workloads() -> dict[str, Kind]:
+    return {
+        rule["id"]: Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
+        for rule in document("workload_rules.yml")["rules"]
+    }
+
+
+@functools.cache
+def _of_hosts() -> dict[str, Kind]:
+    return {
+        rule["id"]: Kind(rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md")
+        for rule in document("host_rules.yml")["rules"]
+    }
+
+
+def _kind(ident: str) -> Kind:
+    """From the first file that has the id: the rules are read only if one of them does not hold, the largest file
+    last. Raises KeyError for an unknown id."""
+    for read in (_of_catalogue, _of_workloads):
+        if ident in read():
+            return read()[ident]
+    return _of_hosts()[ident]
+
+
+def finding(
+    ident: str,
+    subject: str,
+    found: str,
+    *,
+    expected: str = "",
+    remedy: Optional[str] = None,
+    severity: str = "",
+    stage: str = "",
+) -> Finding:
+    """A finding of the catalogue's entry ``ident``. Raises KeyError for an unknown one.
+
+    ``remedy``, ``severity`` and ``stage`` override the entry's own where they depend on the case; a ``remedy`` of ""
+    omits it.
+    """
+    kind = _kind(ident)
+    return Finding(
+        id=ident,
+        severity=severity or kind.severity,
+        subject=subject,
+        found=found,
+        expected=expected,
+        remedy=kind.remedy.strip().replace("{subject}", subject) if remedy is None else remedy,
+        stage=stage or kind.stage,
+    )

@@ -1,0 +1,184 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the linter knows besides a user's documents: of the plan, and read out of the cluster. PRIVATE."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, network
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Around, dicts, is_shared, rdma_resource
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+
+_TRAINER = "trainer.kubeflow.org/v1alpha1"
+_NETWORKS = "k8s.cni.cncf.io/v1"
+
+
+def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]) -> Around:
+    """Options first, then the plan, then the cluster; what none of them says is unknown. ``client`` None = the cluster
+    is not asked. InputError for an unknown shape."""
+    if plan:
+        plan.require_rdma("workload_lint")
+    known = shape_table.known(args, plan)
+    nodes = None if client is None else _gpu_nodes(client, known)
+    shape = _shape(args["shape"], plan, nodes, known)
+    if nodes is not None and shape:
+        nodes = [one for one in nodes if one.shape == shape.name]
+    resource = args["resource"] or (plan.resources.vf if plan else "") or _offered(nodes)
+    mode = Mode(args["mode"]) if args["mode"] != "auto" else (plan and plan.mode) or _mode(nodes, resource)
+    given = Around(
+        mode=mode,
+        vf_resource=resource,
+        network=args["network"] or (plan.network_attachment if plan and mode.vfs else ""),
+        interface=args["interface"],
+        shape=shape,
+        shapes=tuple(known),
+        nodes=None if nodes is None else tuple(nodes),
+    )
+    return given if client is None else _of_cluster(client, documents, given)
+
+
+def _gpu_nodes(client: Client, known: Mapping[str, Shape]) -> Optional[list[NodeFacts]]:
+    """Nodes that offer GPUs, or whose shape has them."""
+    found = _readable(lambda: client.projected("/api/v1/nodes", lambda node: nodes_facts.node_facts(node, known)))
+    if found is None:
+        return None
+    return [one for one in found if one.shape in known or any("/gpu" in name for name in one.allocatable)]
+
+
+def _shape(
+    name: str, plan: Optional[Plan], nodes: Optional[list[NodeFacts]], known: Mapping[str, Shape]
+) -> Optional[Shape]:
+    """The shape that is named, the plan's or the cluster's only one; None if there are several, or none."""
+    if name:
+        return shape_files.lookup(name, known, "Cannot lint")
+    of_plan = list(plan.shapes) if plan else []
+    of_cluster = sorted({one.shape for one in nodes or []})
+    for names in (of_plan, of_cluster):
+        if names:
+            return known.get(names[0]) if len(names) == 1 else None
+    return None
+
+
+def _offered(nodes: Optional[list[NodeFacts]]) -> str:
+    return rdma_resource({name for one in nodes or [] for name, count in one.allocatable.items() if count})
+
+
+def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> Mode:
+    if not nodes:
+        return Mode.SRIOV
+    if not any(one.allocatable.get(resource) for one in nodes):
+        return Mode.HOST
+    return Mode.SHARED if is_shared(resource) else Mode.SRIOV
+
+
+def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Around:
+    objects = [one for one in documents if isinstance(one, dict)]
+    spaces = sorted({str(mapping(one.get("metadata")).get("namespace") or "default") for one in objects})
+    networks = _readable(lambda: dict(_listed(client, (_NETWORKS,), "NetworkAttachmentDefinition", lint.resource_of)))
+    network = given.network
+    if networks and not network:
+        fitting = [name for name, resource in networks.items() if resource == given.vf_resource]
+        network = fitting[0] if len(fitting) == 1 else ""
+    return dataclasses.replace(
+        given,
+        network=network,
+        networks=networks,
+        namespaces=_readable(lambda: dict(_namespaces(client, spaces))),
+        queues=_readable(lambda: _queues(client)),
+        served=_readable(lambda: dict(_served(client, objects))),
+        runtimes=_readable(lambda: dict(_runtimes(client, objects))) or {},
+        config_maps=_readable(lambda: dict(_config_maps(client, objects))) or {},
+    )
+
+
+def _readable(read: Callable[[], Any]) -> Any:
+    """What was read; None if it is forbidden."""
+    try:
+        return read()
+    except Forbidden:
+        return None
+
+
+def _listed(
+    client: Client, versions: Iterable[str], kind: str, read: Callable[[Json], Any]
+) -> Iterator[tuple[str, Any]]:
+    """(namespace/name or name, what ``read`` returns) of all objects of a kind; none where the cluster has no such."""
+
+    def one(item: Json) -> tuple[str, Any]:
+        meta = item["metadata"]
+        return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"]), read(item)
+
+    for version in versions:
+        try:
+            yield from client.projected(client.path(version, kind), one)
+            return
+        except NotFound:
+            continue
+
+
+def _namespaces(client: Client, names: Iterable[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for name in names:
+        found = client.find(client.path("v1", "Namespace", name=name))
+        if found:
+            yield name, mapping(found["metadata"].get("labels"))
+
+
+def _served(client: Client, objects: Sequence[Json]) -> Iterator[tuple[str, bool]]:
+    """``apiVersion Kind`` of each job, and whether the cluster serves it."""
+    for version, kind in {(str(one["apiVersion"]), str(one["kind"])) for one in objects if kinds.kind_of(one)}:
+        try:
+            client.resource(version, kind)
+            yield f"{version} {kind}", True
+        except NotFound:
+            yield f"{version} {kind}", False
+
+
+def _queues(client: Client) -> dict[str, tuple[str, ...]]:
+    covered = dict(_listed(client, network.KUEUE, "ClusterQueue", lint.covered_by))
+    targets = _listed(
+        client, network.KUEUE, "LocalQueue", lambda one: str(mapping(one.get("spec")).get("clusterQueue"))
+    )
+    return {name: covered.get(target, ()) for name, target in targets}
+
+
+def _runtimes(client: Client, objects: Sequence[Json]) -> Iterator[tuple[str, Json]]:
+    if not any(one.get("kind") == "TrainJob" for one in objects):
+        return
+    for kind in ("ClusterTrainingRuntime", "TrainingRuntime"):
+        for name, found in _listed(client, (_TRAINER,), kind, lambda one: one):
+            yield f"{kind}/{name}", {**found, "apiVersion": _TRAINER, "kind": kind}
+
+
+def _config_maps(client: Client, objects: Sequence[Json]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """ConfigMaps that the pods of the documents name."""
+    wanted = {
+        (str(mapping(one.get("metadata")).get("namespace") or "default"), name)
+        for one in objects
+        for name in _named_maps(one.get("spec"))
+    }
+    for namespace, name in sorted(wanted):
+        found = client.find(client.path("v1", "ConfigMap", namespace, name))
+        if found:
+            yield f"{namespace}/{name}", mapping(found.get("data"))
+
+
+def _named_maps(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key in ("configMap", "configMapRef"):
+            name = mapping(value.get(key)).get("name")
+            if name:
+                yield str(name)
+        for below in value.values():
+            yield from _named_maps(below)
+    for below in dicts(value):
+        yield from _named_maps(below)

@@ -1,0 +1,682 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The conditions of files/workload_rules.yml. PRIVATE to the collection.
+
+Each is the function with the name of its rule, ``vf_count`` for ``workload.vf-count``: it yields a ``Fault`` for each
+place of a job where the rule does not hold.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
+    INFINIBAND,
+    SHM,
+    Around,
+    Job,
+    Rank,
+    amount,
+    dicts,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GIB, NETWORKS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+_RDMA_PORT = re.compile(r"(net\d+|rdma\d*|ib\w*|roce\w*)$")
+_NUMBERED = re.compile(r"[a-z0-9]+_\d+")
+_REQUIRED = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A place where a rule does not hold. ``remedy`` and ``severity`` override those of the rule."""
+
+    found: str
+    expected: str = ""
+    remedy: str = ""
+    severity: str = ""
+
+
+Faults = Iterator[Fault]
+
+
+# ---- the network -----------------------------------------------------------------------------------------------------
+
+
+def _mode(job: Job, rank: Rank) -> Mode:
+    """How the pod takes the fabric: on a cluster with VFs also by the host's ports, if it has none of them."""
+    if rank.host and not rank.vfs and not rank.networks:
+        return Mode.HOST
+    return job.around.mode
+
+
+def served(job: Job, limits: Json) -> Faults:
+    """A fault if the cluster was asked for the job's kind and does not serve it."""
+    name = f"{job.document['apiVersion']} {job.kind.kind}"
+    if (job.around.served or {}).get(name) is False:
+        yield Fault(f"the cluster does not serve {name}", "a kind of kubectl api-resources")
+
+
+def runtime(job: Job, limits: Json) -> Faults:
+    """A fault of a TrainJob whose runtime is not known: an error for Trainer's own ones, which have no network, else
+    unknown, because another runtime may have one."""
+    if job.kind.kind != "TrainJob" or job.runtime is not None:
+        return
+    ref = mapping(job.spec.get("runtimeRef"))
+    name = str(ref.get("name") or "")
+    patched = any(NETWORKS in one.annotations for one in job.templates)
+    if name in limits["generic_runtimes"] and not patched:
+        yield Fault(
+            f"spec.runtimeRef: runtime {name} is a generic one, which carries no network", "a runtime of this fabric"
+        )
+    else:
+        found = f"spec.runtimeRef: runtime {name or '(none)'} is neither in the documents nor known of the cluster"
+        yield Fault(found, severity="unknown", remedy="give the runtime too, or let the cluster be asked")
+
+
+def mode(job: Job, limits: Json) -> Faults:
+    """Containers that ask for VFs on a cluster of mode host, which has none."""
+    for rank in job.ranks:
+        if rank.vfs and job.around.mode is Mode.HOST:
+            yield Fault(
+                f"{rank.place} asks for {rank.vfs} {job.around.vf_resource}; the cluster is of mode host", "none"
+            )
+
+
+def networks_place(job: Job, limits: Json) -> Faults:
+    """The annotation of the networks on the job itself, whose controller does not copy it into the pods."""
+    above = mapping(mapping(job.document.get("metadata")).get("annotations"))
+    bare = [rank for rank in job.ranks if not rank.networks]
+    if NETWORKS in above and job.kind.kind != "Pod" and bare:
+        places = _some([rank.template.at("metadata.annotations") for rank in bare])
+        yield Fault(f"{NETWORKS} stands on the {job.kind.kind}; pods never see it", places)
+
+
+def fabric(job: Job, limits: Json) -> Faults:
+    """Pods with GPUs and nothing that leads to the RDMA ports in this cluster's mode: no VF, no shared device, or not
+    the host's network."""
+    above = mapping(mapping(job.document.get("metadata")).get("annotations"))
+    shape = job.around.shape
+    for rank in job.ranks if job.fabric and NETWORKS not in above else ():
+        wanted = _mode(job, rank)
+        if wanted is Mode.SRIOV and not rank.vfs and not rank.networks:
+            found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network"
+            yield Fault(found, f"{_share(job, rank)} {job.around.vf_resource} and as many networks")
+        elif wanted is Mode.SHARED and not rank.vfs:
+            found = f"{rank.place} has {rank.gpus} GPUs and does not ask for {job.around.vf_resource}"
+            yield Fault(found, f"{job.around.vf_resource}: 1")
+        elif wanted is Mode.SHARED and not rank.host and not rank.networks and shape and wanted.on_host(shape):
+            found = f"{rank.template.path or 'the pod'} is in a network of its own, and the ports' GIDs are the host's"
+            yield Fault(found, "hostNetwork: true")
+        elif wanted is Mode.HOST and not rank.host and not rank.vfs:
+            yield Fault(
+                f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs and is not on the host network",
+                "hostNetwork: true",
+            )
+
+
+def host_network(job: Job, limits: Json) -> Faults:
+    """Pods on the host's network that also ask for networks or VFs, which are moved into a pod's own network only."""
+    for rank in job.ranks:
+        if rank.host and (rank.networks or (rank.vfs and job.around.mode is not Mode.SHARED)):
+            place, count = rank.template.at("spec.hostNetwork"), len(rank.networks)
+            yield Fault(f"{place} is true beside {rank.vfs} VFs and {count} networks", "one of the two")
+
+
+def vf_count(job: Job, limits: Json) -> Faults:
+    """Pods whose annotation does not have one network for each VF that their container asks for."""
+    around = job.around
+    for rank in job.ranks if around.mode.vfs else ():
+        entries = [name for name in rank.networks if _of_fabric(name, around)]
+        if len(entries) != rank.vfs and (entries or rank.vfs):
+            found = f"{rank.template.at('metadata.annotations')} has {len(entries)} networks, {rank.place} {rank.vfs}"
+            wanted = _share(job, rank)
+            yield Fault(f"{found} {around.vf_resource}", f"{wanted} and {wanted}")
+
+
+def _of_fabric(name: str, around: Around) -> bool:
+    """Whether a network is one of VFs: by the cluster's networks, else by name, else any is."""
+    if around.networks is not None:
+        return around.networks.get(name, "") in ("", around.vf_resource)
+    return not around.network or name.rpartition("/")[2] == around.network.rpartition("/")[2]
+
+
+def network_name(job: Job, limits: Json) -> Faults:
+    """Networks that the cluster does not have; where its networks are not known, those named like the fabric's in
+    another namespace."""
+    around = job.around
+    for rank in job.ranks:
+        for name in dict.fromkeys(rank.networks):
+            place = rank.template.at("metadata.annotations")
+            same = name.rpartition("/")[2] == around.network.rpartition("/")[2]
+            if around.networks is not None:
+                if name not in around.networks:
+                    near = [one for one in around.networks if one.rpartition("/")[2] == name.rpartition("/")[2]]
+                    near = near or difflib.get_close_matches(name, list(around.networks), 1)
+                    yield Fault(f"{place}: there is no network {name}", _some(near) or "a network of the cluster")
+            elif around.network and same and name != around.network:
+                yield Fault(f"{place}: {name} is not the fabric's network", around.network)
+
+
+def _share(job: Job, rank: Rank) -> Any:
+    """VFs that belong to the GPUs of a pod; the number of them that it has where the shape is unknown."""
+    shape = job.around.shape
+    if shape is None or not shape.gpu_count or not shape.vf_count:
+        return rank.vfs or len(rank.networks) or "one per rail"
+    return max(1, shape.vf_count * min(rank.gpus, shape.gpu_count) // shape.gpu_count)
+
+
+def vf_share(job: Job, limits: Json) -> Faults:
+    """Containers with fewer VFs than belong to their GPUs."""
+    for rank in job.ranks if job.around.mode.vfs else ():
+        wanted = _share(job, rank)
+        if isinstance(wanted, int) and 0 < rank.vfs < wanted:
+            yield Fault(f"{rank.place} has {rank.vfs} VFs for {rank.gpus} GPUs", f"{wanted} {job.around.vf_resource}")
+
+
+def vf_surplus(job: Job, limits: Json) -> Faults:
+    """Containers on a part of a node's GPUs with more VFs than belong to these: other pods of the node lack them."""
+    shape = job.around.shape
+    for rank in job.ranks if shape and job.around.mode.vfs else ():
+        wanted = _share(job, rank)
+        if shape and isinstance(wanted, int) and rank.gpus < shape.gpu_count and rank.vfs > wanted:
+            found = f"{rank.place} has {rank.vfs} VFs for {rank.gpus} of {shape.gpu_count} GPUs"
+            yield Fault(found, f"{wanted} {job.around.vf_resource}")
+
+
+def host_access(job: Job, limits: Json) -> Faults:
+    """Containers of mode host without the host's /dev/infiniband or without the privilege to open its devices."""
+    for rank in job.ranks if job.fabric else ():
+        if rank.host and _mode(job, rank) is Mode.HOST:
+            volume = rank.volume(INFINIBAND)
+            lacking = [] if volume is not None else [f"no mount {INFINIBAND}"]
+            if volume and str(mapping(volume.get("hostPath")).get("path", "")).rstrip("/") != INFINIBAND:
+                lacking = [f"{INFINIBAND} that is not the host's"]
+            lacking += [] if rank.privileged else ["no securityContext.privileged"]
+            if lacking:
+                yield Fault(f"{rank.place} has {' and '.join(lacking)}", f"hostPath {INFINIBAND} and privileged: true")
+
+
+def dns(job: Job, limits: Json) -> Faults:
+    """Pods on the host's network that resolve names by the host's servers, which do not know the other ranks."""
+    if job.kind.kind == "MPIJob":
+        return  # its controller sets the policy
+    for rank in job.ranks if job.spans else ():
+        policy = rank.template.spec.get("dnsPolicy", "ClusterFirst")
+        if rank.host and policy != "ClusterFirstWithHostNet":
+            yield Fault(f"{rank.template.at('spec.dnsPolicy')} is {policy}", "ClusterFirstWithHostNet")
+
+
+# ---- the container ---------------------------------------------------------------------------------------------------
+
+
+def ipc_lock(job: Job, limits: Json) -> Faults:
+    """Containers that may not lock memory for RDMA."""
+    for rank in job.ranks if job.fabric else ():
+        if not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
+            dropped = listed(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
+            more = f", and drops {_some(map(str, dropped))}" if dropped else ""
+            yield Fault(f"{rank.place} has no IPC_LOCK{more}", "capabilities.add: [IPC_LOCK]")
+
+
+def memlock(job: Job, limits: Json) -> Faults:
+    """Containers with IPC_LOCK that do not run as root: a capability that is added counts for root only."""
+    for rank in job.ranks if job.fabric else ():
+        if not rank.root and "IPC_LOCK" in rank.capabilities:
+            yield Fault(f"{rank.place} has IPC_LOCK and does not run as root")
+
+
+def shm(job: Job, limits: Json) -> Faults:
+    """Containers whose /dev/shm is missing, on disk, or smaller than ``shm_gib`` of the limits. Ray makes its own."""
+    least = limits["shm_gib"] * GIB
+    for rank in job.ranks if job.fabric and job.kind.group != "ray.io" else ():
+        if rank.template.spec.get("hostIPC") is True:
+            continue
+        volume = rank.volume(SHM)
+        empty = mapping(volume).get("emptyDir")
+        size = amount(mapping(empty).get("sizeLimit")) if mapping(empty).get("sizeLimit") is not None else None
+        if volume is None:
+            yield Fault(f"{rank.place} has no volume at {SHM}", f"emptyDir of at least {limits['shm_gib']}Gi")
+        elif isinstance(empty, dict) and empty.get("medium") != "Memory":
+            yield Fault(f"{rank.place}: the volume at {SHM} is on disk", "medium: Memory")
+        elif size is not None and size < least:
+            found = f"{rank.place}: {SHM} has {mapping(empty).get('sizeLimit')}"
+            yield Fault(found, f"at least {limits['shm_gib']}Gi")
+
+
+def shm_memory(job: Job, limits: Json) -> Faults:
+    """Containers whose /dev/shm may take all of their memory limit, which it counts to."""
+    for rank in job.ranks:
+        empty = mapping(mapping(rank.volume(SHM)).get("emptyDir"))
+        limit = amount(mapping(mapping(rank.container.get("resources")).get("limits")).get("memory"))
+        size = amount(empty.get("sizeLimit"))
+        if limit is not None and size is not None and empty.get("medium") == "Memory" and size >= limit:
+            shown = mapping(mapping(rank.container.get("resources")).get("limits")).get("memory")
+            yield Fault(
+                f"{rank.place} has limits.memory {shown} and {SHM} of {empty.get('sizeLimit')}", "less than the limit"
+            )
+
+
+def image(job: Job, limits: Json) -> Faults:
+    """Images of ``images_without_verbs`` in pods that do not install libibverbs either."""
+    for rank in job.ranks if job.fabric else ():
+        name = str(rank.container.get("image") or "").partition("@")[0]
+        bare = re.sub(r":[^/:]*$", "", name)
+        known = [one for one in limits["images_without_verbs"] if bare == one or bare.endswith(f"/{one}")]
+        if known and "libibverbs" not in rank.text:
+            yield Fault(f"{rank.place}.image {name} is not known to have libibverbs", "an image with it")
+
+
+def config_optional(job: Job, limits: Json) -> Faults:
+    """Optional ConfigMaps that are not known in the job's namespace: a pod starts without them, and nothing says so."""
+    for rank in job.ranks if job.fabric else ():
+        for index, volume in enumerate(dicts(rank.template.spec.get("volumes"))):
+            source = mapping(volume.get("configMap"))
+            here = f"{job.namespace}/{source.get('name')}"
+            if source.get("optional") is True and here not in job.around.config_maps and job.namespace != "default":
+                place = rank.template.at(f"spec.volumes[{index}].configMap")
+                yield Fault(f"{place}: {source.get('name')} is optional, and not known in {job.namespace}")
+
+
+# ---- NCCL's variables ------------------------------------------------------------------------------------------------
+
+
+def nccl_off(job: Job, limits: Json) -> Faults:
+    """Variables that keep NCCL off RDMA."""
+    for rank in job.ranks:
+        for name, bad in (
+            ("NCCL_IB_DISABLE", lambda v: v not in ("", "0")),
+            ("NCCL_NET", lambda v: v.lower() == "socket"),
+        ):
+            one = rank.known(name)
+            if one and bad(one.value):
+                yield Fault(f"{one.where}: {name}={one.value}", f"no {name}")
+
+
+def nccl_unread(job: Job, limits: Json) -> Faults:
+    """Variables that decide the network, with a value that is not in the object."""
+    for rank in job.ranks if job.fabric else ():
+        for name in limits["nccl_network"]:
+            one = rank.settings.get(name)
+            if one and not one.known:
+                yield Fault(f"{one.where}: {name} gets its value when the pod starts", "a value in the object")
+
+
+def nccl_hca(job: Job, limits: Json) -> Faults:
+    """NCCL_IB_HCA by which ranks use other ports than those of their shape: names of the host in a pod with VFs, the
+    VCN's NIC beside the RDMA ports, ports left out. Without the variable a warning where the VCN's NIC is used too."""
+    shape = job.around.shape
+    if shape is None:
+        return
+    for rank in job.ranks if shape.pfs and job.fabric else ():
+        one = rank.settings.get("NCCL_IB_HCA")
+        if one and not one.known:
+            continue
+        how = _mode(job, rank)
+        if how.vfs:
+            if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
+                found = f"{one.where}: NCCL_IB_HCA={_cut(one.value)} names devices of the host; VFs have other numbers"
+                yield Fault(found, f"NCCL_IB_HCA={shape.vf_hca}")
+            continue
+        if one is None:
+            if shape.vcn and how is Mode.HOST and rank.host:
+                found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {_some(nic.hca for nic in shape.vcn)} count too"
+                yield Fault(found, f"NCCL_IB_HCA={shape.host_hca}", severity="warning")
+            continue
+        # The device plugin of mode shared opens no port of the VCN to the pod.
+        vcn = [nic.hca for nic in shape.vcn] if how is Mode.HOST else []
+        yield from _host_hca(one, [pf.hca for pf in shape.pfs], vcn, shape.host_hca)
+
+
+def _host_hca(one: reading.Setting, ports: Sequence[str], vcn: Sequence[str], wanted: str) -> Faults:
+    names = _names(one.value)
+    head = f"{one.where}: NCCL_IB_HCA={_cut(one.value)}"
+    if one.value.startswith("^"):
+        return
+    if not one.value.startswith("="):
+        wrong = [hca for hca in vcn if any(hca.startswith(name) for name in names)]
+        if wrong:
+            yield Fault(f"{head} matches the VCN's {_some(wrong)} too", f"NCCL_IB_HCA={wanted}")
+        names = [hca for hca in ports if any(hca.startswith(name) for name in names)]
+    odd = [name for name in names if name not in ports]
+    lost = [hca for hca in ports if hca not in names]
+    if odd:
+        yield Fault(f"{head} names {_some(odd)}, no RDMA port of the shape", f"NCCL_IB_HCA={wanted}")
+    elif lost:
+        yield Fault(f"{head} leaves out {len(lost)} of {len(ports)} ports: {_some(lost)}", f"NCCL_IB_HCA={wanted}")
+
+
+def nccl_gid(job: Job, limits: Json) -> Faults:
+    """NCCL_IB_GID_INDEX other than the shape's; -1 leaves the choice to NCCL."""
+    shape = job.around.shape
+    wanted = shape.nccl_env.get("NCCL_IB_GID_INDEX") if shape else None
+    for rank in job.ranks:
+        one = rank.known("NCCL_IB_GID_INDEX")
+        if one and wanted and one.value not in (wanted, "-1"):
+            yield Fault(f"{one.where}: NCCL_IB_GID_INDEX={one.value}", wanted)
+
+
+def nccl_interface(job: Job, limits: Json) -> Faults:
+    """NCCL_SOCKET_IFNAME that names an RDMA port, or an interface that the pod does not have."""
+    shape = job.around.shape
+    ports = {pf.netdev for pf in shape.pfs} if shape else set()
+    for rank in job.ranks:
+        one = rank.known("NCCL_SOCKET_IFNAME")
+        if one is None or one.value.startswith("^"):
+            continue
+        on_host = rank.host or _mode(job, rank) is Mode.HOST
+        right = [nic.netdev for nic in shape.vcn] if on_host and shape else [] if on_host else [job.around.interface]
+        exact = one.value.startswith("=")
+        for name in _names(one.value):
+            expected = _some(right) or "an interface of the VCN"
+            if name in ports or _RDMA_PORT.match(name):
+                yield Fault(f"{one.where}: NCCL_SOCKET_IFNAME={one.value} is an RDMA port", expected)
+            elif right and not any(real == name if exact else real.startswith(name) for real in right):
+                yield Fault(f"{one.where}: the pod has no interface {name} (NCCL_SOCKET_IFNAME={one.value})", expected)
+
+
+def nccl_gdr(job: Job, limits: Json) -> Faults:
+    """Variables that switch GPUDirect RDMA off; a warning where they leave nvidia_peermem."""
+    off = {
+        "NCCL_NET_GDR_LEVEL": ("0", "LOC"),
+        "NCCL_IB_CUDA_SUPPORT": ("0",),
+        "NCCL_DMABUF_ENABLE": ("0",),
+    }
+    for rank in job.ranks:
+        for name, values in off.items():
+            one = rank.known(name)
+            if one and one.value.upper() in values:
+                only = name == "NCCL_DMABUF_ENABLE"
+                more = ": only nvidia_peermem is left" if only else ""
+                yield Fault(f"{one.where}: {name}={one.value}{more}", f"no {name}", severity="warning" if only else "")
+
+
+def nccl_place(job: Job, limits: Json) -> Faults:
+    """Variables of a launcher or head that the ranks do not get, or that one kind of ranks has and the other not."""
+    if not job.spans:
+        return
+    told: dict[str, str] = {}
+    for template in job.templates:
+        if template.role in (kinds.LAUNCHER, kinds.HEAD, kinds.LEADER, kinds.SUBMITTER):
+            for index, one in enumerate(dicts(template.spec.get("containers"))):
+                for name in reading.environment(one):
+                    told.setdefault(name, template.at(f"spec.containers[{index}].env"))
+    for rank in job.ranks:
+        told.update({name: one.where for name, one in rank.settings.items() if name not in told})
+    for rank in job.ranks:
+        names = sorted(name for name in told if name not in rank.settings and _matters(name))
+        if names:
+            where = ", ".join(dict.fromkeys(told[name] for name in names))
+            yield Fault(f"{rank.place} does not get {_some(names)}, set in {where}", "the same values for all ranks")
+
+
+def _matters(name: str) -> bool:
+    return name.startswith(("NCCL_", "RCCL_")) and not name.startswith("NCCL_DEBUG")
+
+
+def topology(job: Job, limits: Json) -> Faults:
+    """Topology files of another shape, by the name of the file, the ConfigMap or its key."""
+    shape = job.around.shape
+    if shape is None:
+        return
+    for rank in job.ranks:
+        one = rank.known("NCCL_TOPO_FILE")
+        texts = {one.value: f"{one.where}: NCCL_TOPO_FILE"} if one else {}
+        for index, volume in enumerate(dicts(rank.template.spec.get("volumes"))):
+            source = mapping(volume.get("configMap"))
+            place = rank.template.at(f"spec.volumes[{index}].configMap")
+            named = [source.get("name"), *(item.get("key") for item in dicts(source.get("items")))]
+            texts.update({str(text): place for text in named if text})
+        texts.update(
+            {
+                str(m["subPath"]): f"{rank.place}.volumeMounts"
+                for m in dicts(rank.container.get("volumeMounts"))
+                if m.get("subPath")
+            }
+        )
+        for text, where in texts.items():
+            other = _shape_in(text, job.around.shapes)
+            if other and other != shape.name:
+                yield Fault(f"{where}: {text} is of {other}", f"that of {shape.name}")
+
+
+def _shape_in(text: str, shapes: Sequence[str]) -> str:
+    """The shape that a file's or ConfigMap's name speaks of; "" if none."""
+    flat = f"-{re.sub(r'[^a-z0-9]+', '-', text.lower())}-"
+    found = [one for one in shapes if f"-{re.sub(r'[^a-z0-9]+', '-', one.lower())}-" in flat]
+    return max(found, key=len, default="")
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def train_resources(job: Job, limits: Json) -> Faults:
+    """A TrainJob whose ``resourcesPerNode`` replace the runtime's and leave out its VFs."""
+    asked = mapping(mapping(job.spec.get("trainer")).get("resourcesPerNode"))
+    if job.kind.kind != "TrainJob" or not asked or job.runtime is None:
+        return
+    own, vf = kinds.asks({"containers": [{"resources": asked}]}), job.around.vf_resource
+    if any(rank.vfs for rank in job.ranks) and vf not in own:
+        found = f"spec.trainer.resourcesPerNode has {_some(sorted(own)) or 'no device'}, and not the runtime's {vf}"
+        yield Fault(found, f"{vf} there too")
+
+
+def ranks_alone(job: Job, limits: Json) -> Faults:
+    """As mpirun starts its command once per rank. Of a Job of Volcano every task is looked at."""
+    for one in job.templates:
+        for container in dicts(one.spec.get("containers")):
+            _before, started, command = reading.command_text(container).partition("mpirun")
+            if started and kinds.trains_alone(command):
+                yield Fault(f"mpirun starts torchrun in container {container.get('name')}, once per rank")
+
+
+def gang(job: Job, limits: Json) -> Faults:
+    """A job of several nodes that may start in parts: nothing places all of its pods or none."""
+    if not job.spans or job.document.get("kind", "").endswith("Runtime"):
+        return
+    if job.kind.group == "batch.volcano.sh":
+        total, least = sum(one.replicas or 1 for one in job.templates), job.spec.get("minAvailable")
+        if isinstance(least, int) and 0 < least < total:
+            yield Fault(f"spec.minAvailable is {least} of {total} pods: the job may start in parts", str(total))
+        return
+    metas = [
+        mapping(job.document.get("metadata")),
+        *(mapping(rank.template.body.get("metadata")) for rank in job.ranks),
+    ]
+    carried = {key for meta in metas for part in ("labels", "annotations") for key in mapping(meta.get(part))}
+    runtime_spec = mapping(mapping(job.runtime).get("spec"))
+    policy = mapping(job.spec.get("runPolicy")).get("schedulingPolicy") or runtime_spec.get("podGroupPolicy")
+    queued = mapping(mapping(mapping(job.runtime).get("metadata")).get("labels"))
+    if not carried & set(limits["gang_keys"]) and not policy and QUEUE not in queued:
+        yield Fault(f"{job.pods} pods with GPUs and no gang: no LocalQueue, no group of a gang scheduler")
+
+
+# ---- the cluster -----------------------------------------------------------------------------------------------------
+
+
+def _nodes(job: Job, rank: Rank) -> list[NodeFacts]:
+    """The shape's nodes that the pod selects, as far as their labels are known."""
+    spec = rank.template.spec
+    selector = mapping(spec.get("nodeSelector"))
+    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
+    required = mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    terms = [dicts(one.get("matchExpressions")) for one in dicts(required.get("nodeSelectorTerms"))]
+    return [
+        one
+        for one in job.around.nodes or ()
+        if all(one.labels.get(key, value) == value for key, value in selector.items())
+        and (not terms or any(all(_matches(one.labels, want) for want in term) for term in terms))
+    ]
+
+
+def _matches(labels: Mapping[str, str], wanted: Json) -> bool:
+    """A label of which nothing is known may match."""
+    value, values = labels.get(str(wanted.get("key"))), listed(wanted.get("values"))
+    if value is None or wanted.get("operator") not in ("In", "NotIn"):
+        return True
+    return bool((value in values) == (wanted["operator"] == "In"))
+
+
+def _taints(node: NodeFacts) -> list[Json]:
+    return [one for one in map(pod_gpu.taint, node.taints) if not one["key"].startswith("node.kubernetes.io/")]
+
+
+def _queue(job: Job) -> str:
+    return str(mapping(mapping(job.document.get("metadata")).get("labels")).get(QUEUE) or "")
+
+
+def toleration(job: Job, limits: Json) -> Faults:
+    """Pods that taints keep off so many nodes that the others are fewer than their replicas; a warning where an
+    admission plugin or the queue may add the tolerations."""
+    for rank in job.ranks:
+        present = dicts(rank.template.spec.get("tolerations"))
+        nodes = _nodes(job, rank)
+        open_to = [one for one in nodes if not pod_gpu.untolerated(present, _taints(one))]
+        if not nodes or len(open_to) >= min(rank.template.replicas or 1, len(nodes)):
+            continue
+        left = {
+            (one["key"], one["value"], one["effect"]): one
+            for node in nodes
+            for one in pod_gpu.untolerated(present, _taints(node))
+        }
+        added = all(key in rank.asks for key, _value, _effect in left) or bool(_queue(job))
+        found = f"{rank.template.at('spec.tolerations')} keeps it off {len(nodes) - len(open_to)} of {len(nodes)} nodes"
+        yield Fault(
+            f"{found}: {pod_gpu.in_words(left.values())}",
+            "; ".join(str(pod_gpu.toleration(one)) for one in left.values()),
+            # the admission plugin ExtendedResourceToleration adds the resource's own, a ResourceFlavor any
+            severity="warning" if added else "",
+            remedy="an admission plugin or the queue's ResourceFlavor may add them; see a pod of it" if added else "",
+        )
+
+
+def tolerates_all(job: Job, limits: Json) -> Faults:
+    """Tolerations of every taint, also of those that keep pods off a broken node."""
+    for rank in job.ranks:
+        for index, one in enumerate(dicts(rank.template.spec.get("tolerations"))):
+            if one.get("operator") == "Exists" and not one.get("key"):
+                yield Fault(f"{rank.template.at(f'spec.tolerations[{index}]')} tolerates every taint", "a key")
+
+
+def room(job: Job, limits: Json) -> Faults:
+    """Pods that select no node of the shape, that ask for more than one has, or that are more than fit on all."""
+    for rank in job.ranks:
+        nodes = _nodes(job, rank)
+        shape = job.around.shape.name if job.around.shape else "the cluster"
+        if not nodes:
+            count = len(job.around.nodes or ())
+            yield Fault(f"{rank.template.at('spec.nodeSelector')} selects none of {count} nodes of {shape}")
+            continue
+        wanted: dict[str, float] = {name: count for name, count in rank.asks.items() if count}
+        wanted.update(
+            {name: value for name in ("cpu", "memory") if (value := reading.requested(rank.template.spec, name))}
+        )
+        lacking = []
+        for name, number in wanted.items():
+            most = max(_offered(node, name) for node in nodes)
+            if most < number:
+                lacking.append(f"{name} {_shown(name, number)} of {_shown(name, most)}")
+        if lacking:
+            yield Fault(f"{rank.place} asks for more than a node of {shape} has: {', '.join(lacking)}")
+            continue
+        places = sum(min(int(_offered(node, name) // count) for name, count in wanted.items()) for node in nodes)
+        if (rank.template.replicas or 0) > places:
+            found = f"{rank.template.path or 'it'} has {rank.template.replicas} pods"
+            yield Fault(f"{found}; {len(nodes)} nodes of {shape} have room for {places}")
+
+
+def _offered(node: NodeFacts, name: str) -> float:
+    return {"cpu": node.cpu_allocatable, "memory": float(node.memory_allocatable)}.get(
+        name, node.allocatable.get(name, 0)
+    )
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value / GIB:.0f}Gi" if name == "memory" else f"{value:g}"
+
+
+def queue(job: Job, limits: Json) -> Faults:
+    """A LocalQueue that does not exist, or whose ClusterQueue does not cover what the job asks for."""
+    name = _queue(job)
+    queues = job.around.queues or {}
+    if not name or not job.kind.namespaced:
+        return
+    here = f"{job.namespace}/{name}"
+    if here not in queues:
+        near = [one for one in queues if one.startswith(f"{job.namespace}/")]
+        yield Fault(f"metadata.labels: there is no LocalQueue {here}", _some(near) or "a LocalQueue of the namespace")
+        return
+    asked = dict.fromkeys(key for rank in job.ranks for key, count in rank.asks.items() if count)
+    missing = [key for key in asked if key not in queues[here]]
+    if missing:
+        yield Fault(f"the ClusterQueue of {here} covers {_some(queues[here]) or 'nothing'}, not {_some(missing)}")
+
+
+def pod_security(job: Job, limits: Json) -> Faults:
+    """The namespace of a job on the fabric that enforces another Pod Security level than privileged."""
+    level = (job.around.namespaces or {}).get(job.namespace, {}).get(ENFORCE, "privileged")
+    if level != "privileged" and job.fabric:
+        yield Fault(f"namespace {job.namespace} enforces Pod Security {level}", "privileged")
+
+
+def sidecar(job: Job, limits: Json) -> Faults:
+    """Pods of several nodes into which Istio puts its proxy, which takes NCCL's bootstrap connections."""
+    labels = (job.around.namespaces or {}).get(job.namespace, {})
+    if job.spans and (labels.get("istio-injection") == "enabled" or "istio.io/rev" in labels):
+        for rank in job.ranks:
+            if {**rank.template.annotations, **rank.template.labels}.get("sidecar.istio.io/inject") != "false":
+                yield Fault(
+                    f"namespace {job.namespace} has Istio put its proxy into pods of {rank.template.path or job.name}"
+                )
+
+
+def locality(job: Job, limits: Json) -> Faults:
+    """A required place (block, rack) that no label of the nodes names: the pods would wait without end."""
+    for rank in job.ranks:
+        wanted = [str(rank.template.annotations[key]) for key in _REQUIRED if key in rank.template.annotations]
+        nodes = [] if wanted in ([], ["kubernetes.io/hostname"]) else _nodes(job, rank)
+        if len(nodes) > 1 and not any(one.locality.local_block or one.locality.network_block for one in nodes):
+            place = rank.template.at("metadata.annotations")
+            yield Fault(f"{place} requires one {_some(wanted)}, and no node of {len(nodes)} says in which it is")
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _names(value: str) -> list[str]:
+    """Names of a list of NCCL's, without = or ^ in front and ports behind."""
+    return [name.partition(":")[0] for name in value.lstrip("=^").split(",") if name]
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= 60 else f"{value[:57]}..."
+
+
+CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
+    one.__name__: one
+    for one in (
+        served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
+        host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_unread, nccl_hca,
+        nccl_gid, nccl_interface, nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration,
+        tolerates_all, room, queue, pod_security, sidecar, locality,
+    )
+}  # fmt: skip
+"""Name -> condition of a rule. It yields the places where the rule does not hold."""
+FACTS = ("shape", "nodes", "networks", "namespaces", "queues", "served")
+"""What a rule may need of ``Around``."""

@@ -1,0 +1,119 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds a Lease, and whether another may take it. PRIVATE to the collection.
+
+Times are the API server's: a holder writes renewTime by the server's clock, and ``now`` is that of an answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED, OWNER
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, parts
+
+VERSION, KIND = "coordination.k8s.io/v1", "Lease"
+NAMESPACE, NAME = OWNER, "run"
+"""The one of a cluster's run, whatever namespace the run uses for itself: two runs change the same policies."""
+DURATION = 60
+"""Seconds after its last renewal for which a Lease is held."""
+_PREFIX = "gpuops.rdma/"
+
+
+class State(enum.Enum):
+    """What a Lease is to the one who asks."""
+
+    FREE = "free"
+    OURS = "ours"
+    HELD = "held"
+    EXPIRED = "expired"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """``run``: id of the run. ``job``: of AWX, "" without it."""
+
+    run: str
+    user: str = ""
+    host: str = ""
+    playbook: str = ""
+    job: str = ""
+
+    def __str__(self) -> str:
+        job = f", AWX job {self.job}" if self.job else ""
+        return f"run {self.run} ({self.playbook} by {self.user} on {self.host}{job})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``since``: when the holder took it, RFC 3339. ``age``: seconds since its last renewal."""
+
+    state: State
+    holder: Holder = Holder("")
+    since: str = ""
+    age: float = 0.0
+
+
+def lease(holder: Holder, now: datetime.datetime, namespace: str = NAMESPACE, name: str = NAME) -> Json:
+    """The Lease as its new holder writes it. HOLDER of ``kubectl get lease`` is the run and who started it."""
+    told = {_PREFIX + key: value for key, value in dataclasses.asdict(holder).items()}
+    meta = {"name": name, "namespace": namespace, "labels": dict(OWNED), "annotations": told}
+    spec = {"holderIdentity": str(holder), "leaseDurationSeconds": DURATION, "acquireTime": stamp(now)}
+    return parts.made(VERSION, KIND, meta, spec={**spec, "renewTime": stamp(now)})
+
+
+def stamp(now: datetime.datetime) -> str:
+    """RFC 3339 with microseconds, as the API server wants a MicroTime."""
+    return now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def decide(found: Optional[Json], run: str, now: datetime.datetime) -> Decision:
+    """What the Lease ``found`` (None: there is none) is to the run with this id."""
+    if found is None:
+        return Decision(State.FREE)
+    spec, told = found.get("spec") or {}, found["metadata"].get("annotations") or {}
+    named = {field.name: str(told.get(_PREFIX + field.name) or "") for field in dataclasses.fields(Holder)}
+    holder, since = Holder(**named), str(spec.get("acquireTime") or "")
+    renewed = _time(spec.get("renewTime"))
+    if not objects.is_ours(found) or not holder.run or renewed is None:
+        return Decision(State.FOREIGN, Holder("", user=str(spec.get("holderIdentity") or "")), since)
+    age = (now - renewed).total_seconds()
+    if holder.run == run:
+        return Decision(State.OURS, holder, since, age)
+    seconds = spec.get("leaseDurationSeconds")
+    lasts = seconds if isinstance(seconds, int) else DURATION
+    return Decision(State.HELD if age <= lasts else State.EXPIRED, holder, since, age)
+
+
+def refusal(decision: Decision, place: str) -> str:
+    """Why the run must not write, and what to do. ``place``: the Lease's namespace/name."""
+    space, _sep, name = place.partition("/")
+    if decision.state is State.FOREIGN:
+        by = f", held by {decision.holder.user!r}," if decision.holder.user else ""
+        return (
+            f"Cannot take the Lease {place} of this run: the one that is there{by} is not this collection's, and is "
+            "left alone. Nothing was changed. Find out what made it; if nothing needs it, delete it: "
+            f"kubectl -n {space} delete lease {name}"
+        )
+    since = f" since {decision.since.partition('.')[0]}Z" if decision.since else ""
+    return (
+        f"Another run writes to this cluster: {decision.holder} holds the Lease {place}{since}, renewed "
+        f"{max(0, round(decision.age))} s ago. Wait for its end, or end it: a run that was killed loses the Lease "
+        f"{DURATION} s after its last renewal. If it hangs out of reach, take over: -e "
+        f"rdma_take_over_run={decision.holder.run}; it stops before its next write."
+    )
+
+
+def _time(value: object) -> Optional[datetime.datetime]:
+    try:
+        found = datetime.datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None

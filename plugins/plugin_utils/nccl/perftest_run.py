@@ -1,0 +1,189 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pairs of ib_write_bw pods from apply to clean-up; the pairs of a round run at the same time. PRIVATE."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, priority, readiness
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import perftest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clear import Clear
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import Outcome, Pair, Test
+
+ENDED = ("Succeeded", "Failed")
+HEARTBEAT = 15.0
+
+
+@dataclass
+class Running:
+    """One pair on its way."""
+
+    number: int
+    pair: Pair
+    since: float
+    client: bool = False
+    stuck: float = 0.0
+    outcome: Optional[Outcome] = None
+
+
+class PerftestRun:
+    def __init__(
+        self,
+        client: Client,
+        test: Test,
+        show: Callable[[str], None],
+        *,
+        start_timeout: float,
+        grace: float,
+        logs: Optional[Path],
+        lost: bool = False,
+    ) -> None:
+        self.client, self.test, self.show, self.logs = client, test, show, logs
+        self.start_timeout, self.grace = start_timeout, grace
+        self.path = client.path("v1", "Pod", test.namespace)
+        self.selector = f"{perftest.PERFTEST_LABEL}={test.suffix}"
+        self.clear = Clear(client, test.namespace, lost)
+        self.remains: list[Finding] = []
+        self._count = 0
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The pods' script is there inside the block; behind it nothing of this run is left, also after an error."""
+        priority.ensure(self.client, self.test.priority_class, self.test.namespace)
+        self.client.apply(objects.owned(perftest.files(self.test)))
+        try:
+            yield
+        finally:
+            try:
+                self._clear()
+                self.client.delete(self.client.path("v1", "ConfigMap", self.test.namespace, self.test.files))
+            except ClusterError as error:
+                self.show(f"perftest: clean-up is incomplete: {error}")
+
+    def predict(self, pairs: Sequence[Pair]) -> list[str]:
+        """Check mode: the server checks every field, no pod is made."""
+        for obj in (perftest.files(self.test), perftest.pod(self.test, 0, pairs[0][0])):
+            with contextlib.suppress(ClusterError):  # the namespace may be one that is not there yet
+                self.client.apply(objects.owned(obj), dry_run=True)
+        return [f"ib_write_bw {client} -> {server}, {len(self.test.shape.pfs)} ports" for server, client in pairs]
+
+    def round(self, pairs: Sequence[Pair]) -> list[Outcome]:
+        """All pairs at once; an outcome each, in their order."""
+        running = [Running(self._next(), pair, time.monotonic()) for pair in pairs]
+        with Watcher(self.client) as watcher:
+            store = watcher.store(self.path, _small, label_selector=self.selector)
+            for item in running:
+                self._make(item)
+            shown_at = time.monotonic() - HEARTBEAT
+            while any(item.outcome is None for item in running):
+                pods = {pod["metadata"]["name"]: pod for pod in store.items()}
+                for item in running:
+                    if item.outcome is None:
+                        item.outcome = self._step(item, pods)
+                if time.monotonic() - shown_at >= HEARTBEAT:
+                    shown_at = time.monotonic()
+                    done = sum(item.outcome is not None for item in running)
+                    self.show(f"perftest         {done}/{len(running)} pairs, {self.test.seconds} s each")
+                if any(item.outcome is None for item in running):
+                    watcher.wait_change(1.0)
+        self._clear()
+        self._await_gone()
+        return [item.outcome for item in running if item.outcome is not None]
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _make(self, item: Running, peer: str = "") -> None:
+        node = item.pair[1] if peer else item.pair[0]
+        self.client.apply(objects.owned(perftest.pod(self.test, item.number, node, peer)))
+
+    def _step(self, item: Running, pods: dict[str, Json]) -> Optional[Outcome]:
+        """Brings a pair one step on; its outcome when it has come to its end."""
+        name = f"{self.test.files}-{item.number}"
+        server, client = pods.get(f"{name}-server"), pods.get(f"{name}-client")
+        if _ended(client):
+            return self._read(item, name, "client")
+        if _ended(server) and not item.client:
+            return self._read(item, name, "server")
+        for pod, node in ((server, item.pair[0]), (client, item.pair[1])):
+            held = self._held(item, pod, node)
+            if held:
+                return Outcome(item.pair, (), held)
+        address = (server or {}).get("status", {}).get("podIP", "")
+        if not item.client and address and readiness.pod(server).ready:
+            self._make(item, address)
+            item.client, item.since, item.stuck = True, time.monotonic(), 0.0
+        limit = self.start_timeout + (self.test.limit if item.client else 0)
+        if time.monotonic() - item.since > limit:
+            what = "its client did not end" if item.client else f"its server did not start: {readiness.pod(server).why}"
+            return Outcome(item.pair, (), f"{what} within {limit:.0f} s")
+        return None
+
+    def _held(self, item: Running, pod: Optional[Json], node: str) -> str:
+        """Why a pod cannot start any more; "" while it may."""
+        status = readiness.pod(pod)
+        if pod is None or not (status.stuck or status.state == readiness.BROKEN):
+            return ""
+        item.stuck = item.stuck or time.monotonic()
+        lasted = time.monotonic() - item.stuck >= self.grace
+        return f"its pod on {node}: {status.why}" if lasted or status.state == readiness.BROKEN else ""
+
+    def _read(self, item: Running, name: str, role: str) -> Outcome:
+        """By the log of ``role``; where a client found no server, also by that one's."""
+        try:
+            text = self._log(item, name, role)
+        except ClusterError as error:
+            return Outcome(item.pair, (), f"its log cannot be read: {error}")
+        if role == "server":
+            return perftest.server_outcome(item.pair, text, self.test.shape)
+        found = perftest.outcome(item.pair, text, self.test.shape)
+        if any(rail.gbits is None for rail in found.rails):
+            with contextlib.suppress(ClusterError):
+                return perftest.with_server(found, self._log(item, name, "server"))
+        return found
+
+    def _log(self, item: Running, name: str, role: str) -> str:
+        text = "\n".join(self.client.log_lines(self.test.namespace, f"{name}-{role}"))
+        if self.logs:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            of = "" if role == "client" else "-server"
+            path = self.logs / f"perftest-{'-'.join(map(files.short_name, reversed(item.pair)))}{of}.log"
+            path.write_text(TASK.text(text), encoding="utf-8", errors="replace")
+        return text
+
+    def _clear(self) -> None:
+        self.client.delete_all(self.path, self.selector)
+
+    def _await_gone(self) -> None:
+        """The next round needs the same GPUs and VFs."""
+        try:
+            self.remains += self.clear.wait(self.selector)
+        except RdmaError as error:
+            self.show(f"perftest: {error}")
+
+
+def _ended(pod: Optional[Json]) -> bool:
+    return (pod or {}).get("status", {}).get("phase") in ENDED
+
+
+def _small(obj: Json) -> Json:
+    meta, status = obj["metadata"], obj.get("status") or {}
+    keys = ("phase", "reason", "message", "conditions", "containerStatuses", "podIP")
+    return {
+        "metadata": {key: meta[key] for key in ("name", "deletionTimestamp") if key in meta},
+        "status": {key: status[key] for key in keys if key in status},
+    }

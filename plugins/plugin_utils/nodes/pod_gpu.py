@@ -1,0 +1,286 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a pod's GPU request is valid and it tolerates the taints of a pool's nodes. PRIVATE to the collection.
+
+::
+
+    taint(value) -> {key, value, effect}              "nvidia.com/gpu=present:NoSchedule" or a mapping; InputError
+    tolerates(toleration, taint) -> bool              as the scheduler decides
+    with_taints(present, wanted) -> [taint]           existing and desired taints
+    merged(tolerations, taints) -> [toleration]       existing ones, and one for each untolerated taint
+    untolerated(tolerations, taints) -> [taint]       those that keep a pod off
+    pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
+    check(document, taints, single) -> [Finding]      subject = path in the document; [] = valid
+
+Rules: the API server's for extended resources (whole numbers, limit set, request equal to it) and the scheduler's for
+taints.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+HARD = ("NoSchedule", "NoExecute")
+GPU_PREFIXES = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu")
+GPU_TAINT: Json = {"key": "nvidia.com/gpu", "value": "", "effect": "NoSchedule"}
+"""What the GPU Operator's pods tolerate by default."""
+
+_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_TAINT_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
+_TAINT_VALUE = re.compile(rf"({_NAME})?")
+_WHOLE = re.compile(r"[0-9]+")
+_TEMPLATES = (
+    ("spec", "template", "spec"),
+    ("spec", "jobTemplate", "spec", "template", "spec"),
+    ("template", "spec"),
+    ("spec",),
+    (),
+)
+
+
+# ---- taints --------------------------------------------------------------------------------------------------------
+
+
+def taint(value: Any) -> Json:
+    """``key[=value]:effect`` or a mapping, checked by the API server's rules."""
+    if isinstance(value, str):
+        left, colon, effect = value.rpartition(":")
+        if not colon:
+            raise InputError(f"Taint {value!r} has no effect: write it like nvidia.com/gpu=present:NoSchedule.")
+        key, _sep, text = left.partition("=")
+        value = {"key": key, "value": text, "effect": effect}
+    if not isinstance(value, Mapping):
+        raise InputError(f"Taint {value!r} is neither a text like nvidia.com/gpu:NoSchedule nor a mapping.")
+    unknown = [str(key) for key in value if key not in ("key", "value", "effect", "timeAdded")]
+    if unknown:
+        raise InputError(
+            f"Taint {dict(value)} has an unknown field {unknown[0]}{near(unknown[0], ('key', 'value', 'effect'))}."
+        )
+    key, text, effect = (str(value.get(name) or "") for name in ("key", "value", "effect"))
+    if not _TAINT_KEY.fullmatch(key):
+        raise InputError(
+            f"Taint {_told(value)} has {f'the invalid key {key!r}' if key else 'no key'}: for instance nvidia.com/gpu."
+        )
+    if not _TAINT_VALUE.fullmatch(text):
+        raise InputError(
+            f"Taint {_told(value)} has the invalid value {text!r}: letters, digits, '-', '_' and '.', at most 63."
+        )
+    if effect not in EFFECTS:
+        raise InputError(f"Taint {_told(value)} has the effect {effect!r}{near(effect, EFFECTS)}.")
+    return {"key": key, "value": text, "effect": effect}
+
+
+def taints(values: Iterable[Any]) -> list[Json]:
+    """Each key and effect once."""
+    found: dict[tuple[str, str], Json] = {}
+    for value in values:
+        one = taint(value)
+        place = (one["key"], one["effect"])
+        if found.setdefault(place, one) != one:
+            raise InputError(
+                f"Taint {one['key']}:{one['effect']} is given twice, with two values: {found[place]['value']!r} and "
+                f"{one['value']!r}."
+            )
+    return list(found.values())
+
+
+def standing(nodes: Iterable[Json]) -> list[Json]:
+    """Each taint of these nodes once, without those that Kubernetes sets and removes with a node's health."""
+    found: dict[tuple[str, str], Json] = {}
+    for node in nodes:
+        for one in node["spec"].get("taints") or []:
+            if not one["key"].startswith("node.kubernetes.io/"):
+                found.setdefault((one["key"], one["effect"]), one)
+    return list(found.values())
+
+
+def with_taints(present: Sequence[Json], wanted: Sequence[Json]) -> list[Json]:
+    """Existing taints stay; one of the same key and effect is replaced only by another value, never by none."""
+    found = list(present)
+    for one in wanted:
+        place = next(
+            (i for i, it in enumerate(found) if (it["key"], it["effect"]) == (one["key"], one["effect"])), None
+        )
+        clean = {key: value for key, value in one.items() if value}
+        if place is None:
+            found.append(clean)
+        elif one["value"] and found[place].get("value", "") != one["value"]:
+            found[place] = clean
+    return found
+
+
+def tolerates(toleration: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
+    """An empty key with Exists tolerates everything; an empty effect, every effect."""
+    effect = toleration.get("effect") or one["effect"]
+    if effect != one["effect"] or (toleration.get("key") or one["key"]) != one["key"]:
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (one.get("value") or "")
+
+
+def toleration(one: Mapping[str, Any]) -> Json:
+    """The toleration of a taint."""
+    if one.get("value"):
+        return {"key": one["key"], "operator": "Equal", "value": one["value"], "effect": one["effect"]}
+    return {"key": one["key"], "operator": "Exists", "effect": one["effect"]}
+
+
+def merged(present: Sequence[Json], wanted: Iterable[Json]) -> list[Json]:
+    """APIs replace such a list as a whole, so existing entries are kept."""
+    found = list(present)
+    for one in wanted:
+        found += map(toleration, untolerated(found, [one]))
+    return found
+
+
+def untolerated(present: Sequence[Json], wanted: Iterable[Json]) -> list[Json]:
+    """The taints that keep off or evict a pod with these tolerations; one that ends after seconds does not count."""
+    lasting = [one for one in present if one.get("tolerationSeconds") is None]
+    return [one for one in wanted if one["effect"] in HARD and not any(tolerates(item, one) for item in lasting)]
+
+
+def in_words(wanted: Iterable[Mapping[str, Any]]) -> str:
+    """Taints for a message: ``team=a:NoExecute, nvidia.com/gpu:NoSchedule``."""
+    return ", ".join(map(_told, wanted))
+
+
+def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Where an object of this openAPIV3Schema has a list of tolerations; lists inside of lists are left out."""
+    found = []
+    for key, value in (schema.get("properties") or {}).items():
+        here = (*path, str(key))
+        if key == "tolerations" and value.get("type") == "array":
+            found.append(here)
+        else:
+            found += tolerations_in(value, here)
+    return found
+
+
+def _told(value: Mapping[str, Any]) -> str:
+    text = f"={value.get('value')}" if value.get("value") else ""
+    return f"{value.get('key') or ''}{text}:{value.get('effect') or ''}"
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+def pod_spec(document: Any) -> tuple[str, Json]:
+    """(path, spec); the path is "" for a bare spec."""
+    if isinstance(document, Mapping):
+        for path in _TEMPLATES:
+            found = _at(document, path)
+            if isinstance(found, Mapping) and isinstance(found.get("containers"), list):
+                return ".".join(path), dict(found)
+    raise InputError(
+        "Cannot check the pod: it has no list of containers. Give a Pod, a workload with spec.template.spec, or a "
+        "pod's spec."
+    )
+
+
+def _at(document: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether an extended resource's name means GPUs."""
+    return resource.startswith(GPU_PREFIXES)
+
+
+def check(document: Any, pool: Iterable[Any] = (), single: Sequence[str] = ()) -> list[Finding]:
+    """``pool``: taints of the nodes that it must reach. ``single``: shared resources of which a container may ask for
+    one only (failRequestsGreaterThanOne)."""
+    path, spec = pod_spec(document)
+    dot = f"{path}." if path else ""
+    findings: list[Finding] = []
+    asked = 0
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(kind) or []):
+            place = f"{dot}{kind}[{index}]"
+            asked += _check_container(place, container if isinstance(container, Mapping) else {}, single, findings)
+    if not asked and not findings:
+        findings.append(
+            finding(
+                "pod-gpu.no-gpu",
+                f"{dot}containers",
+                "no container asks for a GPU",
+                expected="resources.limits with nvidia.com/gpu: 1",
+            )
+        )
+    return [*findings, *_check_tolerations(f"{dot}tolerations", spec, taints(pool))]
+
+
+def _check_container(place: str, container: Mapping[str, Any], single: Sequence[str], findings: list[Finding]) -> int:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    asked = 0
+    for name in dict.fromkeys([*limits, *requests]):
+        if not is_gpu(str(name)):
+            continue
+        limit, request = limits.get(name), requests.get(name)
+        asked += 1
+        at = f"{place}.resources"
+        for which, value in (("limits", limit), ("requests", request)):
+            if value is not None and not _WHOLE.fullmatch(str(value)):
+                found = f"{name}: {value} is no whole number"
+                findings.append(finding("pod-gpu.fraction", f"{at}.{which}", found, expected="a whole number"))
+        if limit is None:
+            found = f"{name} has a request of {request} and no limit"
+            findings.append(
+                finding("pod-gpu.no-limit", f"{at}.limits", found, expected=f"{name}: {request} under limits")
+            )
+        elif request is not None and str(request) != str(limit):
+            found = f"{name}: requests {request}, limits {limit}"
+            findings.append(finding("pod-gpu.not-equal", at, found, expected="the same number, or limits alone"))
+        elif name in single and _WHOLE.fullmatch(str(limit)) and int(limit) > 1:
+            findings.append(
+                finding(
+                    "pod-gpu.more-than-one",
+                    f"{at}.limits",
+                    f"{name}: {limit}, and it is shared",
+                    expected="1",
+                )
+            )
+    return asked
+
+
+def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json]) -> Iterator[Finding]:
+    present = spec.get("tolerations") or []
+    for index, one in enumerate(present):
+        yield from _wrong_toleration(f"{place}[{index}]", one if isinstance(one, Mapping) else {})
+    for one in pool:
+        if one["effect"] not in HARD:
+            continue
+        fitting = [item for item in present if isinstance(item, Mapping) and tolerates(item, one)]
+        if not fitting:
+            found = f"nothing tolerates the pool's taint {_told(one)}: the pod stays Pending"
+            yield finding("pod-gpu.no-toleration", place, found, expected=f"{toleration(one)}")
+        elif one["effect"] == "NoExecute" and all(item.get("tolerationSeconds") is not None for item in fitting):
+            seconds = max(int(item["tolerationSeconds"]) for item in fitting)
+            found = f"the pool's taint {_told(one)} is tolerated for {seconds} s: then the pod is evicted"
+            yield finding("pod-gpu.evicted", place, found, expected="no tolerationSeconds")
+
+
+def _wrong_toleration(place: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+    effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
+    wrong = functools.partial(finding, "pod-gpu.toleration")
+    if effect and effect not in EFFECTS:
+        yield wrong(f"{place}.effect", f"{effect!r}{near(effect, EFFECTS)}", expected="a known effect")
+    elif operator == "Exists" and one.get("value"):
+        yield wrong(f"{place}.value", "operator Exists has a value", expected="no value")
+    elif operator != "Exists" and not one.get("key"):
+        yield wrong(f"{place}.key", f"operator {operator} without a key", expected="operator Exists, or a key")
+    elif one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
+        yield wrong(f"{place}.tolerationSeconds", f"with effect {effect}", expected="only with NoExecute")

@@ -1,0 +1,164 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes as OCI AI Blueprints sees them, and what backs them in OCI. PRIVATE to the collection.
+
+A pool requested without its RDMA flag is created without RDMA, and nothing reports that: only instances of a cluster
+network or of a compute cluster have RDMA between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+
+POOL, SHARED, RDMA = "corrino", "corrino/pool-shared-any", "corrino/rdma"
+LABELS = (POOL, SHARED, RDMA)
+_SHAPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What an instance is a member of. ``kind``: ``cluster network`` or ``compute cluster``."""
+
+    kind: str
+    id: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """``labels``: those of LABELS only. ``instance``: OCID, "" outside of OCI."""
+
+    name: str
+    uid: str
+    shape: str
+    instance: str
+    ready: bool
+    labels: Mapping[str, str]
+
+    @property
+    def added(self) -> bool:
+        """Whether Blueprints schedules RDMA deployments on it."""
+        return bool(self.labels.get(POOL)) and all(self.labels.get(key) == "true" for key in (SHARED, RDMA))
+
+
+def node(obj: Json) -> Node:
+    """A Node made from a Node object of the cluster."""
+    meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
+    labels = meta.get("labels") or {}
+    conditions = status.get("conditions") or []
+    return Node(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        shape=next((str(labels[key]) for key in _SHAPE if labels.get(key)), ""),
+        instance=str(spec.get("providerID") or "").rpartition("/")[2],
+        ready=any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions),
+        labels={key: str(labels[key]) for key in LABELS if key in labels},
+    )
+
+
+def of_pool(nodes: Iterable[Node], pool: str, shape: str = "") -> list[Node]:
+    """Nodes of a shared pool, by the name in their label, ignoring case and punctuation: how Blueprints writes it is
+    not public. If no label has the name, nodes of this shape in any shared pool."""
+    listed = list(nodes)
+    named = [item for item in listed if _plain(item.labels.get(POOL, "")) == _plain(pool)]
+    if named or not shape:
+        return named
+    return [item for item in listed if item.shape == shape and item.labels.get(SHARED) == "true"]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
+    """Pool label -> number of nodes, ``{"shared pools": 0}`` without any. ``rdma``: only nodes with the RDMA label."""
+    found: dict[str, int] = {}
+    for item in nodes:
+        if item.labels.get(SHARED) == "true" and (not rdma or item.labels.get(RDMA) == "true"):
+            name = item.labels.get(POOL, "")
+            found[name] = found.get(name, 0) + 1
+    return found or {"shared pools": 0}
+
+
+def chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
+    """The nodes with these names, or all. InputError for an unknown name."""
+    known = {item.name: item for item in nodes}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"The cluster has no node {some(unknown)}. A node's name on OKE is its private IP address.")
+    return [known[name] for name in names] if names else list(nodes)
+
+
+def backed(nodes: Iterable[Node], backing: Mapping[str, Backing]) -> tuple[list[Node], list[Node]]:
+    """(with, without) a cluster network or compute cluster. ``backing``: by OCID of the instance."""
+    listed = list(nodes)
+    return (
+        [item for item in listed if item.instance in backing],
+        [item for item in listed if item.instance not in backing],
+    )
+
+
+def no_rdma(pool: str, without: Sequence[Node]) -> str:
+    """Message for a pool that was created without RDMA; "" for one with RDMA."""
+    if not without:
+        return ""
+    return (
+        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) belong to no "
+        "cluster network or compute cluster: no RDMA; recreate the pool with rdma_blueprint_recreate=true"
+    )
+
+
+def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
+    """Message when no node can be added."""
+    if not nodes:
+        return "No node of the cluster has a shape with RDMA: there is nothing to add."
+    return (
+        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network or "
+        f"compute cluster in {', '.join(compartments)}: there is nothing to add. Check the compartments, and that "
+        "this user may see them."
+    )
+
+
+def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -> list[Json]:
+    """A blueprint for each node that has RDMA and is not added yet: the server accepts one node each. The name contains
+    the node object's uid: a node that rejoined counts as a new one."""
+    return [
+        {
+            "recipe_mode": "update",
+            "deployment_name": f"gpuops-{re.sub(r'[^a-z0-9]+', '-', item.name.lower())}-{_short(item)}",
+            "recipe_node_name": item.name,
+            "recipe_node_labels": {POOL: label, SHARED: "true", RDMA: "true"},
+        }
+        for item in backed(nodes, backing)[0]
+        if not item.added
+    ]
+
+
+def _short(item: Node) -> str:
+    return re.sub(r"[^a-z0-9]", "", item.uid.lower())[:8] or "node"
+
+
+def row(item: Node, backing: Optional[Backing]) -> Json:
+    """The node as the module returns it."""
+    found = {"kind": backing.kind, "id": backing.id, "name": backing.name} if backing else {}
+    return {
+        "name": item.name,
+        "shape": item.shape,
+        "pool": item.labels.get(POOL, ""),
+        "added": item.added,
+        "ready": item.ready,
+        "rdma": bool(backing),
+        "backing": found,
+    }
+
+
+def some(names: Sequence[str]) -> str:
+    """The first five names, comma-separated; "..." if there are more."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

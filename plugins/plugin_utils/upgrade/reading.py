@@ -1,0 +1,254 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what an upgrade would change and where it stands. PRIVATE to the collection.
+
+Charts are rendered, and their definitions compared, only where a release changes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import texts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.rights import missing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
+    chart_crds,
+    crds,
+    device_plugins,
+    operands,
+    removal,
+    render,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
+
+POLICIES = {
+    "gpu_operator": ("nvidia.com/v1", "ClusterPolicy"),
+    "network_operator": ("mellanox.com/v1alpha1", "NicClusterPolicy"),
+}
+GROUPS = ("network_operator", "vf_config", "sriov")
+"""Groups of the plan's objects that belong to the operators."""
+
+
+@functools.lru_cache(maxsize=1)
+def table() -> Json:
+    """The document of files/upgrade.yml."""
+    return files.load(files.FILES / "upgrade.yml")
+
+
+class Reading:
+    """One reading of the cluster for a plan."""
+
+    def __init__(self, client: Client, plan: Plan) -> None:
+        core.require_upgradable(plan)
+        self.client, self.plan = client, plan
+        self.nodes = [node.name for node in plan.nodes if not node.excluded]
+
+    # ---- where it stands
+
+    def outdated(self) -> waves.Outdated:
+        """Pods to replace of the operands that restart in waves, those of OFED first."""
+        pods: list[waves.Pod] = []
+        for operator in reversed(self.plan.operators):
+            namespace = self._namespace(operator)
+            held, path = self._held_back(operator, namespace), self._path("Pod", namespace)
+            for meta, owner, node in self.client.projected(path, _pod) if held else ():
+                part, newest = held.get(owner, ("", ""))
+                if part and node:
+                    old = str((meta.get("labels") or {}).get("pod-template-generation", "")) != newest
+                    created = str(meta.get("creationTimestamp", ""))
+                    pods.append(waves.Pod(part, owner, node, f"{path}/{meta['name']}", old, created))
+        return waves.outdated(pods, self.cordoned() if self.plan.peermem else (), self.plan.peermem)
+
+    def _held_back(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
+        """DaemonSet -> (its part, generation of its template), of those that make a pod anew only when it is
+        deleted."""
+        waved = {one["part"] for one in table()[operator] if one["how"] == core.WAVES}
+        gpus = operator == "gpu_operator"
+        label, key, part = ("app", "app", "part") if gpus else (operands.STATE_LABEL, "state", "state")
+        known = {one[key]: one[part] for one in self._table(operator)}
+        found = {}
+        for item in self._daemonsets(namespace):
+            name = known.get((item["metadata"].get("labels") or {}).get(label, ""), "")
+            if name in waved and (item["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
+                found[item["metadata"]["name"]] = (name, rollout.template_generation(item))
+        return found
+
+    def cordoned(self) -> list[str]:
+        """Nodes that an upgrade has cordoned."""
+        return cordons.cordoned(self.client, CORDONED_FOR_UPGRADE)
+
+    def seen(self, outdated: Optional[waves.Outdated] = None, *, all_nodes: bool = False) -> waves.Seen:
+        """What decides about the nodes that are still to be done. ``outdated``: where it was read already."""
+        plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
+        return waves.Seen(
+            outdated=self.outdated() if outdated is None else outdated,
+            plugins={
+                *(node for item in plugins for node in removal.pending(self.client, item)),
+                *device_plugins.outdated(self.client, self.plan),
+            },
+            cordoned=self.cordoned(),
+            all_nodes=all_nodes,
+        )
+
+    def waves(self, wave: str) -> tuple[list[list[str]], list[str]]:
+        """(waves of the nodes that are still to be done, nodes to be done that are not of this run)."""
+        seen = self.seen()
+        return waves.waves(self.nodes, seen, wave, self.busy()), waves.outside(seen, self.nodes)
+
+    def busy(self, nodes: Optional[Sequence[str]] = None) -> dict[str, str]:
+        """Node -> what uses its GPUs or VFs."""
+        found = BusyNodes(self.client, self.plan).once(self.nodes if nodes is None else nodes)
+        return {name: nodes_busy.reason(held).removeprefix(nodes_busy.IN_USE) for name, held in found.items()}
+
+    # ---- what would change
+
+    def upgrade(self, wave: str) -> core.Upgrade:
+        """The whole upgrade. Raises InputError if a chart cannot be read."""
+        changes = core.releases(self.plan, self._running())
+        by_name = {change.name: change for change in changes}
+        charts = {change.name: self._rendered(self.plan.releases[change.name]) for change in changes}
+        gpus, wanted_gpus = self._policy("gpu_operator"), _of(charts.get("gpu_operator", ()), "gpu_operator")
+        nics = self._policy("network_operator") if "network_operator" in self.plan.operators else {}
+        wanted_nics = self._wanted_nics(charts.get("network_operator", ()))
+        outdated, busy = self.outdated(), self.busy()
+        restarts = core.gpu_restarts(
+            self._operands("gpu_operator"), by_name.get("gpu_operator"), gpus, wanted_gpus, outdated
+        )
+        if "network_operator" in self.plan.operators:
+            made = self._operands("network_operator")
+            change, reloads = by_name.get("network_operator"), not self.plan.restart_plugin
+            restarts += core.network_restarts(made, change, nics, wanted_nics, outdated, reloads)
+        seen = self.seen(outdated, all_nodes=core.everywhere(restarts, outdated))
+        fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
+        if wanted_nics is not None and nics:
+            fields += core.fields("NicClusterPolicy", nics, wanted_nics)
+        past = history.waves(self._notes())
+        order, objects = waves.waves(self.nodes, seen, wave, busy), self._objects()
+        # Pods of a pair need the network of earlier runs.
+        networked = not any(name.startswith(("NetworkAttachmentDefinition", "IPPool")) for name in objects)
+        todo = [name for one in order for name in one] if networked else []
+        return core.Upgrade(
+            changes=tuple(changes),
+            definitions=tuple(self._definitions(changes)),
+            fields=tuple(fields),
+            restarts=tuple(restarts),
+            step=core.step(changes, table()) if self._has_pods("network_operator") else "",
+            objects=tuple(objects),
+            leftovers=tuple(str(item.name) for item in self.plan.leftovers),
+            settled=self.plan.remove_leftovers,
+            waves=tuple(tuple(one) for one in order),
+            busy=busy,
+            held="gpu_operator" in self.plan.releases and self.plan.releases["gpu_operator"].held,
+            outside=tuple(waves.outside(seen, self.nodes)),
+            before=tuple(waves.before(self.plan, todo, seen, busy)),
+            denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
+            history=tuple(history.lines(past)),
+            slowest=history.slowest(past, self.plan),
+        )
+
+    def _running(self) -> dict[str, str]:
+        """Operator to the version of its Deployment, of those whose release is not deployed."""
+        found = {}
+        for name, release in self.plan.releases.items():
+            if release.present.get("status", "deployed") != "deployed":
+                path = self._path("Deployment", release.namespace, "apps/v1")
+                made = operands.deployments_of(release, self.client.projected(path, rollout.workload))
+                found[name] = next((operands.version_of(one, release) for one in made), "")
+        return found
+
+    def _notes(self) -> Mapping[str, str]:
+        """Node -> what the last upgrade noted there."""
+        found = self.client.projected(
+            self._path("Node"),
+            lambda node: (node["metadata"]["name"], (node["metadata"].get("annotations") or {}).get(UPGRADED, "")),
+        )
+        return {name: note for name, note in found if note}
+
+    def _rendered(self, release: Release) -> list[Json]:
+        try:
+            return render.objects(release, self.plan.server_version)
+        except InputError as error:
+            raise InputError(f"Cannot plan the upgrade of {release.operator}: {error}") from None
+
+    def _definitions(self, changes: Sequence[core.Change]) -> list[str]:
+        found: list[str] = []
+        for change in changes:
+            made = chart_crds.of_release(self.client, self.plan.releases[change.name])
+            found += crds.lines([item for item in made if item.manifest])
+        return found
+
+    def _wanted_nics(self, chart: Sequence[Json]) -> Optional[Json]:
+        ours = [item for group in self.plan.objects.values() for item in group]
+        return _of([*ours, *chart], "network_operator")
+
+    def _policy(self, name: str) -> Json:
+        """The live spec; of a ClusterPolicy the oldest one's."""
+        try:
+            found = self.client.list(self.client.path(*POLICIES[name]))
+        except NotFound:
+            return {}
+        oldest = min(found, key=lambda item: str(item["metadata"].get("creationTimestamp", "")), default={})
+        return oldest.get("spec") or {}
+
+    def _objects(self) -> list[str]:
+        """Objects of the plan that the cluster lacks, or has otherwise."""
+        found = []
+        for item in (item for group in GROUPS for item in self.plan.objects.get(group, ())):
+            try:
+                live = self.client.find(self.client.path_of(item))
+            except NotFound:
+                live = None
+            if live is None or not (kube_objects.contained(item, live) or item["kind"] == "Namespace"):
+                found.append(kube_objects.reference(item))
+        return found
+
+    # ---- operands
+
+    def _operands(self, name: str) -> core.Operands:
+        mine = self._daemonsets(self._namespace(name))
+        return core.Operands(mine, self._table(name), table()[name], tuple(table()["harmless"]))
+
+    def _has_pods(self, name: str) -> bool:
+        return any((item.get("status") or {}).get("desiredNumberScheduled") for item in self._operands(name).daemonsets)
+
+    def _table(self, name: str) -> list[Json]:
+        return list(files.load(files.FILES / "operands.yml")[name])
+
+    def _daemonsets(self, namespace: str) -> list[Json]:
+        return self.client.projected(self._path("DaemonSet", namespace, "apps/v1"), rollout.workload)
+
+    def _namespace(self, name: str) -> str:
+        release = self.plan.releases.get(name)
+        return release.namespace if release else str(getattr(self.plan.namespaces, name))
+
+    def _path(self, kind: str, namespace: str = "", version: str = "v1") -> str:
+        return self.client.path(version, kind, namespace)
+
+
+def _of(objects: Sequence[Json], name: str) -> Optional[Json]:
+    """The spec of the operator's policy among these objects."""
+    kind = POLICIES[name][1]
+    return next((item.get("spec") or {} for item in objects if item["kind"] == kind), None)
+
+
+def _pod(pod: Json) -> tuple[Json, str, str]:
+    """(metadata, DaemonSet, node) of a pod; "" for one that is ending, or has no node yet."""
+    meta = pod["metadata"]
+    owner = next((str(ref["name"]) for ref in meta.get("ownerReferences") or () if ref.get("kind") == "DaemonSet"), "")
+    kept = {key: meta[key] for key in ("name", "labels", "creationTimestamp") if key in meta}
+    return kept, owner, "" if meta.get("deletionTimestamp") else str((pod.get("spec") or {}).get("nodeName") or "")

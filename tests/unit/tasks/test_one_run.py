@@ -1,0 +1,413 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two runs at once: one API server, one clock, and whatever may happen to either, in seeded orders."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    RdmaError,
+    Taken,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks import one_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.one_run import OneRun
+
+PATH = "Lease/gpuops-rdma/run"
+SPACE = "Namespace//gpuops-rdma"
+EPOCH = datetime.datetime(2026, 11, 24, tzinfo=datetime.timezone.utc)
+
+
+class World:
+    """An API server, its clock, and the keepers of the runs, which take their steps while time passes."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.objects: dict[str, Any] = {}
+        self.version = 0
+        self.away = False
+        self.keepers: list[Any] = []
+        self.said: list[str] = []
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes; who keeps a Lease is not late by more than half a second."""
+        until = self.time + seconds
+        while self.time < until - 1e-9:
+            self.time = min(until, self.time + 0.5)
+            for keeper in list(self.keepers):
+                if not keeper.step():
+                    self.keepers.remove(keeper)
+
+
+class Server(Client):
+    """A client of the world's API server: versions, conflicts, namespaces; ``denied``: it may write nothing."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.host, self.denied = world, "https://cluster", False
+        self.guard = lambda: None
+
+    def unguarded(self, patience: float = 0.0) -> Any:
+        return self
+
+    def now(self) -> datetime.datetime:
+        return EPOCH + datetime.timedelta(seconds=self.world.time)
+
+    def path(self, _version: str, kind: str, namespace: str = "", name: str = "") -> str:
+        return f"{kind}/{namespace}/{name}"
+
+    def _asked(self, write: bool = False) -> None:
+        if self.world.away:
+            raise Unreachable("no answer")
+        if write and self.denied:
+            raise Forbidden("no", 403)
+
+    def _stored(self, path: str, obj: Any) -> Any:
+        self.world.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.world.version)
+        self.world.objects[path] = obj
+        return copy.deepcopy(obj)
+
+    def find(self, path: str) -> Any:
+        self._asked()
+        return copy.deepcopy(self.world.objects.get(path))
+
+    def create(self, path: str, obj: Any) -> Any:
+        self._asked(write=True)
+        if obj["kind"] == "Lease" and SPACE not in self.world.objects:
+            raise NotFound("no namespace", 404)
+        place = f"{path.rstrip('/')}/{obj['metadata']['name']}" if obj["kind"] == "Lease" else SPACE
+        if place in self.world.objects:
+            raise Conflict("exists", 409)
+        return self._stored(place, copy.deepcopy(obj))
+
+    def patch(self, path: str, body: Any, **_: Any) -> Any:
+        self._asked(write=True)
+        found = self.world.objects.get(path)
+        if found is None:
+            raise NotFound("gone", 404)
+        if found["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise Conflict("changed", 409)
+        merged = copy.deepcopy(found)
+        merged["metadata"].update(copy.deepcopy(body["metadata"]))
+        merged["spec"].update(body["spec"])
+        return self._stored(path, merged)
+
+    def delete(self, path: str, *, version: str = "", **_: Any) -> bool:
+        self._asked(write=True)
+        found = self.world.objects.get(path)
+        if found is not None and version and found["metadata"]["resourceVersion"] != version:
+            raise Conflict("changed", 409)
+        for place in [one for one in self.world.objects if path in (one, SPACE)]:
+            del self.world.objects[place]
+        return found is not None
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(one_run, "boottime", lambda: made.time)
+    monkeypatch.setattr(one_run.time, "sleep", made.sleep)
+
+    def kept(_process: int, _folder: Path, step: Callable[[], bool], _release: Any, **_: Any) -> None:
+        made.keepers.append(step.__self__)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(one_run, "_kept", kept)
+    return made
+
+
+Start = Callable[..., OneRun]
+
+
+@pytest.fixture
+def start(world: World, tmp_path: Path) -> Start:
+    numbers: Iterator[int] = iter(range(1000))
+
+    def started(take_over: str = "") -> OneRun:
+        run = OneRun({}, world.said.append, take_over)
+        run.folder = tmp_path / str(next(numbers))
+        return run
+
+    return started
+
+
+def keeper(world: World, run: OneRun) -> Any:
+    return next((one for one in world.keepers if one.id == run.id), None)
+
+
+def ended(world: World, run: OneRun) -> None:
+    """As the run's end does: its keeper releases what it has, and is no more."""
+    if mine := keeper(world, run):
+        world.keepers.remove(mine)
+        with contextlib.suppress(RdmaError):  # the Lease then expires
+            mine.release()
+
+
+def test_a_task_that_has_outlived_its_run_takes_no_lease(world: World, start: Start) -> None:
+    """The keeper of a killed run releases the Lease, and an action of that run may still be at work."""
+    run, api = start(), Server(world)
+    run.take(api)
+    ended(world, run)
+    assert api.find(PATH) is None
+    run.process = 1  # whose task this is not: its own was killed
+    with pytest.raises(RdmaError, match="its run was killed"):
+        run.require(api, look=True)
+    assert api.find(PATH) is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_never_do_two_runs_write(world: World, start: Start, seed: int) -> None:
+    """A run that a later one has replaced gets no further write through, whatever stopped its renewals: it was killed,
+    it hung, the API server was away, the other one was told to take over. And the next run waits for 60 s at most."""
+    luck, api = random.Random(seed), Server(world)
+    runs: list[OneRun] = [start(), start()]
+    wrote: list[str] = []  # ids, in the order in which they first wrote
+    refused = 0
+    for _ in range(luck.randint(20, 60)):
+        number = luck.randrange(2)
+        run, happens = (
+            runs[number],
+            luck.choice(["write"] * 8 + ["wait"] * 4 + ["end", "kill", "hang", "away", "take over"]),
+        )
+        if happens == "write":
+            try:
+                run.require(api, look=luck.random() < 0.5)
+            except RdmaError as error:
+                refused += 1
+                assert str(error), "it says why"
+                if not isinstance(error, (Taken, Unreachable)):
+                    ended(world, run)  # it has stopped; somebody runs it again
+                    runs[number] = start()
+            else:
+                if run.id not in wrote:
+                    wrote.append(run.id)
+                assert run.id == wrote[-1], f"{run.id} wrote after {wrote[-1]} had begun"
+        elif happens == "wait":
+            world.sleep(luck.choice([1.0, 5.0, 20.0, 70.0]))
+        elif happens == "end":
+            ended(world, run)
+            runs[number] = start()
+        elif happens == "kill":
+            if mine := keeper(world, run):
+                world.keepers.remove(mine)
+            runs[number] = start()
+        elif happens == "hang":
+            if mine := keeper(world, run):
+                world.keepers.remove(mine)
+        elif happens == "away":
+            world.away = not world.away
+        else:
+            ended(world, run)
+            runs[number] = start(take_over=runs[1 - number].id)
+    world.away, last = False, start()
+    for run in runs:
+        ended(world, run)
+    world.sleep(lease.DURATION + 1.0)
+    last.require(api, look=True)
+    assert wrote or refused
+
+
+def test_a_run_that_is_asked_for_while_another_holds_the_lease_is_refused_at_once(world: World, start: Start) -> None:
+    first, second, api = start(), start(), Server(world)
+    first.take(api)
+    began = world.time
+    with pytest.raises(
+        Taken, match=f"run {first.id} .* holds the Lease gpuops-rdma/run since .* -e rdma_take_over_run="
+    ):
+        second.take(api)
+    assert world.time == began
+    ended(world, first)
+    second.require(api, look=True)
+
+
+def test_a_lease_that_is_taken_over_stops_the_other_run_and_both_say_so(world: World, start: Start) -> None:
+    first, api = start(), Server(world)
+    first.require(api, look=True)
+    second = start(take_over=first.id)
+    second.require(api, look=True)
+    assert world.said == [
+        f"{first.holder} holds the Lease gpuops-rdma/run, which is taken over: waiting for 47 s until that run has "
+        "stopped",
+        f"took the Lease gpuops-rdma/run over from {first.holder}",
+    ]
+    with pytest.raises(RdmaError, match=f"stops before its next write.*run {second.id}"):
+        first.require(api, look=True)
+    world.sleep(one_run.RENEW + 1.0)
+    with pytest.raises(RdmaError, match=f"stops before its next write.*run {second.id}"):
+        first.require(api, look=False)
+
+
+def test_a_clock_that_says_expired_takes_nothing_from_a_living_run(world: World, start: Start) -> None:
+    """Whose clock is wrong does not matter: the Lease changes while it is watched."""
+    first, second, api = start(), start(), Server(world)
+    first.take(api)
+    world.objects[PATH]["spec"]["renewTime"] = "2026-11-23T00:00:00.000000Z"
+    with pytest.raises(Taken):
+        second.take(api)
+    first.require(api, look=True)
+
+
+def test_a_killed_run_is_replaced_after_its_lease_has_expired_and_that_is_said(world: World, start: Start) -> None:
+    first, second, api = start(), start(), Server(world)
+    first.require(api, look=True)
+    world.keepers.clear()
+    world.sleep(lease.DURATION - 1.0)
+    with pytest.raises(Taken):
+        second.take(api)
+    world.sleep(2.0)
+    began = world.time
+    second.take(api)
+    assert world.time - began == pytest.approx(one_run.WATCHED, abs=2.0)
+    assert [line.partition(" for ")[0] for line in world.said] == [
+        f"{first.holder} has not renewed the Lease gpuops-rdma/run",
+        f"took the Lease gpuops-rdma/run over from {first.holder}",
+    ]
+
+
+def test_a_run_whose_lease_is_not_renewed_any_more_stops_before_another_may_take_it(world: World, start: Start) -> None:
+    run, api = start(), Server(world)
+    run.require(api, look=True)
+    world.keepers.clear()
+    world.sleep(one_run.VALID)
+    run.require(api, look=False)
+    world.sleep(1.0)
+    with pytest.raises(RdmaError, match="not renewed for 46 s"):
+        run.require(api, look=False)
+    assert one_run.VALID < lease.DURATION
+
+
+def test_another_tools_lease_is_left_alone_and_an_unreachable_server_is_not_free(world: World, start: Start) -> None:
+    api = Server(world)
+    theirs = {"kind": "Lease", "metadata": {"name": "run", "resourceVersion": "7"}, "spec": {"holderIdentity": "x"}}
+    world.objects.update({SPACE: {}, PATH: theirs})
+    with pytest.raises(Taken, match="is not this collection's"):
+        start().require(api, look=True)
+    assert world.objects[PATH] is theirs
+    del world.objects[PATH]
+    world.away = True
+    with pytest.raises(Unreachable):
+        start().require(api, look=True)
+    world.away, api.denied = False, True
+    with pytest.raises(Forbidden):
+        start().require(api, look=True)
+
+
+def test_times_are_those_of_the_servers_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the control node is 10 minutes off."""
+    answer = SimpleNamespace(status=200, data=b"{}", headers={"Date": "Tue, 24 Nov 2026 16:00:00 GMT"})
+    pool = SimpleNamespace(request=lambda *_, **__: answer)
+    login = SimpleNamespace(pool=pool, host="https://cluster", header=lambda: "Bearer x")
+    client = Client(login)  # type: ignore[arg-type]
+    monkeypatch.setattr("time.time", lambda: 1795536600.0)  # 2026-11-24T16:10:00Z
+    client.get("/api/v1/namespaces/x")
+    assert abs((client.now() - datetime.datetime(2026, 11, 24, 16, tzinfo=datetime.timezone.utc)).total_seconds()) < 5
+
+
+KEPT = """
+import os, sys, time
+from pathlib import Path
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks import one_run
+folder = Path(sys.argv[1])
+def step():
+    (folder / "keeper").write_text(str(os.getpid()))
+    return True
+one_run._kept(os.getpid(), folder, step, lambda: (folder / "released").touch())
+time.sleep(60)
+"""
+
+
+def test_who_renews_ends_with_a_run_that_is_killed_and_releases_nothing(tmp_path: Path) -> None:
+    """kill -9: its tasks may go on for a while, so the Lease has to expire."""
+    run = subprocess.Popen([sys.executable, "-c", KEPT, str(tmp_path)])
+    note = tmp_path / "keeper"
+    until(lambda: note.exists() and note.read_text())
+    keeper = int(note.read_text())
+    assert one_run._alive(keeper)
+    run.kill()
+    run.wait()
+    began = time.monotonic()
+    until(lambda: not one_run._alive(keeper))
+    assert time.monotonic() - began < 5 and not (tmp_path / "released").exists()
+
+
+def until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_no_two_names_of_a_run_are_the_same(start: Start, tmp_path: Path) -> None:
+    first, second = start(), start()
+    assert [first.suffix(), first.suffix(), second.suffix()] == [f"{first.id}-1", f"{first.id}-2", f"{second.id}-1"]
+    task = OneRun({}, print)
+    task.folder = first.folder  # as another task of the same run
+    assert task.suffix() == f"{first.id}-3"
+
+
+def test_a_run_that_writes_nothing_leaves_no_namespace(world: World, start: Start) -> None:
+    api = Server(world)
+    planned, written, removed = start(), start(), start()
+    planned.take(api)
+    ended(world, planned)
+    assert not world.objects
+    written.require(api, look=True)
+    ended(world, written)
+    assert list(world.objects) == [SPACE]
+    assert removed.until_the_end(api, SPACE), "it removes the namespace"
+    assert PATH in world.objects, "but only at its end"
+    assert not removed.until_the_end(api, "Namespace//another")
+    ended(world, removed)
+    assert not world.objects
+
+
+def test_two_runs_do_not_share_a_report_folder(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    def kept(*_: Any, file: int, **_more: Any) -> None:
+        held.append(one_run.os.dup(file))  # as a forked keeper does
+
+    monkeypatch.setattr(one_run, "_kept", kept)
+    first, second = start(), start()
+    first.lock(tmp_path / "report")
+    first.lock(tmp_path / "report")
+    assert len(held) == 1
+    with pytest.raises(Taken, match=f"run {first.id} .* writes to it. Wait for its end, or set rdma_report_dir"):
+        second.lock(tmp_path / "report")
+    second.lock(tmp_path / "other")
+    for file in held:
+        one_run.os.close(file)
+    start().lock(tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    ("given", "writes"),
+    [
+        ({}, True),
+        ({"ansible_run_tags": ["all"]}, True),
+        ({"ansible_run_tags": ["plan"]}, False),
+        ({"ansible_run_tags": ["plan", "preflight"]}, False),
+        ({"ansible_run_tags": ["report"]}, False),
+        ({"ansible_run_tags": ["plan", "sriov"]}, True),
+        ({"ansible_check_mode": True}, False),
+    ],
+)
+def test_looking_takes_no_lease(given: dict[str, Any], writes: bool) -> None:
+    assert OneRun(given, print).writes() is writes

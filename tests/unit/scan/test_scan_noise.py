@@ -110,7 +110,7 @@ def test_an_intermittent_node_has_no_bad_rail() -> None:
         while (now := scan.next_round(state)) is not None:
             if now.stage == "rails" or any(lane[0].kind == "rail" for lane in now.lanes):
                 cluster.faults.nodes, cluster.faults.flaky = {}, {"n0017": (0.6, 0.4)}
-            state = scan_cluster.nccl_scan.record(state, cluster.answer(now))
+            state = scan_cluster.rounds.record(state, cluster.answer(now))
         named = [(item.cause, item.node) for item in scan.conclude(state).convicted]
         assert named == [("node", "n0017")], (seed, named)
 
@@ -202,7 +202,7 @@ def test_one_rail_that_is_good_again_is_forgiven_beside_few_slow_ones(
     cluster.faults.rails = {("n0017", rail): 0.5 for rail in (*slow, 14)}
     scan, state = Scan(cluster.nodes, cluster.blocks, "", Limits(), scan_cluster.RAILS), begin()
     while (now := scan.next_round(state)) is not None:
-        state = scan_cluster.nccl_scan.record(state, cluster.answer(now))
+        state = scan_cluster.rounds.record(state, cluster.answer(now))
         if any(trial.kind == "rail" for trial in now.trials):
             cluster.faults.rails.pop(("n0017", 14), None)
     found = scan.conclude(state).convicted
@@ -311,7 +311,7 @@ def test_a_gate_that_is_slow_once_is_repeated() -> None:
         if now.stage == "gate" and not ran:
             results = [{**item, "busbw": 300.0, "verdict": "slow"} for item in results]
         ran += now.stage == "gate"
-        state = scan_cluster.nccl_scan.record(state, results)
+        state = scan_cluster.rounds.record(state, results)
     found = scan.conclude(state)
     assert found.verdict == "pass" and found.counts["gate_runs"] == 4, found.reason
 

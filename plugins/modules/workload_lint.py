@@ -13,7 +13,7 @@ description:
   reports what would fall back to TCP, lose GPUDirect, not be scheduled, crash, or lose bandwidth.
   docs/workload_lint.md lists the rules.
 - Knows MPIJob, PyTorchJob, TrainJob and its runtimes, JobSet, LeaderWorkerSet, RayCluster, RayJob, Volcano Job, Job,
-  Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is reported as C(unknown).
+  CronJob, Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is reported as C(unknown).
 - Other objects in the documents (ConfigMaps, networks, runtimes, queues, namespaces) are treated as if they were in
   the cluster.
 - It is read-only. A rule whose facts are unknown is not applied, and is listed in RV(unchecked).
@@ -63,6 +63,20 @@ options:
     - NetworkAttachmentDefinition of the fabric as C(namespace/name). By default the plan's, or the one of O(resource).
     type: str
     default: ''
+  selector:
+    description: Label selector of the nodes on which the jobs are to run. By default all GPU nodes of the shape.
+    type: str
+    default: ''
+  taints:
+    description: Taints of these nodes, as V(key=value:effect) or mappings, beside those that the cluster shows.
+    type: list
+    elements: raw
+    default: []
+  single:
+    description: Shared resources of which a container may request one only (C(failRequestsGreaterThanOne)).
+    type: list
+    elements: str
+    default: []
   interface:
     description: Interface of the pod network.
     type: str
@@ -100,6 +114,12 @@ EXAMPLES = r"""
     mode: sriov
     network: default/rdma-vf
     resource: nvidia.com/rdma-vf
+
+- name: Would this Job run on the shared GPUs?
+  gpuops.rdma.workload_lint:
+    src: [job.yml]
+    selector: nvidia.com/gpu.sharing-strategy=time-slicing
+    single: [nvidia.com/gpu]
 """
 
 RETURN = r"""

@@ -14,6 +14,7 @@ from typing import Any, Callable
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import lint, linted, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler as openshift_autoscaler
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm, olm_run
@@ -38,7 +39,10 @@ def subscribed(**more: str) -> Any:
 
 
 def pod(limits: Any = None, requests: Any = None) -> Any:
-    return pod_gpu.check({"containers": [{"resources": {"limits": limits or {}, "requests": requests or {}}}]})
+    resources = {"limits": limits or {}, "requests": requests or {}}
+    spec = {"containers": [{"name": "a", "resources": resources}]}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+    return lint.lint([document], linted.table(), reading.Around()).findings
 
 
 def machines(notes: dict[str, str], labels: dict[str, str] | None = None, machine: dict[str, str] | None = None) -> Any:
@@ -102,7 +106,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ("olm: channel not in the manifest", lambda: olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
     ("olm: approval auto", lambda: subscribed(approval="auto"), "did you mean Automatic?"),
     ("pod: request is not limit", lambda: pod({GPU: 1}, {GPU: 2}), "requests 2, limits 1"),
-    ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is no whole number"),
+    ("pod: fraction", lambda: pod({GPU: "0.5"}), "0.5 is not a whole number"),
     ("pod: no limit", lambda: pod(None, {GPU: 1}), "no limit"),
     ("taint: effect NoSched", lambda: pod_gpu.taint("a=b:NoSched"), "did you mean NoSchedule?"),
     ("taint: no key", lambda: pod_gpu.taint({"effect": "NoSchedule"}), "has no key"),

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, network
@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Around, dicts, is_shared, rdma_resource
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu, shape_files, shape_table
 
 _TRAINER = "trainer.kubeflow.org/v1alpha1"
 _NETWORKS = "k8s.cni.cncf.io/v1"
@@ -25,11 +25,11 @@ _NETWORKS = "k8s.cni.cncf.io/v1"
 
 def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]) -> Around:
     """Options first, then the plan, then the cluster; what none of them says is unknown. ``client`` None = the cluster
-    is not asked. InputError for an unknown shape."""
+    is not asked. InputError for an unknown shape, an invalid taint, or a selector that matches no node."""
     if plan:
         plan.require_rdma("workload_lint")
     known = shape_table.known(args, plan)
-    nodes = None if client is None else _gpu_nodes(client, known)
+    nodes = None if client is None else _gpu_nodes(client, known, args["selector"])
     shape = _shape(args["shape"], plan, nodes, known)
     if nodes is not None and shape:
         nodes = [one for one in nodes if one.shape == shape.name]
@@ -43,15 +43,25 @@ def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str
         shape=shape,
         shapes=tuple(known),
         nodes=None if nodes is None else tuple(nodes),
+        pool=bool(args["selector"] or args["taints"]),
+        pool_taints=tuple(pod_gpu.taints(args["taints"])),
+        single=tuple(args["single"]),
     )
     return given if client is None else _of_cluster(client, documents, given)
 
 
-def _gpu_nodes(client: Client, known: Mapping[str, Shape]) -> Optional[list[NodeFacts]]:
-    """Nodes that offer GPUs, or whose shape has them."""
-    found = _readable(lambda: client.projected("/api/v1/nodes", lambda node: nodes_facts.node_facts(node, known)))
-    if found is None:
-        return None
+def _gpu_nodes(client: Client, known: Mapping[str, Shape], selector: str) -> Optional[list[NodeFacts]]:
+    """Nodes that match the selector; without one those that offer GPUs, or whose shape has them. None if nodes cannot
+    be read."""
+    found: Optional[list[NodeFacts]] = _readable(
+        lambda: client.projected(
+            "/api/v1/nodes", lambda node: nodes_facts.node_facts(node, known), label_selector=selector
+        )
+    )
+    if found == [] and selector:
+        raise InputError(f"No node has the labels {selector}: the jobs' pool is empty.")
+    if found is None or selector:
+        return found
     return [one for one in found if one.shape in known or any("/gpu" in name for name in one.allocatable)]
 
 

@@ -150,6 +150,8 @@ KINDS = (
          (Place("spec.tasks.*.template", counts=("spec.tasks.*.replicas",)),), "volcano.sh/job-name"),
     Kind("Job", "batch", ("v1",), "jobs", (Place(_TEMPLATE, counts=("spec.parallelism",)),),
          "batch.kubernetes.io/job-name"),
+    Kind("CronJob", "batch", ("v1",), "cronjobs",
+         (Place("spec.jobTemplate.spec.template", counts=("spec.jobTemplate.spec.parallelism",)),)),
     Kind("Deployment", "apps", ("v1",), "deployments", (Place(_TEMPLATE, counts=("spec.replicas",)),), many=False),
     Kind("StatefulSet", "apps", ("v1",), "statefulsets", (Place(_TEMPLATE, counts=("spec.replicas",)),), many=False),
     Kind("DaemonSet", "apps", ("v1",), "daemonsets", (Place(_TEMPLATE),), many=False),

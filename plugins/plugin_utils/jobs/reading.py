@@ -55,6 +55,12 @@ class Around:
     """Names of all known shapes, to recognise another one's file."""
     nodes: Optional[tuple[NodeFacts, ...]] = None
     """Nodes of the shape."""
+    pool: bool = False
+    """Whether the options name the pool of the jobs."""
+    pool_taints: tuple[Json, ...] = ()
+    """Taints of all nodes of the pool, beside those that ``nodes`` have."""
+    single: tuple[str, ...] = ()
+    """Shared resources of which a container may request one only."""
     networks: Optional[Mapping[str, str]] = None
     """``namespace/name`` -> resource of every NetworkAttachmentDefinition."""
     namespaces: Optional[Mapping[str, Mapping[str, str]]] = None
@@ -67,6 +73,11 @@ class Around:
     """``Kind/name`` or ``Kind/namespace/name`` of Trainer's runtimes -> object."""
     config_maps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """``namespace/name`` -> data."""
+
+    @property
+    def taints(self) -> Optional[bool]:
+        """True if the taints of the pool or of its nodes are known, else None."""
+        return True if self.pool_taints or self.nodes is not None else None
 
     def known(self, fact: str) -> bool:
         """Whether ``fact`` of a rule's ``needs`` is there."""

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 QUEUE = "kueue.x-k8s.io/queue-name"
 ENFORCE = "pod-security.kubernetes.io/enforce"
 _RDMA_PORT = re.compile(r"(net\d+|rdma\d*|ib\w*|roce\w*)$")
+_WHOLE = re.compile(r"[0-9]+")
 _NUMBERED = re.compile(r"[a-z0-9]+_\d+")
 _REQUIRED = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
 _SHOWN = 4
@@ -289,6 +290,60 @@ def config_optional(job: Job, limits: Json) -> Faults:
                 yield Fault(f"{place}: {source.get('name')} is optional, and not known in {job.namespace}")
 
 
+# ---- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_requests(job: Job) -> Iterator[tuple[str, str, Any, Any]]:
+    """(path of the resources, name, request, limit) of the GPUs of all containers."""
+    for template in job.templates:
+        for kind in ("initContainers", "containers") if not template.partial else ():
+            for index, one in enumerate(listed(template.spec.get(kind))):
+                resources = mapping(mapping(one).get("resources"))
+                limit, request = mapping(resources.get("limits")), mapping(resources.get("requests"))
+                for name in dict.fromkeys([*limit, *request]):
+                    if pod_gpu.is_gpu(str(name)) and (limit.get(name), request.get(name)) != (None, None):
+                        place = template.at(f"spec.{kind}[{index}].resources")
+                        yield place, str(name), request.get(name), limit.get(name)
+
+
+def no_gpu(job: Job, limits: Json) -> Faults:
+    """Jobs without GPUs that use the fabric, are of a kind of training jobs, or whose GPU pool the options name."""
+    around = job.around
+    unread = job.kind.kind.endswith("Runtime") or (job.kind.kind == "TrainJob" and job.runtime is None)
+    if unread or any(True for _one in _gpu_requests(job)):
+        return
+    fabric = any(NETWORKS in one.annotations or kinds.asks(one.spec).get(around.vf_resource) for one in job.templates)
+    if fabric or around.pool or job.kind.many:
+        found = "no container requests a GPU"
+        yield Fault(found, "resources.limits with nvidia.com/gpu: 1", severity="error" if around.pool else "")
+
+
+def gpu_fraction(job: Job, limits: Json) -> Faults:
+    """Requests for GPUs that are no whole number."""
+    for place, name, request, limit in _gpu_requests(job):
+        for which, value in (("limits", limit), ("requests", request)):
+            if value is not None and not _WHOLE.fullmatch(str(value)):
+                yield Fault(f"{place}.{which}: {name}: {value} is not a whole number", "a whole number")
+
+
+def gpu_limit(job: Job, limits: Json) -> Faults:
+    """GPUs without a limit, or with a request that is not equal to it."""
+    for place, name, request, limit in _gpu_requests(job):
+        if limit is None:
+            found = f"{place}.limits: {name} has a request of {request} and no limit"
+            yield Fault(found, f"{name}: {request} under limits")
+        elif request is not None and str(request) != str(limit):
+            found = f"{place}: {name}: requests {request}, limits {limit}"
+            yield Fault(found, "the same number, or limits alone")
+
+
+def gpu_shared(job: Job, limits: Json) -> Faults:
+    """Containers that request more than one of a shared resource of which each may have one."""
+    for place, name, _request, limit in _gpu_requests(job):
+        if name in job.around.single and _WHOLE.fullmatch(str(limit)) and str(limit).lstrip("0") not in ("", "1"):
+            yield Fault(f"{place}.limits: {name}: {limit}, and it is shared", "1")
+
+
 # ---- NCCL's variables ------------------------------------------------------------------------------------------------
 
 
@@ -542,23 +597,38 @@ def toleration(job: Job, limits: Json) -> Faults:
     for rank in job.ranks:
         present = dicts(rank.template.spec.get("tolerations"))
         nodes = _nodes(job, rank)
-        open_to = [one for one in nodes if not pod_gpu.untolerated(present, _taints(one))]
-        if not nodes or len(open_to) >= min(rank.template.replicas or 1, len(nodes)):
+        refused = [
+            pod_gpu.untolerated(present, [*taints, *job.around.pool_taints]) for taints in map(_taints, nodes)
+        ] or [pod_gpu.untolerated(present, job.around.pool_taints)]
+        shut = sum(map(bool, refused))
+        if len(refused) - shut >= min(rank.template.replicas or 1, len(refused)):
             continue
-        left = {
-            (one["key"], one["value"], one["effect"]): one
-            for node in nodes
-            for one in pod_gpu.untolerated(present, _taints(node))
-        }
+        left = {(one["key"], one["value"], one["effect"]): one for taints in refused for one in taints}
         added = all(key in rank.asks for key, _value, _effect in left) or bool(_queue(job))
-        found = f"{rank.template.at('spec.tolerations')} keeps it off {len(nodes) - len(open_to)} of {len(nodes)} nodes"
+        where = f"{shut} of {len(nodes)} nodes" if nodes else "the pool"
         yield Fault(
-            f"{found}: {pod_gpu.in_words(left.values())}",
+            f"{rank.template.at('spec.tolerations')} keeps it off {where}: "
+            + ", ".join(_untolerated(one, present) for one in left.values()),
             "; ".join(str(pod_gpu.toleration(one)) for one in left.values()),
             # the admission plugin ExtendedResourceToleration adds the resource's own, a ResourceFlavor any
             severity="warning" if added else "",
             remedy="an admission plugin or the queue's ResourceFlavor may add them; see a pod of it" if added else "",
         )
+
+
+def _untolerated(taint: Json, present: Iterable[Json]) -> str:
+    seconds = [one.get("tolerationSeconds") for one in present if pod_gpu.tolerates(one, taint)]
+    return pod_gpu.in_words([taint]) + (f" (tolerated for {seconds[0]} s, then it is evicted)" if seconds else "")
+
+
+def toleration_valid(job: Job, limits: Json) -> Faults:
+    """Tolerations that the API server refuses."""
+    for template in job.templates:
+        for index, one in enumerate(dicts(template.spec.get("tolerations"))):
+            wrong = pod_gpu.invalid(one)
+            if wrong:
+                field, found, expected = wrong
+                yield Fault(f"{template.at(f'spec.tolerations[{index}].{field}')}: {found}", expected)
 
 
 def tolerates_all(job: Job, limits: Json) -> Faults:
@@ -672,11 +742,12 @@ CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
     one.__name__: one
     for one in (
         served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
-        host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, nccl_off, nccl_unread, nccl_hca,
-        nccl_gid, nccl_interface, nccl_gdr, nccl_place, topology, train_resources, ranks_alone, gang, toleration,
-        tolerates_all, room, queue, pod_security, sidecar, locality,
+        host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, no_gpu, gpu_fraction,
+        gpu_limit, gpu_shared, nccl_off, nccl_unread, nccl_hca, nccl_gid, nccl_interface, nccl_gdr, nccl_place,
+        topology, train_resources, ranks_alone, gang, toleration, toleration_valid, tolerates_all, room,
+        queue, pod_security, sidecar, locality,
     )
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""
-FACTS = ("shape", "nodes", "networks", "namespaces", "queues", "served")
+FACTS = ("shape", "nodes", "taints", "networks", "namespaces", "queues", "served")
 """What a rule may need of ``Around``."""

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a pod's GPU request is valid and it tolerates the taints of a pool's nodes. PRIVATE to the collection.
+"""Taints and tolerations of GPU nodes, and names of GPU resources. PRIVATE to the collection.
 
 ::
 
@@ -10,23 +10,17 @@
     with_taints(present, wanted) -> [taint]           existing and desired taints
     merged(tolerations, taints) -> [toleration]       existing ones, and one for each untolerated taint
     untolerated(tolerations, taints) -> [taint]       those that keep a pod off
-    pod_spec(document) -> (path, spec)                of a Pod, a workload with a template, or a bare spec; InputError
-    check(document, taints, single) -> [Finding]      subject = path in the document; [] = valid
-
-Rules: the API server's for extended resources (whole numbers, limit set, request equal to it) and the scheduler's for
-taints.
+    invalid(toleration) -> (field, found, expected)   what the API server refuses; None = valid
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -38,14 +32,6 @@ GPU_TAINT: Json = {"key": "nvidia.com/gpu", "value": "", "effect": "NoSchedule"}
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _TAINT_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
 _TAINT_VALUE = re.compile(rf"({_NAME})?")
-_WHOLE = re.compile(r"[0-9]+")
-_TEMPLATES = (
-    ("spec", "template", "spec"),
-    ("spec", "jobTemplate", "spec", "template", "spec"),
-    ("template", "spec"),
-    ("spec",),
-    (),
-)
 
 
 # ---- taints --------------------------------------------------------------------------------------------------------
@@ -175,112 +161,20 @@ def _told(value: Mapping[str, Any]) -> str:
 # ---- pods ----------------------------------------------------------------------------------------------------------
 
 
-def pod_spec(document: Any) -> tuple[str, Json]:
-    """(path, spec); the path is "" for a bare spec."""
-    if isinstance(document, Mapping):
-        for path in _TEMPLATES:
-            found = _at(document, path)
-            if isinstance(found, Mapping) and isinstance(found.get("containers"), list):
-                return ".".join(path), dict(found)
-    raise InputError(
-        "Cannot check the pod: it has no list of containers. Give a Pod, a workload with spec.template.spec, or a "
-        "pod's spec."
-    )
-
-
-def _at(document: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        document = document.get(key) if isinstance(document, Mapping) else None
-    return document
-
-
 def is_gpu(resource: str) -> bool:
     """Whether an extended resource's name means GPUs."""
     return resource.startswith(GPU_PREFIXES)
 
 
-def check(document: Any, pool: Iterable[Any] = (), single: Sequence[str] = ()) -> list[Finding]:
-    """``pool``: taints of the nodes that it must reach. ``single``: shared resources of which a container may ask for
-    one only (failRequestsGreaterThanOne)."""
-    path, spec = pod_spec(document)
-    dot = f"{path}." if path else ""
-    findings: list[Finding] = []
-    asked = 0
-    for kind in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(kind) or []):
-            place = f"{dot}{kind}[{index}]"
-            asked += _check_container(place, container if isinstance(container, Mapping) else {}, single, findings)
-    if not asked and not findings:
-        findings.append(
-            finding(
-                "pod-gpu.no-gpu",
-                f"{dot}containers",
-                "no container asks for a GPU",
-                expected="resources.limits with nvidia.com/gpu: 1",
-            )
-        )
-    return [*findings, *_check_tolerations(f"{dot}tolerations", spec, taints(pool))]
-
-
-def _check_container(place: str, container: Mapping[str, Any], single: Sequence[str], findings: list[Finding]) -> int:
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    asked = 0
-    for name in dict.fromkeys([*limits, *requests]):
-        if not is_gpu(str(name)):
-            continue
-        limit, request = limits.get(name), requests.get(name)
-        asked += 1
-        at = f"{place}.resources"
-        for which, value in (("limits", limit), ("requests", request)):
-            if value is not None and not _WHOLE.fullmatch(str(value)):
-                found = f"{name}: {value} is no whole number"
-                findings.append(finding("pod-gpu.fraction", f"{at}.{which}", found, expected="a whole number"))
-        if limit is None:
-            found = f"{name} has a request of {request} and no limit"
-            findings.append(
-                finding("pod-gpu.no-limit", f"{at}.limits", found, expected=f"{name}: {request} under limits")
-            )
-        elif request is not None and str(request) != str(limit):
-            found = f"{name}: requests {request}, limits {limit}"
-            findings.append(finding("pod-gpu.not-equal", at, found, expected="the same number, or limits alone"))
-        elif name in single and _WHOLE.fullmatch(str(limit)) and int(limit) > 1:
-            findings.append(
-                finding(
-                    "pod-gpu.more-than-one",
-                    f"{at}.limits",
-                    f"{name}: {limit}, and it is shared",
-                    expected="1",
-                )
-            )
-    return asked
-
-
-def _check_tolerations(place: str, spec: Mapping[str, Any], pool: Sequence[Json]) -> Iterator[Finding]:
-    present = spec.get("tolerations") or []
-    for index, one in enumerate(present):
-        yield from _wrong_toleration(f"{place}[{index}]", one if isinstance(one, Mapping) else {})
-    for one in pool:
-        if one["effect"] not in HARD:
-            continue
-        fitting = [item for item in present if isinstance(item, Mapping) and tolerates(item, one)]
-        if not fitting:
-            found = f"nothing tolerates the pool's taint {_told(one)}: the pod stays Pending"
-            yield finding("pod-gpu.no-toleration", place, found, expected=f"{toleration(one)}")
-        elif one["effect"] == "NoExecute" and all(item.get("tolerationSeconds") is not None for item in fitting):
-            seconds = max(int(item["tolerationSeconds"]) for item in fitting)
-            found = f"the pool's taint {_told(one)} is tolerated for {seconds} s: then the pod is evicted"
-            yield finding("pod-gpu.evicted", place, found, expected="no tolerationSeconds")
-
-
-def _wrong_toleration(place: str, one: Mapping[str, Any]) -> Iterator[Finding]:
-    effect, operator = str(one.get("effect") or ""), str(one.get("operator") or "Equal")
-    wrong = functools.partial(finding, "pod-gpu.toleration")
+def invalid(toleration: Mapping[str, Any]) -> Optional[tuple[str, str, str]]:
+    """(field, found, expected) of a toleration that the API server refuses; None for a valid one."""
+    effect, operator = str(toleration.get("effect") or ""), str(toleration.get("operator") or "Equal")
     if effect and effect not in EFFECTS:
-        yield wrong(f"{place}.effect", f"{effect!r}{near(effect, EFFECTS)}", expected="a known effect")
-    elif operator == "Exists" and one.get("value"):
-        yield wrong(f"{place}.value", "operator Exists has a value", expected="no value")
-    elif operator != "Exists" and not one.get("key"):
-        yield wrong(f"{place}.key", f"operator {operator} without a key", expected="operator Exists, or a key")
-    elif one.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
-        yield wrong(f"{place}.tolerationSeconds", f"with effect {effect}", expected="only with NoExecute")
+        return "effect", f"{effect!r}{near(effect, EFFECTS)}", "a known effect"
+    if operator == "Exists" and toleration.get("value"):
+        return "value", "operator Exists has a value", "no value"
+    if operator != "Exists" and not toleration.get("key"):
+        return "key", f"operator {operator} without a key", "operator Exists, or a key"
+    if toleration.get("tolerationSeconds") is not None and effect not in ("", "NoExecute"):
+        return "tolerationSeconds", f"with effect {effect}", "only with NoExecute"
+    return None

@@ -239,6 +239,22 @@ def shm_of(**empty: Any) -> Any:
     return lambda one: worker(one)["spec"]["volumes"][0].update(emptyDir=empty)
 
 
+def gpus(limit: Any, request: Any = None) -> Any:
+    """Sets what the container requests of GPUs; None leaves it out."""
+
+    def ask(one: Any) -> None:
+        for which, value in (("limits", limit), ("requests", request)):
+            part = container(one)["resources"].setdefault(which, {})
+            part.pop(GPU, None)
+            part.update({} if value is None else {GPU: value})
+
+    return ask
+
+
+def tolerating(*more: Any) -> Any:
+    return lambda one: worker(one)["spec"]["tolerations"].extend(more)
+
+
 def launcher_env(one: Any) -> None:
     one["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["env"] = env(NCCL_IB_TC="41")
 
@@ -318,11 +334,30 @@ MISTAKES: dict[str, tuple[str, Any, str, Around]] = {
         KNOWN, namespaces={"team-a": {rules.ENFORCE: "baseline"}})),
     "queue without VFs": ("JobSet", lambda one: None, "queue", dataclasses.replace(KNOWN, queues={"team-a/train": (GPU,)})),
 }  # fmt: skip
+MISTAKES["requests are not limits"] = ("JobSet", gpus(8, 4), "gpu-limit", KNOWN)
+MISTAKES["no limit"] = ("JobSet", gpus(None, 8), "gpu-limit", KNOWN)
+for value in ("0.5", "500m", -1, 0.5):
+    MISTAKES[f"{value!r} GPUs"] = ("JobSet", gpus(value), "gpu-fraction", KNOWN)
+MISTAKES["a fraction in an init container"] = ("JobSet", lambda one: worker(one)["spec"].update(
+    initContainers=[{"name": "i", "resources": {"limits": {GPU: "1.5"}}}]), "gpu-fraction", KNOWN)  # fmt: skip
+MISTAKES["several of a shared GPU"] = (
+    "JobSet", lambda one: None, "gpu-shared", dataclasses.replace(KNOWN, single=(GPU,)))  # fmt: skip
+for wrong in (
+    {"key": GPU, "operator": "Exists", "effect": "NoSched"},
+    {"key": GPU, "operator": "Exists", "value": "present"},
+    {"operator": "Equal", "value": "present"},
+    {"key": GPU, "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5},
+):
+    MISTAKES[f"toleration {wrong}"] = ("JobSet", tolerating(wrong), "toleration-valid", KNOWN)
+POOL_TAINT = dataclasses.replace(KNOWN, pool=True, pool_taints=({"key": "team", "value": "a", "effect": "NoExecute"},))
+MISTAKES["a taint of the pool"] = ("StatefulSet", no_toleration_nor_queue, "toleration", POOL_TAINT)
+MISTAKES["no GPU in the pool"] = ("StatefulSet", gpus(None), "no-gpu", dataclasses.replace(KNOWN, pool=True))
 ABSENT = dataclasses.replace(KNOWN, served={"kubeflow.org/v1 PyTorchJob": False})
 MISTAKES["a kind without its operator"] = ("PyTorchJob", lambda one: None, "served", ABSENT)
 MISTAKES["no fabric at all"] = ("JobSet", nothing_of_the_fabric, "fabric", KNOWN)
 MISTAKES["not on the host network"] = ("JobSet", lambda one: worker(one)["spec"].pop("hostNetwork"), "fabric", HOST)
 WARNINGS: dict[str, tuple[str, Any, str, Around]] = {
+    "no GPU": ("JobSet", gpus(None), "no-gpu", KNOWN),
     "10 image": ("JobSet", lambda one: container(one).update(image="docker.io/pytorch/pytorch:2.9@sha256:0"), "image", KNOWN),
     "not root": ("JobSet", security(runAsUser=1000, capabilities={"add": ["IPC_LOCK"]}), "memlock", KNOWN),
     "tolerates everything": ("JobSet", lambda one: worker(one)["spec"].update(
@@ -402,6 +437,69 @@ def test_every_rule_has_a_mistake_that_it_finds() -> None:
 def test_vfs_on_a_cluster_of_the_host_network() -> None:
     around = dataclasses.replace(HOST, nodes=None, queues=None)
     assert ("mode", "error") in found(job("JobSet", "sriov"), around)
+
+
+# ---- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def pod(limits: Any = None, requests: Any = None, **spec: Any) -> dict[str, Any]:
+    resources = {key: value for key, value in (("limits", limits), ("requests", requests)) if value is not None}
+    containers = [{"name": "c", "resources": resources}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "team-a"},
+        "spec": {"containers": containers, **spec},
+    }
+
+
+EXISTS = {"key": GPU, "operator": "Exists"}
+PRESENT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
+
+
+def of_pool(*taints: Any, **more: Any) -> Around:
+    """Nothing is known but the taints of the pool."""
+    return Around(pool=True, pool_taints=taints, **more)
+
+
+def test_requests_that_are_right_have_no_findings() -> None:
+    right = [{GPU: 1}, {"nvidia.com/mig-1g.10gb": 2}, {"amd.com/gpu": 8}, {GPU: "1"}]
+    assert [found(pod(one, tolerations=[EXISTS]), of_pool(PRESENT, single=(GPU,))) for one in right] == [[]] * 4
+    assert found(pod({GPU: "8"}, {GPU: "8"})) == [("toleration", "warning")], "KNOWN nodes are tainted"
+    assert found(pod({}, {"nvidia.com/mig-1g.10gb": 1}), of_pool()) == [("gpu-limit", "error")]
+
+
+@pytest.mark.parametrize("asked", [{"cpu": 1}, {}, None])
+def test_a_pod_without_gpus_is_a_fault_in_a_pool_of_gpus_alone(asked: Any) -> None:
+    assert found(pod(asked), of_pool()) == [("no-gpu", "error")]
+    assert found(pod(asked), Around()) == []
+    meant = pod(asked)
+    meant["metadata"]["annotations"] = {NETWORKS: NAD}
+    assert found(meant, Around()) == [("no-gpu", "warning")]
+
+
+def test_the_pod_of_a_cron_job_is_read() -> None:
+    meta = {"name": "nightly", "namespace": "team-a"}
+    template = {"spec": {"template": {"spec": pod({GPU: "0.5"})["spec"]}}}
+    cron = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": meta, "spec": {"jobTemplate": template}}
+    (one,) = lint.lint([cron], RULES, Around()).findings
+    place = "spec.jobTemplate.spec.template.spec.containers[0].resources.limits"
+    assert (one.id, one.found) == ("workload.gpu-fraction", f"{place}: {GPU}: 0.5 is not a whole number")
+
+
+def test_every_taint_of_the_pool_needs_a_toleration() -> None:
+    soft = {"key": "soft", "value": "", "effect": "PreferNoSchedule"}
+
+    def off(tolerations: Any, *taints: Any) -> list[str]:
+        judged = lint.lint([pod({GPU: 1}, tolerations=tolerations)], RULES, of_pool(*taints))
+        return [one.found.partition("the pool: ")[2] for one in judged.findings if one.id == "workload.toleration"]
+
+    assert off([EXISTS], PRESENT, TEAM, soft) == ["team=a:NoExecute"]
+    mine = {"key": "team", "operator": "Equal", "effect": "NoExecute", "tolerationSeconds": 60}
+    assert off([{**mine, "value": "b"}], TEAM) == ["team=a:NoExecute"]
+    assert off([{**mine, "value": "a"}], TEAM) == ["team=a:NoExecute (tolerated for 60 s, then it is evicted)"]
+    assert off([{"operator": "Exists"}], PRESENT, TEAM) == []
 
 
 # ---- TrainJob --------------------------------------------------------------------------------------------------------
@@ -498,7 +596,7 @@ DAMAGED = [
     ({"kind": "Job", "apiVersion": "batch/v2", "metadata": {"name": "a"}}, "document", "apiVersion batch/v2 is not read"),
     ({"kind": "MPIJob", "apiVersion": "x/v1", "metadata": {"name": "a"}}, "document", "apiVersion x/v1 has no MPIJob"),
     ({"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": "a"}}, "document", "spec.template"),
-    ({"kind": "CronJob", "apiVersion": "batch/v1", "spec": {"x": [{"containers": []}]}}, "kind", "no kind that is read"),
+    ({"kind": "ReplicaSet", "apiVersion": "apps/v1", "spec": {"x": [{"containers": []}]}}, "kind", "no kind that is read"),
 ]  # fmt: skip
 
 

@@ -92,6 +92,34 @@ def test_a_live_object_with_its_runtime_and_its_parameters() -> None:
     assert [one["id"] for one in result["findings"]] == ["workload.nccl-off"]
 
 
+def test_the_pool_is_that_of_the_selector() -> None:
+    """Its nodes alone are judged, also nodes without GPUs; a pool without nodes is refused."""
+    tainted = node("z", pool="b")
+    tainted["metadata"]["labels"]["pool"] = "b"
+    tainted["spec"]["taints"] = [{"key": "team", "value": "a", "effect": "NoExecute"}]
+    api = cluster(tainted)
+    given = {"definitions": [users_jobs.job("StatefulSet")], "fail_when": "never"}
+    assert run(api, **given)["clean"]
+    one = run(api, **given, selector="pool=b")["findings"][0]
+    assert one["id"] == "workload.toleration" and "1 of 1 nodes: team=a:NoExecute" in one["found"]
+    (one,) = run(api, **given, taints=["team=a:NoExecute"])["findings"]
+    assert one["id"] == "workload.toleration" and "3 of 3 nodes: team=a:NoExecute" in one["found"]
+    (one,) = run(api, **given, single=[GPU])["findings"]
+    assert one["id"] == "workload.gpu-shared"
+    with pytest.raises(InputError, match="No node has the labels pool=c"):
+        run(api, **given, selector="pool=c")
+
+
+def test_taints_of_the_pool_are_enough_without_a_cluster() -> None:
+    given = {"definitions": [users_jobs.job("StatefulSet")], "cluster": False, "fail_when": "never"}
+    assert run(None, **given)["unchecked"]["workload.toleration"] == ["taints"]
+    result = run(None, **given, taints=["team=a:NoExecute"])
+    assert [one["id"] for one in result["findings"]] == ["workload.toleration"]
+    assert "workload.toleration" not in result["unchecked"]
+    with pytest.raises(InputError, match="has no effect"):
+        run(None, **given, taints=["team=a"])
+
+
 def test_what_may_not_be_read_is_not_checked() -> None:
     class Denied(Api):
         def projected(self, path: str, read: Any, **selectors: Any) -> list[Any]:

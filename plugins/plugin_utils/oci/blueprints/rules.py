@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""blueprint_lint with the collection's facts, for the action and the filter. PRIVATE to the collection."""
+"""blueprint_lint with the collection's facts. PRIVATE to the collection."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.rdma.plugins.filter.blueprint_lint import FilterModule
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import lint as blueprint_lint
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import rules
 from hypothesis import given, settings
@@ -184,17 +183,14 @@ def test_pools_that_are_sent_together_count() -> None:
     assert not blueprint_lint.lint([{**BASES["pool"], "shared_node_pool_size": 3}, three], TABLE.FACTS)
 
 
-def test_the_filter_returns_plain_data() -> None:
-    lint = FilterModule().filters()["blueprint_lint"]
-    assert lint(BASES["pool"]) == []
-    found = lint({**BASES["inference"], "recipe_nvidia_gpu_count": 9})
-    assert [item["id"] for item in found] == ["blueprint.gpus", "blueprint.parallelism"], (
-        "GPUs come from files/topology"
-    )
-    with pytest.raises(AnsibleFilterError, match="has no option colour"):
-        lint(BASES["pool"], colour="red")
-    with pytest.raises(AnsibleFilterError, match="pools must be"):
-        lint(BASES["pool"], pools={"a": "many"})
+def test_options_and_the_collections_facts() -> None:
+    assert rules.lint(BASES["pool"], {}) == []
+    found = rules.lint({**BASES["inference"], "recipe_nvidia_gpu_count": 9}, {})
+    assert [item.id for item in found] == ["blueprint.gpus", "blueprint.parallelism"], "GPUs come from files/topology"
+    with pytest.raises(InputError, match="has no option colour"):
+        rules.lint(BASES["pool"], {"colour": "red"})
+    with pytest.raises(InputError, match="pools must be"):
+        rules.lint(BASES["pool"], {"pools": {"a": "many"}})
 
 
 def test_shapes_are_known_to_the_collection() -> None:

@@ -27,13 +27,14 @@ options:
   kubeconfig:
     description:
       - Path of a kubeconfig. Several paths joined by V(:) are merged.
-      - Without it E(K8S_AUTH_KUBECONFIG), then E(KUBECONFIG), then C(~/.kube/config), then the pod's service account.
+      - The default is E(K8S_AUTH_KUBECONFIG), then E(KUBECONFIG), then C(~/.kube/config), then the pod's service
+        account.
     type: path
   context:
-    description: Context of the kubeconfig. Without it E(K8S_AUTH_CONTEXT), then the current context.
+    description: Context of the kubeconfig. The default is E(K8S_AUTH_CONTEXT), then the current context.
     type: str
   host:
-    description: URL of the API server; used instead of a kubeconfig. Also E(K8S_AUTH_HOST).
+    description: URL of the API server, instead of a kubeconfig. Also E(K8S_AUTH_HOST).
     type: str
   api_key:
     description: Bearer token to use with O(host). Also E(K8S_AUTH_API_KEY).
@@ -43,7 +44,7 @@ options:
     type: path
     aliases: [ssl_ca_cert]
   validate_certs:
-    description: Whether the API server's certificate is checked. Also E(K8S_AUTH_VERIFY_SSL). On by default.
+    description: Whether to verify the API server's certificate. The default is V(true). Also E(K8S_AUTH_VERIFY_SSL).
     type: bool
     aliases: [verify_ssl]
 """

@@ -8,26 +8,26 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   url:
-    description: Address of the API, C(https://api.<domain>); not that of the portal.
+    description: Address of the API, C(https://api.<domain>), not of the portal.
     type: str
     required: true
   username:
-    description: Who logs in, with O(password). Not needed with O(token).
+    description: User name of the login. Not needed with O(token).
     type: str
     default: ''
   password:
-    description: Sent by form to the API's login, and never shown.
+    description: Password of the login. It is sent to the API as a form, and never shown.
     type: str
     default: ''
   token:
-    description: Token of an earlier login, instead of O(username) and O(password).
+    description: Token of an existing login, instead of O(username) and O(password).
     type: str
     default: ''
   verify_tls:
-    description: Whether the certificate of the API, and of services that it deploys, is checked.
+    description: Whether to verify the certificate of the API and of services that it deploys.
     type: bool
     default: true
   ca_path:
-    description: File with the CA that signed it; those of the system by default.
+    description: File with the CA of the certificate. The default is the system's CAs.
     type: path
 """

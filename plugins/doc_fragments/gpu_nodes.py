@@ -13,19 +13,20 @@ options:
     elements: str
     default: []
   selector:
-    description: Only nodes with these labels. Without it and O(nodes), all NVIDIA GPU nodes but vGPU guests.
+    description: Only nodes with these labels. Without O(selector) and O(nodes), all NVIDIA GPU nodes except vGPU
+      guests.
     type: str
     default: ""
   image:
-    description: Image of these pods; it must stay alive.
+    description: Image of these pods. Its command must not exit.
     type: str
     default: registry.k8s.io/pause:3.10
   timeout:
-    description: Seconds for the nodes, and again for the proof.
+    description: Seconds to wait for the nodes, and again for the proof.
     type: int
     default: 600
   grace:
-    description: Seconds that a pod of the proof may be unschedulable or without image.
+    description: Seconds that a pod of the proof may be unschedulable or unable to pull its image.
     type: int
     default: 60
 """

@@ -8,18 +8,18 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   state:
-    description: V(absent) removes what the module made.
+    description: V(absent) removes the module's objects and settings.
     type: str
     choices: [present, absent]
     default: present
   prove:
-    description: When to prove that it works.
+    description: When to test that it works.
     type: str
     choices: [changed, always, never]
     default: changed
   priority_class:
     description: >-
-      PriorityClass of the pods that prove it. The default one is made; another one must exist and have
+      PriorityClass of the test's pods. The default one is created. Another one must exist and have
       C(preemptionPolicy=Never).
     type: str
     default: gpuops-rdma

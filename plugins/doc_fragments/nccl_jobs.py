@@ -12,7 +12,7 @@ options:
     type: path
     required: true
   run_dir:
-    description: Where the result and, in C(logs/), the logs are written. The plan's folder by default.
+    description: Folder for the result and, in C(logs/), the logs. The default is the plan's folder.
     type: path
   launcher:
     description: Overrides the plan's launcher.
@@ -20,19 +20,19 @@ options:
     choices: [auto, volcano, mpi]
     default: auto
   timeout:
-    description: Seconds until all pods run. Waiting in a queue and pulling the image do not count.
+    description: Seconds to wait until all pods run, without the time in a queue and for pulling the image.
     type: int
     default: 1800
   grace:
-    description: Seconds for which a pod may have no place, or no image, before the test is given up.
+    description: Seconds that a pod may be unschedulable or unable to pull its image before the test ends.
     type: int
     default: 120
   keep:
-    description: Leave the job and its pods, which hold their GPUs.
+    description: Keep the job and its pods, which hold their GPUs.
     type: bool
     default: false
   fail_on_verdict:
-    description: Fail the task when the verdict is not V(pass).
+    description: Fail the task if the verdict is not V(pass).
     type: bool
     default: false
 """

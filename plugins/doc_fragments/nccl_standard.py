@@ -9,16 +9,16 @@ class ModuleDocFragment:
 options:
   thresholds:
     description: >-
-      Rows that count before those of files/nccl.yml. Each has C(nodes) ("2", or "4+" for four and more), and C(gbytes)
-      in GB/s or C(fraction) of the limit; optionally C(shapes) (all), C(collectives) (all_reduce), C(algo) (V(RING) or
-      V(default)) and C(source). See docs/nccl.md.
+      Thresholds that take precedence over those of files/nccl.yml. Each has C(nodes) ("2", or "4+" for four and more),
+      and C(gbytes) in GB/s or C(fraction) of the limit. Optional are C(shapes) (default all), C(collectives) (default
+      all_reduce), C(algo) (V(RING) or V(default)) and C(source). See docs/nccl.md.
     type: list
     elements: dict
     default: []
   baseline:
     description:
-    - A report.json, kept from a run that you found good. Where no public figure and no row of O(thresholds) applies,
-      0.95 of its bandwidth is the threshold (C(baseline_share) of files/nccl.yml), for the same shape, collective and
-      number of nodes. Without it such a test is V(unjudged). The report of a run in another mode is refused.
+    - A report.json of a known good run. If no published number and no entry of O(thresholds) applies, the threshold is
+      0.95 of its bandwidth (C(baseline_share) of files/nccl.yml), for the same shape, collective and number of nodes.
+      Without it such a test is V(unjudged). A report of another mode is rejected.
     type: path
 """

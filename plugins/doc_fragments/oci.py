@@ -10,14 +10,14 @@ options:
   auth_type:
     description:
     - How to authenticate. E(OCI_CLI_AUTH) is the default, else V(config).
-    - V(config) uses a profile of the config file, V(security_token) the session token of one; V(config) does that
-      too where the profile has a session token and no user.
-    - V(instance_obo_user) is the way of Cloud Shell, with the delegation token that the profile names.
+    - V(config) uses a profile of the config file, V(security_token) its session token. V(config) also uses the session
+      token if the profile has one and no user.
+    - V(instance_obo_user) is for Cloud Shell. It uses the delegation token of the profile.
     - V(environment) uses the variables C(OCI_CLI_TENANCY), C(OCI_CLI_USER), C(OCI_CLI_FINGERPRINT), C(OCI_CLI_REGION)
       and C(OCI_CLI_KEY_FILE) or C(OCI_CLI_KEY_CONTENT).
-    - The others use what the instance, the resource or the pod is given by OCI.
-    - E(OCI_CLI_AUTH) may have the values of the OCI CLI too, of which C(api_key) is
-      V(environment) where the environment has a key, else V(config).
+    - The others use the principal of the instance, the resource or the pod.
+    - E(OCI_CLI_AUTH) may also have the values of the OCI CLI. C(api_key) means V(environment) if the environment has a
+      key, else V(config).
     type: str
     choices:
     - config
@@ -34,10 +34,10 @@ options:
     description: Profile of the config file. E(OCI_CLI_PROFILE) is the default, else V(DEFAULT).
     type: str
   region:
-    description: Region, instead of that of the profile, as V(eu-frankfurt-1) or V(fra).
+    description: Region, instead of the profile's, such as V(eu-frankfurt-1) or V(fra).
     type: str
   service_endpoint:
-    description: URL that all services are asked at, instead of those of the region.
+    description: URL for requests to all services, instead of the region's endpoints.
     type: str
 requirements:
 - oci >= 2.179 on the control node

@@ -9,20 +9,19 @@ class ModuleDocFragment:
 options:
   pod_labels:
     description:
-    - Labels of every pod that this collection makes, for policies that ask for them, such as C(team=ml).
-    - Refused are names and values that Kubernetes does not take, and labels that the collection or a batch system sets
-      itself.
+    - Labels of every pod that this collection creates, such as C(team=ml), for policies that require them.
+    - Invalid names and values, and labels that the collection or a batch system sets, are rejected.
     type: dict
     default: {}
   pod_annotations:
-    description: Annotations of every pod that this collection makes, as O(pod_labels).
+    description: Annotations of every pod that this collection creates, like O(pod_labels).
     type: dict
     default: {}
   pod_limits:
     description:
-    - Give every container of this collection CPU and memory limits, as quotas and policies may ask for. A limit equals
-      the request, which is at least 500m and 512Mi then.
-    - Without it only devices have limits, so that no CPU limit slows NCCL's threads down.
+    - Set CPU and memory limits for every container of this collection, which quotas and policies may require. A limit
+      equals the request, which is then at least 500m and 512Mi.
+    - Without it only devices have limits, so that no CPU limit slows down NCCL's threads.
     type: bool
     default: false
 """

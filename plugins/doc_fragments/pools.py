@@ -14,11 +14,11 @@ options:
     default: []
     suboptions:
       machine_set:
-        description: Its name, and that of its MachineAutoscaler.
+        description: Name of the MachineSet and of its MachineAutoscaler.
         type: str
         required: true
       min_replicas:
-        description: V(0) lets it go to zero.
+        description: V(0) allows scaling to zero.
         type: int
         default: 0
       max_replicas:
@@ -27,29 +27,30 @@ options:
         required: true
       accelerator:
         description:
-        - Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type). Left empty, no patch
+        - Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type). Without it no patch
           is rendered.
         type: str
         default: ""
       shape:
-        description: Shape of C(files/topology), or of C(shapes_dir), where the module has it. Or give O(pools[].gpus).
+        description: Shape of C(files/topology), or of C(shapes_dir) if the module has this option. Alternatively set
+          O(pools[].gpus).
         type: str
         default: ""
       gpus:
-        description: GPUs of a node, for a machine that is no shape of ours.
+        description: Number of GPUs of a node, for a machine without a known shape.
         type: int
         default: 0
       gpu_id:
-        description: With O(pools[].gpus) and MIG, the GPU's PCI id, like V(10de:2330).
+        description: With O(pools[].gpus) and MIG, the GPU's PCI id, such as V(10de:2330).
         type: str
         default: ""
       cpu:
         description:
-        - CPUs of a node. M(gpuops.rdma.machineset) takes what the set's annotations or nodes say when it is V(0).
+        - CPUs of a node. With V(0) M(gpuops.rdma.machineset) uses the values of the set's annotations or nodes.
         type: int
         default: 0
       memory_mib:
-        description: Memory of a node in MiB, in the same way.
+        description: Memory of a node in MiB. V(0) works as for O(pools[].cpu).
         type: int
         default: 0
       config:
@@ -61,15 +62,15 @@ options:
         type: str
         default: ""
       mig_strategy:
-        description: Strategy of the cluster. With V(mixed) a pool cannot grow from zero.
+        description: MIG strategy of the cluster. With V(mixed) a pool cannot scale from zero.
         type: str
         choices: [none, single, mixed]
       labels:
-        description: Labels of its nodes, such as the zone's.
+        description: Labels of its nodes, such as the zone.
         type: dict
         default: {}
       node_labels:
-        description: Labels that only a running node gets (GPU Feature Discovery's), for pods that select by them.
+        description: Labels that only a running node gets (from GPU Feature Discovery), for pods that select by them.
         type: dict
         default: {}
       taints:
@@ -82,11 +83,11 @@ options:
         type: bool
         default: true
       copy_from:
-        description: M(gpuops.rdma.machineset) makes a set that is not there as a copy of this one.
+        description: M(gpuops.rdma.machineset) creates a missing set as a copy of this one.
         type: str
         default: ""
       provider_spec:
-        description: Merged into C(providerSpec.value) of the copy.
+        description: Values to merge into C(providerSpec.value) of the copy.
         type: dict
         default: {}
 """

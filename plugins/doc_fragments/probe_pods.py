@@ -9,11 +9,11 @@ class ModuleDocFragment:
 options:
   images:
     description:
-    - Other images, as C(rdma_images). The DaemonSet runs C(vf_config), which needs Python 3.8 or newer.
+    - Other images, like C(rdma_images). The DaemonSet uses the image C(vf_config), which needs Python 3.8 or newer.
     type: dict
     default: {}
   image_pull_secrets:
-    description: Secrets to pull it with.
+    description: Pull secrets of the image.
     type: list
     elements: str
     default: []
@@ -24,11 +24,11 @@ options:
     default: []
   priority_class:
     description: >-
-      PriorityClass of its pods. The default one is made; another one must exist and have C(preemptionPolicy=Never).
+      PriorityClass of its pods. The default one is created. Another one must exist and have C(preemptionPolicy=Never).
     type: str
     default: gpuops-rdma
   timeout:
-    description: Seconds until all nodes have written their document. Later ones are named.
+    description: Seconds to wait until all nodes have written their document. Later ones are listed.
     type: int
     default: 600
   grace:

@@ -8,12 +8,11 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   capacity_reservation:
-    description: OCID of a capacity reservation that the nodes are launched from; limit and free capacity are not
-      checked then.
+    description: OCID of a capacity reservation for the nodes. Limit and free capacity are then not checked.
     type: str
     default: ''
   boot_volume_key:
-    description: OCID of a key of OCI Vault that boot volumes are encrypted with, instead of Oracle's own.
+    description: OCID of a key of OCI Vault to encrypt boot volumes, instead of Oracle's key.
     type: str
     default: ''
 """

@@ -8,12 +8,11 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   boot_volume_key_compartment:
-    description: OCID of the compartment of O(boot_volume_key). The key's statements must hold there; without it they
-      are unknown.
+    description: OCID of the compartment of O(boot_volume_key). Without it the statements about the key are unknown.
     type: str
     default: ''
   policy_options:
-    description: Statements that are needed only with these.
+    description: Features that need further statements.
     type: list
     elements: str
     choices: [create_policies, host_group]

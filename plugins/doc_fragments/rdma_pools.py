@@ -10,7 +10,7 @@ options:
   kind:
     description:
     - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
-    - V(cluster_network) is a cluster network whose instances join the cluster by themselves.
+    - V(cluster_network) is a cluster network with self-managed nodes.
     type: str
     choices: [managed_compute_cluster, cluster_network]
     default: managed_compute_cluster
@@ -20,7 +20,7 @@ options:
     elements: str
     default: []
   ignore:
-    description: Ids of findings that are no errors, e.g. V(oci.capacity).
+    description: Ids of findings that are not errors, for example V(oci.capacity).
     type: list
     elements: str
     default: []

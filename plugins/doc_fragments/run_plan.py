@@ -8,7 +8,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   plan:
-    description: plan.json of this run; the role C(plan) writes it.
+    description: plan.json of this run, which the role C(plan) writes.
     type: path
     required: true
 """

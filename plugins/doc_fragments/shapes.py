@@ -9,10 +9,10 @@ class ModuleDocFragment:
 options:
   shapes_dir:
     description:
-      - Folder with shape files (C(*.yml)) of the site's own hardware, in the form of files/topology; see
-        docs/other-hardware.md. All faults of all files are reported at once.
-      - A node is of such a shape by its instance type, by the label C(gpuops.rdma/shape), or by the labels in the file.
-      - Tasks that read a plan take the shapes that it was made with.
+      - Folder with shape files (C(*.yml)) of the site's own hardware, in the format of files/topology. See
+        docs/other-hardware.md. All errors of all files are reported at once.
+      - Nodes are matched by instance type, by the label C(gpuops.rdma/shape), or by the labels in the file.
+      - Tasks that read a plan use the plan's shapes.
     type: path
     default: ''
 """

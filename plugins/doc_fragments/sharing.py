@@ -23,31 +23,31 @@ options:
         required: true
         choices: [time-slicing, mps]
       replicas:
-        description: How many pods share one device; at least 2.
+        description: Number of pods that share one device, at least 2.
         type: int
         required: true
       resources:
-        description: C(nvidia.com/gpu), the default, or C(nvidia.com/mig-<profile>).
+        description: C(nvidia.com/gpu) (the default) or C(nvidia.com/mig-<profile>).
         type: list
         elements: str
         default: []
       rename:
-        description: Publish C(nvidia.com/gpu.shared) instead, so that a replica is not taken for a whole GPU.
+        description: Publish C(nvidia.com/gpu.shared) instead, so that a replica is not mistaken for a whole GPU.
         type: bool
         default: false
       fail_requests_greater_than_one:
-        description: Refuse pods that ask for more than one replica. The plugin's default is V(false), with MPS V(true).
+        description: Reject pods that request more than one replica. The plugin's default is V(false), with MPS V(true).
         type: bool
   configs:
-    description: More configurations by key, each a document of the device plugin, or its YAML text.
+    description: Further configurations by key, each a document of the device plugin or its YAML string.
     type: dict
     default: {}
   mig_configs:
-    description: Own layouts in the MIG manager's form, C(mig-configs) by name. They replace its own file.
+    description: Your own layouts in the MIG manager's format, C(mig-configs) by name. They replace its own file.
     type: dict
     default: {}
   name:
-    description: Name of the ConfigMap in the GPU Operator's namespace; that of the MIG manager has C(-mig) behind it.
+    description: Name of the ConfigMap in the GPU Operator's namespace. The MIG manager's has the suffix C(-mig).
     type: str
     default: gpuops-gpu-sharing
 """

@@ -8,7 +8,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   compartment:
-    description: OCID of the compartment of the stack; also its variable C(compartment_ocid) where none is given.
+    description: OCID of the compartment of the stack. It is also the default of its variable C(compartment_ocid).
     type: str
     required: true
   stack:
@@ -16,25 +16,25 @@ options:
     type: str
     default: ''
   zip:
-    description: Zip file with the Terraform configuration. Without it the files of an existing stack stay.
+    description: Zip file with the Terraform configuration. Without it an existing stack keeps its files.
     type: path
   working_directory:
-    description: Folder in the zip that has the root module.
+    description: Folder of the root module in the zip.
     type: str
     default: ''
   terraform_version:
-    description: For a new stack, e.g. V(1.5.x); Resource Manager's newest by default.
+    description: Terraform version of a new stack, for example V(1.5.x). The default is Resource Manager's newest.
     type: str
     default: ''
   variables:
     description:
-    - Variables of the configuration. Those of an existing stack that are not named stay. Lists and objects are written
+    - Variables of the configuration. Other variables of an existing stack are kept. Lists and objects are written
       as JSON.
-    - C(tenancy_ocid), C(compartment_ocid) and C(region) are filled in where the configuration has them.
+    - C(tenancy_ocid), C(compartment_ocid) and C(region) are set if the configuration has them.
     type: dict
     default: {}
   secret_variables:
-    description: More variables. Their values are never shown, also not in the job's log.
+    description: Further variables. Their values are never shown, not even in the job's log.
     type: dict
     default: {}
   tags:
@@ -46,7 +46,7 @@ options:
     type: bool
     default: false
   confirm:
-    description: The stack's name again, with O(state=absent).
+    description: Name of the stack, to confirm O(state=absent).
     type: str
     default: ''
 """

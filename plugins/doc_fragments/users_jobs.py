@@ -8,19 +8,20 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   api_version:
-    description: Version of O(kind), where two have its name, as V(batch.volcano.sh/v1alpha1) for Volcano's Job.
+    description: API version of O(kind), if two kinds have the same name, such as V(batch.volcano.sh/v1alpha1) for
+      Volcano's Job.
     type: str
     default: ''
   plan:
-    description: plan.json of a run, whose resources and own shapes hold.
+    description: plan.json of a run. Its resources and own shapes are used.
     type: path
     default: ''
   shape:
-    description: Shape of the job's nodes. By default that of their labels.
+    description: Shape of the job's nodes. The default is the shape in their labels.
     type: str
     default: ''
   resource:
-    description: Resource name of the VFs. By default that of the plan, or the known one that the pods ask for.
+    description: Resource name of the VFs. The default is the plan's, or a known one that the pods request.
     type: str
     default: ''
 """

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: oke
-short_description: OKE clusters, or the GPU nodes of one, as hosts
+short_description: Read OKE clusters or their GPU nodes as hosts
 version_added: 0.1.0
 description:
-- With O(hosts=clusters) every cluster of a compartment is a host, for the main job. With O(hosts=nodes) the nodes of a
-  cluster are hosts, for checks over SSH, with their place in the RDMA network and their health.
+- With O(hosts=clusters) every cluster of a compartment is a host, for the main playbook. With O(hosts=nodes) the nodes
+  of a cluster are hosts, for checks over SSH, with their location in the RDMA network and their health.
 - It provides no kubeconfig. For several clusters, use a kubeconfig with a context for each and select it by C(compose),
-  as in the example. A job refuses a kubeconfig that points to another cluster than its host.
+  as in the example. A job rejects a kubeconfig that points to another cluster than its host.
 - The number of calls depends on regions, pools, subnets and pages, not on nodes. Lists are read in pages of 1,000.
-- A region that cannot be read is a warning, and the hosts of the others stay; with O(strict) it is an error, as it is
-  when no region can be read.
+- A region that cannot be read is a warning, and the hosts of the other regions are returned. With O(strict), or if no
+  region can be read, it is an error.
 - The file's name must end with C(oke.yml) or C(oke.yaml). docs/oci.md shows the resulting hosts.
 extends_documentation_fragment:
 - gpuops.rdma.oci
@@ -40,7 +40,7 @@ options:
     env:
     - name: OCI_COMPARTMENT
   regions:
-    description: The regions to read, instead of the one of the profile or O(region).
+    description: The regions to read, instead of the profile's region or O(region).
     type: list
     elements: str
     default: []
@@ -49,13 +49,13 @@ options:
     type: bool
     default: false
   cluster:
-    description: With O(hosts=nodes), OCIDs or names of the clusters, in any of the O(regions); a name stands for the
-      cluster of each region that has it. Optional with O(cluster_networks).
+    description: With O(hosts=nodes), OCIDs or names of the clusters, in any of the O(regions). A name selects the
+      clusters with this name in all regions. Optional with O(cluster_networks).
     type: list
     elements: str
     default: []
   cluster_networks:
-    description: OCIDs of cluster networks whose instances are nodes too. OCI does not report their cluster.
+    description: OCIDs of cluster networks whose instances are also nodes. OCI does not report their cluster.
     type: list
     elements: str
     default: []
@@ -68,7 +68,7 @@ options:
     type: bool
     default: true
   freeform_tags:
-    description: Freeform tags, as key to value, that hosts must have. A node has those of its pool too.
+    description: Freeform tags, as key to value, that hosts must have. A node also has those of its pool.
     type: dict
     default: {}
   defined_tags:
@@ -76,23 +76,23 @@ options:
     type: dict
     default: {}
   filters:
-    description: Jinja conditions on a host's variables, as V(oci_health == 'HEALTHY'). Hosts for which one is not true
-      are left out.
+    description: Jinja conditions on a host's variables, such as V(oci_health == 'HEALTHY'). Hosts that do not meet all
+      of them are left out.
     type: list
     elements: str
     default: []
   hostnames:
-    description: Jinja expressions on a host's variables, as V(private_ip). The first that is not empty is its name in
-      the inventory, instead of its name in OCI. Names that come twice are refused.
+    description: Jinja expressions on a host's variables, such as V(private_ip). The first non-empty value is the host's
+      name in the inventory, instead of its name in OCI. Duplicate names are rejected.
     type: list
     elements: str
     default: []
   remote_user:
-    description: User on the nodes; V(ubuntu) on Oracle's GPU images, V(opc) on Oracle Linux.
+    description: User on the nodes, V(ubuntu) on Oracle's GPU images, V(opc) on Oracle Linux.
     type: str
     default: ubuntu
   bastion:
-    description: SSH jump hosts on the way to the nodes, in order, as V(user@host).
+    description: SSH jump hosts to the nodes, in order, as V(user@host).
     type: list
     elements: str
     default: []

@@ -13,43 +13,45 @@ description:
   validated.
 - First checks them against this cluster - the fields of its definition, MachineSets and their owners, how long
   machines took to become nodes, and how long the GPU stack took to start on a node.
-- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); the module changes or removes no others.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma). The module changes or removes no others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools
 options:
   cluster:
     description:
-    - C(spec) of the ClusterAutoscaler, any field of its definition. Left out, it is not touched; an empty one removes
-      unneeded nodes, with our C(delayAfterAdd) of 20m.
+    - C(spec) of the ClusterAutoscaler, with any field of its definition. Without it the ClusterAutoscaler is not
+      changed. V({}) removes unneeded nodes, with a C(delayAfterAdd) of 20m.
     type: dict
   priorities:
-    description: For the expander V(Priority), a number to a list of patterns of MachineSets; the highest number wins.
+    description: For the expander V(Priority), a mapping of priorities to lists of MachineSet name patterns. The highest
+      number wins.
     type: dict
     default: {}
   pools:
-    description: One per MachineSet. Their accelerators must be counted.
+    description: One entry per MachineSet. Each needs an accelerator.
   machine_autoscalers:
-    description: Apply those of O(pools). With V(false) the pools are only compared with O(cluster).
+    description: Apply a MachineAutoscaler for each of O(pools). With V(false) the pools are only compared with
+      O(cluster).
     type: bool
     default: true
   rollout_seconds:
-    description: How long the GPU stack takes on a new node. V(0) for what was measured in this cluster.
+    description: Seconds that the GPU stack takes to start on a new node. V(0) uses the time measured in this cluster.
     type: int
     default: 0
   boot_seconds:
-    description: How long a machine takes to become a node. V(0) for what was measured in this cluster.
+    description: Seconds that a machine takes to become a node. V(0) uses the time measured in this cluster.
     type: int
     default: 0
   state:
-    description: With V(absent) the objects are removed.
+    description: V(absent) removes the objects.
     type: str
     choices: [present, absent]
     default: present
 """
 
 EXAMPLES = r"""
-- name: Nodes come for GPU pods, and go 25 minutes later
+- name: Add nodes for GPU pods, and remove them after 25 minutes
   gpuops.rdma.autoscaler:
     cluster:
       resourceLimits:
@@ -62,22 +64,22 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was, or in check mode would be, changed.
+  description: The changes, or in check mode the changes that would be made.
   returned: always
   type: list
   elements: str
 version:
-  description: Of OpenShift; empty if it is unknown.
+  description: OpenShift's version. Empty if it is unknown.
   returned: always
   type: str
 boot_seconds:
-  description: The longest time that a machine took to become a node here; 0 if no machine shows it.
+  description: The longest time, in seconds, that a machine took to become a node. V(0) if no machine shows it.
   returned: always
   type: int
 rollout_seconds:
   description:
-  - The longest time from a pod of the GPU stack to its readiness, of pods whose containers were never started again; 0
-    when none is ready.
+  - The longest time, in seconds, that a pod of the GPU stack took to become ready. Pods with restarted containers do
+    not count. V(0) if no pod is ready.
   returned: always
   type: int
 notes:

@@ -8,12 +8,12 @@ module: blueprint_deployment
 short_description: Deploy blueprints with OCI AI Blueprints once
 version_added: 0.1.0
 description:
-- Checks blueprints like M(gpuops.rdma.blueprint_lint), sends those whose name is not deployed one after the other,
-  and waits until each has the requested resources. An existing deployment with this name and content is not changed,
-  because the server would refuse the name or deploy it twice.
+- Checks blueprints like M(gpuops.rdma.blueprint_lint), deploys new ones one at a time, and waits until each has the
+  requested resources. An existing deployment with this name and content is not changed, because the server would reject
+  the name or deploy it twice.
 - If the answer to a request is lost, the module does not send it again but searches for the deployment.
-- No list of statuses is published. The module knows those that have been observed; it waits on an unknown status
-  until the timeout, and the error ends with the deployment's log. See docs/blueprints.md.
+- OCI AI Blueprints publishes no list of statuses. The module knows the statuses that have been observed. On an unknown
+  status it waits until the timeout, and the error contains the deployment's log. See docs/blueprints.md.
 - Results and errors contain no passwords, tokens, links or secrets of blueprints.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
@@ -22,13 +22,14 @@ extends_documentation_fragment:
 options:
   state:
     description:
-    - V(present) deploys, V(absent) undeploys and waits until it is gone; undeploying a shared pool deletes its nodes.
-    - V(listed) lists all deployments, V(logged) returns the log of one.
+    - V(present) deploys. V(absent) undeploys and waits until the deployment is gone. Undeploying a shared pool deletes
+      its nodes.
+    - V(listed) lists all deployments. V(logged) returns the log of one deployment.
     type: str
     choices: [present, absent, listed, logged]
     default: present
   blueprints:
-    description: Blueprints as they are sent. An empty list does nothing, and logs in nowhere.
+    description: Blueprints to deploy. With an empty list the module does nothing and does not log in.
     type: list
     elements: dict
     default: []
@@ -39,8 +40,8 @@ options:
     default: []
   fields:
     description:
-    - One more blueprint, of values as inventories and command lines give them; texts become the numbers and booleans
-      that the schema wants, and empty values are left out.
+    - One more blueprint, as a mapping. Strings are converted to the numbers and booleans of the schema, and empty
+      values are left out.
     type: dict
     default: {}
   name:
@@ -49,27 +50,28 @@ options:
     default: ''
   recreate:
     description:
-    - Blueprints cannot change a deployment. Undeploy it and make it anew where its content differs, else fail.
+    - OCI AI Blueprints cannot change a deployment. V(true) undeploys and redeploys it if its content differs. V(false)
+      fails.
     type: bool
     default: false
   again:
-    description: Undeploy it and make it anew in every case.
+    description: Always undeploy and redeploy it.
     type: bool
     default: false
   record:
     description:
     - ConfigMap with digests of what was sent, as C(namespace/name).
-    - The server may not return a deployment's content. Without the digests, a deployment whose content is not
-      returned is taken for the one asked for.
-    - With them, the sizes of shared pools and the names of nodes are read from the cluster for the judgement.
+    - The server may not return a deployment's content. Without the digests, the module assumes that such a deployment
+      has the requested content.
+    - With the digests, the module also reads the sizes of shared pools and the names of nodes from the cluster.
     type: str
     default: ''
   known:
-    description: Further options of M(gpuops.rdma.blueprint_lint), by their names.
+    description: Further options of M(gpuops.rdma.blueprint_lint), by name.
     type: dict
     default: {}
   timeout:
-    description: Seconds to wait for each deployment. A bare metal node takes up to 30 min, a model of 405B longer.
+    description: Seconds to wait for each deployment. A bare metal node takes up to 30 minutes, a model of 405B longer.
     type: int
     default: 3600
 """
@@ -95,17 +97,18 @@ RETURN = r"""
 deployments:
   description:
   - Each with C(uuid), C(name), C(mode), C(status), C(directive), C(created) and C(changed).
-  - C(different) names fields that differ; C(content) says how they are known (V(server), V(record), V(sent),
-    V(unknown)); C(duplicates) are other deployments of the same name; C(log) are up to 200 lines with O(state=logged).
+  - C(different) names the fields that differ. C(content) is the source of the comparison (V(server), V(record),
+    V(sent), V(unknown)). C(duplicates) lists other deployments of the same name. C(log) has up to 200 lines with
+    O(state=logged).
   returned: always
   type: list
   elements: dict
 posts:
-  description: Requests that deployed or undeployed something.
+  description: Number of requests that deployed or undeployed something.
   returned: success
   type: int
 api_requests:
-  description: All requests to the API.
+  description: Number of all requests to the API.
   returned: success
   type: int
 """

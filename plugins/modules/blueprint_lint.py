@@ -8,15 +8,16 @@ module: blueprint_lint
 short_description: Check blueprints of OCI AI Blueprints before they are sent
 version_added: 0.1.0
 description:
-- Checks fields and types against the schema, and the rules that the schema misses (docs/blueprint_lint.md), above all
-  a pool without its RDMA flag, which the server accepts and creates without RDMA.
-- Options that describe the environment are optional; rules without their facts are not applied. It contacts no server.
+- Checks fields and types against the schema, and applies rules that the schema lacks (docs/blueprint_lint.md). The most
+  important one finds a pool without its RDMA flag, which the server would create without RDMA.
+- Options that describe the environment are optional. A rule whose facts are missing is not applied. The module contacts
+  no server.
 - Fails if a blueprint has errors, and lists all of them.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:
   blueprints:
-    description: Blueprints, or groups of them, that are to be sent together.
+    description: Blueprints, or groups of blueprints, to be deployed together.
     type: list
     elements: dict
     default: []
@@ -38,20 +39,20 @@ options:
     type: str
     default: ''
   availability_domains:
-    description: Full names of the availability domains that there are.
+    description: Full names of the existing availability domains.
     type: list
     elements: str
     default: []
   images:
-    description: Images that there are, by OCID, with C(compartment) and C(os).
+    description: Existing images by OCID, with C(compartment) and C(os).
     type: dict
     default: {}
   pools:
-    description: Shared pools that there are, with their number of nodes.
+    description: Existing shared pools with their number of nodes.
     type: dict
     default: {}
   names:
-    description: Names of deployments that there are.
+    description: Names of existing deployments.
     type: list
     elements: str
     default: []
@@ -61,19 +62,19 @@ options:
     elements: str
     default: []
   secrets:
-    description: Names of the Secrets that there are.
+    description: Names of existing Secrets.
     type: list
     elements: str
     default: []
   mig:
-    description: MIG layouts of the shared pools that there are.
+    description: MIG layouts of the existing shared pools.
     type: list
     elements: str
     default: []
 """
 
 EXAMPLES = r"""
-- name: Judge a pool and its user together
+- name: Check a pool and its user together
   gpuops.rdma.blueprint_lint:
     src:
       - rdma_shared_node_pool.json
@@ -83,7 +84,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 accepted:
-  description: No blueprint has an error.
+  description: Whether no blueprint has an error.
   returned: always
   type: bool
 documents:

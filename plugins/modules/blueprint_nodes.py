@@ -27,26 +27,26 @@ options:
     type: str
     default: ''
   shape:
-    description: Where no label has the pool's name, nodes of shared pools of this shape are its nodes.
+    description: If no node has the pool's label, the nodes of shared pools with this shape are used.
     type: str
     default: ''
   size:
-    description: Wait until so many of them are ready.
+    description: Wait until this number of nodes is ready.
     type: int
     default: 0
   names:
-    description: Only these nodes. Without it and O(pool), all whose shape has RDMA ports.
+    description: Only these nodes. Without O(names) and O(pool), all nodes whose shape has RDMA ports.
     type: list
     elements: str
     default: []
   label:
-    description: Label C(corrino) that the nodes get that are to be added, the name of their pool.
+    description: Name of the pool, which nodes to be added get as their label C(corrino).
     type: str
     default: rdma-pool
   must_be:
     description:
-    - Fail unless all have RDMA (V(rdma)), all of O(names) have it (V(addable)), or all that have it are added
-      (V(added)). Each fails where there is no node with RDMA.
+    - Fail unless all nodes have RDMA (V(rdma)), all of O(names) have it (V(addable)), or all nodes with RDMA are added
+      (V(added)). Each of them fails if no node has RDMA.
     type: str
     choices: [any, rdma, addable, added]
     default: any
@@ -57,7 +57,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Has the pool RDMA?
+- name: Check that the pool has RDMA
   gpuops.rdma.blueprint_nodes:
     compartments: [ocid1.compartment.oc1..aaaa]
     pool: H100_rdma_pool
@@ -67,7 +67,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 rdma:
-  description: There are nodes, and all are backed.
+  description: Whether there are nodes and all of them have RDMA.
   returned: always
   type: bool
 nodes:
@@ -81,20 +81,20 @@ names:
   type: list
   elements: str
 updates:
-  description: Blueprints that add the nodes that have RDMA and are not added, one each.
+  description: Blueprints that add the missing nodes with RDMA, one per node.
   returned: always
   type: list
   elements: dict
 count:
-  description: Number of C(nodes), of those with C(rdma), and of those C(added).
+  description: Number of C(nodes), of nodes with C(rdma), and of C(added) nodes.
   returned: always
   type: dict
 why:
-  description: What speaks against RDMA; empty where nothing does.
+  description: Reasons why the pool has no RDMA. Empty if there are none.
   returned: always
   type: str
 calls:
-  description: Requests to OCI.
+  description: Number of calls to OCI.
   returned: always
   type: int
 """

@@ -25,32 +25,32 @@ attributes:
 options:
   state:
     description:
-    - V(present) makes, applies and waits for the certificate, V(planned) stops after the plan.
-    - V(login) reads address and login from the outputs; Ansible does not show the result.
-    - V(absent) destroys what the stack made, and then the stack; see O(confirm).
+    - V(present) creates and applies the stack and waits for the certificate. V(planned) stops after the plan.
+    - V(login) reads address and login from the outputs. Ansible does not show the result.
+    - V(absent) destroys the stack's resources, and then the stack. See O(confirm).
     type: str
     default: present
     choices: [present, planned, login, absent]
   compartment:
     description: OCID of the compartment of the stack.
   name:
-    description: Display name of the stack, by which it is found again.
+    description: Display name of the stack. The module finds the stack by it.
     type: str
     default: oci-ai-blueprints
   zip:
-    description: Zip file of the release, e.g. C(v1.0.11_app.zip). Without it the files of an existing stack stay.
+    description: Zip file of the release, e.g. C(v1.0.11_app.zip). Without it an existing stack keeps its files.
   terraform_version:
-    description: For a new stack; Resource Manager's newest by default.
+    description: Terraform version of a new stack. The default is Resource Manager's newest.
   cluster:
-    description: OCID of the cluster; required for a new installation.
+    description: OCID of the cluster. Required for a new installation.
     type: str
     default: ''
   node_subnet:
-    description: OCID of the nodes' subnet; that of the cluster's first node pool by default.
+    description: OCID of the nodes' subnet. The default is the subnet of the cluster's first node pool.
     type: str
     default: ''
   load_balancer_subnet:
-    description: OCID of the load balancers' subnet; the cluster's first by default.
+    description: OCID of the load balancers' subnet. The default is the cluster's first.
     type: str
     default: ''
   admin_username:
@@ -58,32 +58,32 @@ options:
     type: str
     default: admin
   admin_password:
-    description: Its password; required for a new installation.
+    description: Password of the administrator. Required for a new installation.
     type: str
     default: ''
   admin_email:
-    description: Its mail address; required for a new installation.
+    description: Mail address of the administrator. Required for a new installation.
     type: str
     default: ''
   variables:
-    description: More variables of the stack. Those of an existing stack that are not named stay.
+    description: Further variables of the stack. Other variables of an existing stack are kept.
   secret_variables:
-    description: More variables, whose values are never shown.
+    description: Further variables. Their values are never shown.
   timeout:
     description: Minutes to wait for a job.
     type: int
     default: 90
   certificate_timeout:
-    description: Minutes to wait for a certificate of the API that is trusted; V(0) does not wait.
+    description: Minutes to wait until the API has a trusted certificate. V(0) does not wait.
     type: int
     default: 20
   ca_path:
-    description: CA that the certificate may be of; those of the system by default.
+    description: File with the CA of the certificate. The default is the system's CAs.
     type: path
 """
 
 EXAMPLES = r"""
-- name: Blueprints on the cluster
+- name: Install OCI AI Blueprints on the cluster
   gpuops.rdma.blueprints_install:
     compartment: ocid1.compartment.oc1..aaaa
     cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
@@ -92,7 +92,7 @@ EXAMPLES = r"""
     admin_email: me@example.com
   register: blueprints
 
-- name: Address and login
+- name: Read address and login
   gpuops.rdma.blueprints_install:
     state: login
     compartment: ocid1.compartment.oc1..aaaa
@@ -113,16 +113,16 @@ admin_username:
   returned: with O(state=login)
   type: str
 admin_password:
-  description: Its password.
+  description: Password of the administrator.
   returned: with O(state=login)
   type: str
 tools:
-  description: A line for each operator, whose it is.
+  description: One line for each operator, with its owner.
   returned: with O(state=present)
   type: list
   elements: str
 stack_id:
-  description: OCID of the stack; empty where there is none.
+  description: OCID of the stack. Empty if there is none.
   returned: always
   type: str
 name:
@@ -130,11 +130,11 @@ name:
   returned: always
   type: str
 state:
-  description: Its state.
+  description: State of the resource.
   returned: always
   type: str
 did:
-  description: What was done, e.g. V(create), V(plan), V(apply); in check mode what would be.
+  description: What was done, for example V(create), V(plan), V(apply). In check mode, what would be done.
   returned: always
   type: list
   elements: str
@@ -144,23 +144,23 @@ variables_changed:
   type: list
   elements: str
 configuration_changed:
-  description: Whether the stack had other files than the zip.
+  description: Whether the stack's files differed from the zip file.
   returned: when there is a stack
   type: bool
 plan:
-  description: C(add), C(change), C(destroy), and the addresses that are C(removed).
+  description: Counts C(add), C(change), C(destroy), and the C(removed) addresses.
   returned: when one was made
   type: dict
 job:
-  description: OCID of the apply job that the outputs are of.
+  description: OCID of the apply job that returned the outputs.
   returned: always
   type: str
 outputs:
-  description: Outputs of the stack, without those that are secrets.
+  description: Outputs of the stack without secrets.
   returned: when present
   type: dict
 secret_outputs:
-  description: Names of the others.
+  description: Names of the outputs that are secret.
   returned: when present
   type: list
   elements: str

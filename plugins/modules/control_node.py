@@ -10,46 +10,46 @@ version_added: 0.1.0
 description:
 - Checks Python, its packages, the required collections, Helm, the kubeconfig and the connection to the API server,
   and reports all problems at once.
-- With O(install=true) and no usable Helm it downloads one whose SHA-256 is pinned in the collection.
+- With O(install=true) it downloads Helm if none is usable. The SHA-256 of the download is pinned in the collection.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 options:
   install:
-    description: Install Helm when there is none in E(PATH), or one out of the supported range.
+    description: Install Helm if E(PATH) has none, or an unsupported version.
     type: bool
     default: false
   bin_dir:
-    description: Folder for Helm. It must precede that of another Helm in E(PATH).
+    description: Folder for Helm. In E(PATH) it must precede the folder of any other Helm.
     type: path
     default: ~/.local/bin
   tolerate_helm:
     description: >-
-      Only note a Helm that is missing or out of range, where the preflight stage of this run comes after: it tells it
-      with all other problems, and only when a chart is to be installed. Without effect with O(install=true).
+      Do not fail if Helm is missing or unsupported. Use it if the preflight stage follows, which reports this with all
+      other problems, and only if a chart has to be installed. No effect with O(install=true).
     type: bool
     default: false
   helm_url:
-    description: Where Helm's archive is instead, for a mirror. Needs O(helm_checksum).
+    description: URL of Helm's archive on a mirror. Needs O(helm_checksum).
     type: str
   helm_checksum:
     description: SHA-256 of the archive of O(helm_url).
     type: str
   cluster:
-    description: Look at the kubeconfig and the API server too; false where a container image is built.
+    description: Also check the kubeconfig and the API server. Use V(false) while building a container image.
     type: bool
     default: true
 """
 
 EXAMPLES = r"""
-- name: Check this machine
+- name: Check the control node
   gpuops.rdma.control_node:
 
-- name: Install Helm if need be
+- name: Install Helm if needed
   gpuops.rdma.control_node:
     install: true
 
-- name: Complete the image of an execution environment, and check it
+- name: Complete and check the image of an execution environment
   gpuops.rdma.control_node:
     install: true
     bin_dir: /usr/local/bin
@@ -58,12 +58,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: 'What is not as it must be: C(id), C(severity), C(subject), C(found), C(expected), C(remedy), C(stage).'
+  description: 'Problems, each with C(id), C(severity), C(subject), C(found), C(expected), C(remedy) and C(stage).'
   returned: always
   type: list
   elements: dict
 helm:
-  description: C(path) and C(version) of the Helm that is used; empty without one.
+  description: C(path) and C(version) of the Helm in use. Empty if there is none.
   returned: always
   type: dict
 """

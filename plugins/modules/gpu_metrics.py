@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Makes the GPU Operator create the ServiceMonitor of its DCGM exporter in a namespace that the platform's Prometheus
   reads.
-- Adds a dashboard to OpenShift's console, or to Grafana elsewhere, and serves the gauges of a run's report.prom.
+- Adds a dashboard to OpenShift's console, or to Grafana elsewhere, and serves the metrics of a run's report.prom.
 - Proves it - a Prometheus selects each ServiceMonitor, every node reports each of its GPUs, the dashboard's metrics
   are among those of the exporters, the report's gauges answer, and on OpenShift the series of all nodes have arrived.
 extends_documentation_fragment:
@@ -21,11 +21,11 @@ extends_documentation_fragment:
 - gpuops.rdma.gpu_use_state
 options:
   interval:
-    description: How often Prometheus asks, in its own writing.
+    description: Scrape interval in Prometheus's format.
     type: str
     default: 15s
   labels:
-    description: Labels of the ServiceMonitors by which a Prometheus selects them, such as C(release=stack).
+    description: Labels of the ServiceMonitors, by which Prometheus selects them, such as C(release=stack).
     type: dict
     default: {}
   dashboard:
@@ -33,69 +33,71 @@ options:
     type: bool
     default: true
   dashboard_namespace:
-    description: Namespace that Grafana's sidecar reads; not needed on OpenShift. Without it there is no dashboard.
+    description: Namespace that Grafana's sidecar reads. Without it no dashboard is added, except on OpenShift, which
+      does not need it.
     type: str
     default: ""
   dashboard_labels:
-    description: Labels of the dashboard instead of the usual one.
+    description: Labels of the dashboard, instead of the default one.
     type: dict
   report:
-    description: A run's report.prom, whose gauges are to be in Prometheus too.
+    description: A run's report.prom, whose metrics are also added to Prometheus.
     type: path
   report_namespace:
-    description: Namespace of the pod that serves them.
+    description: Namespace of the pod that serves the metrics of O(report).
     type: str
     default: gpuops-metrics
   prometheus_url:
     description:
-    - Prometheus as pods reach it; the proof asks it for the series of all GPU nodes as well.
-    - By default OpenShift's own, which is asked with the token of a ServiceAccount that may read metrics. Other than
-      HTTPS Services of OpenShift are asked without a token, and elsewhere no Prometheus is asked by default.
+    - URL of Prometheus for pods. The proof also queries it for the series of all GPU nodes.
+    - The default on OpenShift is its own Prometheus, queried with the token of a ServiceAccount that may read metrics.
+      A token is sent only to HTTPS Services of OpenShift. On other platforms no Prometheus is queried by default.
     type: str
     default: ""
   state:
-    description: With V(absent) all this is removed, and the ClusterPolicy gets its earlier values again.
+    description: V(absent) removes all of this and restores the earlier values of the ClusterPolicy.
   prove:
-    description: When to ask the exporters.
+    description: When to query the exporters.
   image:
-    description: Image with Python 3.8 or newer; by default that of the VF configuration.
+    description: Image with Python 3.8 or newer. The default is the image of the VF configuration.
     type: str
     default: ""
   image_pull_secrets:
-    description: Secrets for this image, in the operator's namespace and in O(report_namespace).
+    description: Pull secrets of this image, in the operator's namespace and in O(report_namespace).
     type: list
     elements: str
     default: []
   timeout:
-    description: Seconds for the objects, and again for the proof.
+    description: Seconds to wait for the objects, and again for the proof.
     type: int
     default: 600
   grace:
-    description: Seconds that a pod may be unschedulable or without image.
+    description: Seconds that a pod may be unschedulable or unable to pull its image.
     type: int
     default: 60
 """
 
 EXAMPLES = r"""
-- name: GPU metrics and the last run's gauges
+- name: Set up GPU metrics and the last run's results
   gpuops.rdma.gpu_metrics:
     report: "{{ rdma_report_dir }}/report.prom"
 """
 
 RETURN = r"""
 changes:
-  description: What was written.
+  description: The changes.
   returned: always
   type: list
   elements: str
 notes:
-  description: What was left out, and why.
+  description: What was left out and why.
   returned: always
   type: list
   elements: str
 proof:
   description:
-  - C(scraped_by), the Prometheus of each ServiceMonitor, C(nodes), C(metrics), and C(arrived_at), who has the series.
+  - C(scraped_by), the Prometheus of each ServiceMonitor, C(nodes), C(metrics), and C(arrived_at), the Prometheus that
+    has the series.
   returned: always
   type: dict
 """

@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Serves one model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them)
   with vLLM, by KServe (ServingRuntime and InferenceService) or LeaderWorkerSet.
-- Calculates whether weights and cache fit on the GPUs, and refuses options that cannot work - see docs/serving.md.
+- Calculates whether weights and cache fit on the GPUs, and rejects options that cannot work. See docs/serving.md.
 - With a plan, pods on several nodes get the same VFs, networks and variables as the plan's NCCL job.
 - Proves it - every pod is Ready, the model answers, every GPU takes part, and NCCL's log shows NET/IB with GDRDMA
   between nodes.
@@ -25,16 +25,16 @@ options:
     type: str
     required: true
   namespace:
-    description: Namespace of the claim and of all objects; it must exist.
+    description: Namespace of the claim and of all objects. It must exist.
     type: str
     default: gpuops-serving
   engine:
-    description: V(auto) takes KServe where the cluster has it, else LeaderWorkerSet.
+    description: V(auto) uses KServe if the cluster has it, else LeaderWorkerSet.
     type: str
     choices: [auto, kserve, lws]
     default: auto
   model:
-    description: Name of the model, by which it is asked for. Sizes of common models are known (files/models.yml).
+    description: Name of the model in requests. The sizes of common models are known (files/models.yml).
     type: str
     default: ""
   sizes:
@@ -47,7 +47,7 @@ options:
     type: str
     default: ""
   claim:
-    description: PersistentVolumeClaim with the model; for several nodes ReadWriteMany or ReadOnlyMany.
+    description: PersistentVolumeClaim with the model. Several nodes need ReadWriteMany or ReadOnlyMany.
     type: str
     default: ""
   path:
@@ -63,23 +63,23 @@ options:
     type: int
     default: 8
   tensor:
-    description: Tensor parallel size; 0 is all GPUs of a pod.
+    description: Tensor parallel size. V(0) uses all GPUs of a pod.
     type: int
     default: 0
   pipeline:
-    description: Pipeline parallel size; 0 is the number of nodes.
+    description: Pipeline parallel size. V(0) uses the number of nodes.
     type: int
     default: 0
   context_length:
-    description: Longest sequence in tokens; 0 is the model's own.
+    description: Longest sequence in tokens. V(0) uses the model's own limit.
     type: int
     default: 0
   rdma:
-    description: Whether several nodes must talk over RDMA. V(false) takes TCP as it is.
+    description: Whether the nodes must communicate over RDMA. V(false) accepts TCP.
     type: bool
     default: true
   plan:
-    description: A plan.json, from which several nodes take VFs, networks and NCCL's variables.
+    description: A plan.json. A service on several nodes takes VFs, networks and NCCL's variables from it.
     type: path
   hosts:
     description: Only these nodes.
@@ -91,7 +91,8 @@ options:
     type: str
     default: ""
   memory_gb:
-    description: Memory of one GPU in GB (1e9 bytes); 0 takes it from the nodes' labels, else from the GPU's data sheet.
+    description: Memory of one GPU in GB (1e9 bytes). V(0) takes it from the nodes' labels, or else from the GPU's data
+      sheet.
     type: float
     default: 0.0
   shm_gib:
@@ -99,39 +100,40 @@ options:
     type: int
     default: 16
   env:
-    description: More environment. Sizes and NCCL's debug variables are refused.
+    description: Further environment variables. Sizes and NCCL's debug variables are rejected.
     type: dict
     default: {}
   args:
-    description: More arguments for vLLM. Sizes are refused.
+    description: Further arguments for vLLM. Sizes are rejected.
     type: list
     elements: str
     default: []
   pull_secrets:
-    description: Secrets in the namespace with which the image is pulled.
+    description: Pull secrets of the image, in O(namespace).
     type: list
     elements: str
     default: []
   state:
-    description: With V(absent) all objects of this name that are ours are removed; the claim stays.
+    description: V(absent) removes all objects of this name that the collection created. The claim is kept.
   prove:
-    description: When to ask the model and read the logs.
+    description: When to query the model and read the logs.
   probe_image:
-    description: Image with Python 3.8 or newer for the pod that asks; by default that of the VF configuration.
+    description: Image with Python 3.8 or newer for the pod that queries the model. The default is the image of the VF
+      configuration.
     type: str
     default: ""
   timeout:
-    description: Seconds until all pods are Ready; loading hundreds of GB takes long.
+    description: Seconds to wait until all pods are Ready. Loading hundreds of GB takes a long time.
     type: int
     default: 3600
   grace:
-    description: Seconds that a pod may be unschedulable or without image.
+    description: Seconds that a pod may be unschedulable or unable to pull its image.
     type: int
     default: 300
 """
 
 EXAMPLES = r"""
-- name: A model on two nodes over RDMA
+- name: Serve a model on two nodes over RDMA
   gpuops.rdma.gpu_serving:
     name: llama-405b
     model: llama-3.1-405b
@@ -144,7 +146,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was written.
+  description: The changes.
   returned: always
   type: list
   elements: str
@@ -157,15 +159,16 @@ parallel:
   returned: always
   type: dict
 fit:
-  description: Per GPU in GB, C(weights_gb), C(cache_gb) of one sequence, C(usable_gb); C(sequences) that fit at once.
+  description: C(weights_gb), C(cache_gb) of one sequence and C(usable_gb), in GB per GPU, and the number of
+    C(sequences) that fit at once.
   returned: always
   type: dict
 endpoint:
-  description: Where it answers inside the cluster.
+  description: URL of the service inside the cluster.
   returned: always
   type: str
 proof:
-  description: C(ranks) that took part, C(transport), C(nodes) and the start of the C(answer).
+  description: Number of C(ranks), C(transport), C(nodes) and the start of the C(answer).
   returned: always
   type: dict
 """

@@ -9,13 +9,13 @@ module: gpu_sharing
 short_description: Share the GPUs of nodes by time slicing, MPS or MIG
 version_added: 0.1.0
 description:
-- Writes the configurations into one ConfigMap together with those of other pools, refers the GPU Operator to it,
-  labels each node with its key and its MIG layout, and restarts device plugins that run with another configuration.
-- Waits until allocatable and labels of each node match the configuration, and proves it with more simultaneous pods
-  than the node has devices; with MPS with processes that compute simultaneously on one GPU.
-- All pools share one ConfigMap and one MIG strategy. The module refuses changes that affect nodes that the task does
-  not name. It restores the previous MIG strategy when the last MIG configuration is removed.
-- Refuses configurations that cannot work before the first change; see M(gpuops.rdma.gpu_sharing_config).
+- Writes the configurations into one ConfigMap together with those of other pools, sets it in the ClusterPolicy, labels
+  each node with its key and MIG layout, and restarts device plugins that run with another configuration.
+- Waits until each node's allocatable resources and labels match the configuration. The proof runs more simultaneous
+  pods than the node has devices, and with MPS, processes that compute simultaneously on one GPU.
+- All pools share one ConfigMap and one MIG strategy. The module rejects changes that affect nodes outside the task. It
+  restores the previous MIG strategy when the last MIG configuration is removed.
+- Rejects configurations that cannot work before it changes anything. See M(gpuops.rdma.gpu_sharing_config).
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods
@@ -24,56 +24,58 @@ extends_documentation_fragment:
 - gpuops.rdma.gpu_nodes
 options:
   default:
-    description: Key for nodes without the label. Left out, the ClusterPolicy's stays.
+    description: Key for nodes without the label. Without it the ClusterPolicy's is kept.
     type: str
   mig_strategy:
-    description: Strategy of the whole cluster. Left out, the ClusterPolicy's stays. Refused when others need another.
+    description: MIG strategy of the whole cluster. Without it the ClusterPolicy's is kept. Rejected if other nodes need
+      a different one.
     type: str
     choices: [none, single, mixed]
   machine_sets:
     description:
-    - MachineSets of OpenShift whose new nodes are to choose the same.
-    - With O(state=absent) only labels with the key and the layout of this task are taken from them.
+    - MachineSets of OpenShift whose new nodes get the same labels.
+    - With O(state=absent) only labels with this task's key and layout are removed from them.
     type: list
     elements: str
     default: []
   config:
-    description: Key that these nodes choose; V("") takes the label away. Left out, it stays.
+    description: Key of the configuration for these nodes. V("") removes the label. Without it the label is kept.
     type: str
   mig:
-    description: MIG layout of these nodes, like V(all-1g.10gb). Left out, it stays.
+    description: MIG layout of these nodes, such as V(all-1g.10gb). Without it the layout is kept.
     type: str
   state:
-    description: With V(absent) the nodes go back to whole GPUs, and keys that no node chooses any more are removed.
+    description: V(absent) returns the nodes to whole GPUs and removes keys that no node uses.
   replace:
-    description: Let nodes that choose another key choose this one. Refused without.
+    description: Change nodes that use another key. Without it the task fails on such nodes.
     type: bool
     default: false
   drain:
     description:
-    - Evict pods that hold GPUs where MIG devices change. Refused without, as the MIG manager would fail.
-    - A PodDisruptionBudget that forbids it is waited for until O(timeout), and then named.
+    - Evict pods that use GPUs if MIG devices change. Without it the task fails on such pods, because the MIG manager
+      would fail.
+    - If a PodDisruptionBudget prevents the eviction, the module waits until O(timeout) and then names it in the error.
     type: bool
     default: false
   prove:
-    description: When to start pods that share devices; they are removed again.
+    description: When to start pods that share devices. They are removed afterwards.
   compute_image:
     description:
-    - Image of the pods that compute on GPUs shared by MPS; any with Python 3.8. Left empty, that of the other probes.
-    - They print when they compute by the GPU's clock, which distinguishes running concurrently from taking turns.
+    - Image with Python 3.8 or newer for the pods that compute on GPUs shared by MPS. The default is O(image).
+    - The pods print when they compute, by the GPU's clock, which shows whether they run concurrently or take turns.
     type: str
     default: ""
 """
 
 EXAMPLES = r"""
-- name: Four pods per GPU on one pool
+- name: Share each GPU of a pool among four pods
   gpuops.rdma.gpu_sharing:
     share:
       - {key: sliced-4, strategy: time-slicing, replicas: 4}
     config: sliced-4
     selector: oke.oraclecloud.com/pool.name=small-jobs
 
-- name: MIG devices on another
+- name: Create MIG devices on another pool
   gpuops.rdma.gpu_sharing:
     mig: all-3g.40gb
     mig_strategy: mixed
@@ -82,7 +84,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was written; the first 50.
+  description: The first 50 changes.
   returned: always
   type: list
   elements: str
@@ -97,18 +99,18 @@ count:
   returned: always
   type: int
 restarted:
-  description: Nodes whose device plugin was made anew.
+  description: Nodes whose device plugin was restarted.
   returned: always
   type: int
 proof:
   description:
-  - Per node that was tried, resources and how many pods with one of each ran at once.
-  - With MPS C(at_once) too, C(gpus) on which several C(processes) computed at once, and for how long one stood still
-    meanwhile (C(standstill_us)).
+  - For each tested node, the resources and how many pods with one of each ran at once.
+  - With MPS also C(at_once), with the C(gpus) on which several C(processes) computed at once, and the longest pause of
+    a process in microseconds (C(standstill_us)).
   returned: always
   type: dict
 notes:
-  description: What the device plugin ignores.
+  description: Settings that the device plugin ignores.
   returned: always
   type: list
   elements: str

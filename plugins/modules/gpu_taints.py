@@ -10,8 +10,8 @@ short_description: Keep other pods off GPU nodes
 version_added: 0.1.0
 description:
 - Taints existing nodes and, on OpenShift, the MachineSets that create new ones. Existing taints remain.
-- Merges tolerations into the ClusterPolicy first, so that the GPU Operator's pods keep running, and on OpenShift into
-  the NodeFeatureDiscovery. Refuses a taint that the workers of NFD's chart do not tolerate, because new nodes would
+- First merges tolerations into the ClusterPolicy, and on OpenShift into the NodeFeatureDiscovery, so that the
+  operators' pods keep running. Rejects a taint that the workers of NFD's chart do not tolerate, because new nodes would
   get no drivers.
 - Proves it - every DaemonSet of the GPU Operator is ready on all nodes that are labelled for it, a pod without the
   toleration stays Pending, and a pod with it runs.
@@ -22,21 +22,22 @@ extends_documentation_fragment:
 - gpuops.rdma.gpu_nodes
 options:
   taints:
-    description: As V(key=value:effect) or mappings. Without a value, a taint of that key and effect is taken as it is.
+    description: Taints as V(key=value:effect) or mappings. Without a value, an existing taint with that key and effect
+      is accepted.
     type: list
     elements: raw
     default:
     - nvidia.com/gpu:NoSchedule
   machine_sets:
-    description: MachineSets whose new machines get the taints too.
+    description: MachineSets whose new machines also get the taints.
     type: list
     elements: str
     default: []
   profiles:
     description:
-    - Profiles of OpenShift AI, made in its dashboard, that get tolerations for the taints too. Where the list stands in
-      them is read from the cluster's definition.
-    - A cluster without their API gets a note in RV(notes).
+    - Profiles of OpenShift AI that also get tolerations for the taints. The field is read from the cluster's
+      definition.
+    - If the cluster does not have their API, RV(notes) says so.
     type: list
     elements: dict
     default: []
@@ -47,7 +48,7 @@ options:
         required: true
         choices: [AcceleratorProfile, HardwareProfile]
       namespace:
-        description: Its namespace.
+        description: Namespace of the profile.
         type: str
         required: true
       name:
@@ -55,13 +56,13 @@ options:
         type: str
         required: true
   state:
-    description: With V(absent) the taints and tolerations that this module added are removed.
+    description: V(absent) removes the taints and tolerations that this module added.
   prove:
-    description: When to start the two pods; they are removed again.
+    description: When to start the two pods. They are removed afterwards.
 """
 
 EXAMPLES = r"""
-- name: Only GPU pods of team a on this pool
+- name: Allow only GPU pods of team a on this pool
   gpuops.rdma.gpu_taints:
     taints: [nvidia.com/gpu=present:NoSchedule, team=a:NoSchedule]
     selector: oke.oraclecloud.com/pool.name=team-a
@@ -69,12 +70,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was written; the first 50.
+  description: The first 50 changes.
   returned: always
   type: list
   elements: str
 taints:
-  description: The taints, checked.
+  description: The taints.
   returned: always
   type: list
   elements: dict
@@ -83,12 +84,13 @@ count:
   returned: always
   type: int
 notes:
-  description: DaemonSets of others that do not tolerate the taints and will not come to new nodes, profiles left out.
+  description: DaemonSets of other owners that do not tolerate the taints and will not run on new nodes, and profiles
+    that were left out.
   returned: always
   type: list
   elements: str
 proof:
-  description: C(pending), the reason why the pod without toleration waits, and C(running), the node of the other.
+  description: C(pending), why the pod without the toleration is pending, and C(running), the node of the other pod.
   returned: always
   type: dict
 """

@@ -6,16 +6,16 @@
 
 DOCUMENTATION = r"""
 module: gpu_uses
-short_description: Refuse uses of GPUs that exclude each other on one node
+short_description: Reject uses of GPUs that exclude each other on a node
 version_added: 0.1.0
 description:
-- Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails with all pairs that exclude each
-  other before the first change. It changes nothing.
+- Compares the nodes of each use (time slicing, MPS, MIG, vGPU, serving), and fails if any exclude each other, listing
+  all pairs. It changes nothing.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
   uses:
-    description: The uses that are asked for; one without O(uses[].nodes) and O(uses[].selector) is none.
+    description: The requested uses. An entry without O(uses[].nodes) and O(uses[].selector) is ignored.
     type: list
     elements: dict
     required: true
@@ -35,14 +35,14 @@ options:
         type: str
         default: ""
       resources:
-        description: What is shared, where it is not whole GPUs; C(nvidia.com/mig-<profile>) goes with MIG.
+        description: Shared resources, if they are not whole GPUs. C(nvidia.com/mig-<profile>) can be combined with MIG.
         type: list
         elements: str
         default: []
 """
 
 EXAMPLES = r"""
-- name: Two pools, two uses
+- name: Check the uses of two pools
   gpuops.rdma.gpu_uses:
     uses:
       - use: time_slicing
@@ -53,11 +53,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 uses:
-  description: Number of nodes of each use that is asked for.
+  description: Number of nodes of each requested use.
   returned: success
   type: dict
 requests:
-  description: Requests to the API server.
+  description: Number of requests to the API server.
   returned: success
   type: int
 """

@@ -25,16 +25,16 @@ options:
     required: true
     choices: [daemonset, inventory]
   plan:
-    description: plan.json of this run. Needed for O(source=daemonset); gives mode and profile otherwise.
+    description: plan.json of this run. Required for O(source=daemonset). It sets mode and profile.
     type: path
   nodes:
-    description: Only these nodes of the plan, for O(source=daemonset). Empty takes all.
+    description: Only these nodes of the plan, for O(source=daemonset). The default is all nodes.
     type: list
     elements: str
     default: []
   run_dir:
     description:
-    - Where host.json, findings-host_checks.json and the documents of up to 50 hosts that do not pass go. Without it
+    - Folder for host.json, findings-host_checks.json and the documents of up to 50 hosts that do not pass. Without it
       nothing is written.
     type: path
   facts:
@@ -43,53 +43,54 @@ options:
     default: host_checks_facts
   shape:
     description:
-    - Shape of the hosts, for O(source=inventory). A host's variable C(host_checks_shape) wins. Empty finds it by the
-      addresses of GPUs and RDMA ports.
+    - Shape of the hosts, for O(source=inventory). A host's variable C(host_checks_shape) takes precedence. By default
+      the shape is found by the addresses of GPUs and RDMA ports.
     type: str
     default: ''
   mode:
-    description: What the hosts are for, without a plan.
+    description: Mode of the hosts, if there is no plan.
     type: str
     choices: [sriov, shared, host]
     default: sriov
   profile:
-    description: Version profile, without a plan.
+    description: Version profile, if there is no plan.
     type: str
     default: current
   select:
-    description: Judge by these rules only. Empty takes all.
+    description: Apply only these rules. The default is all rules.
     type: list
     elements: str
     default: []
   mute:
-    description: Leave these rules out.
+    description: Do not apply these rules.
     type: list
     elements: str
     default: []
   image:
-    description: Image of the DaemonSet, with Python 3.8 or newer. Empty takes the plan's, that of the VF configuration.
+    description: Image of the DaemonSet, with Python 3.8 or newer. The default is the plan's image of the VF
+      configuration.
     type: str
     default: ''
   interval:
-    description: Seconds between two readings of the ports' counters; 0 reads them once.
+    description: Seconds between two readings of the ports' counters. V(0) reads them once.
     type: int
     default: 0
   timeout:
-    description: Seconds until all nodes have written their document. Later ones are V(unknown).
+    description: Seconds to wait until all nodes have written their document. Nodes that take longer are V(unknown).
     type: int
     default: 600
   grace:
     description:
-    - Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable. A node that the run has
-      excluded before gets the same time.
+    - Seconds after which a pod in a state like ImagePullBackOff counts as unrecoverable. Nodes that the run has already
+      excluded get the same time.
     type: int
     default: 60
   keep:
-    description: Leave DaemonSet and documents in the cluster.
+    description: Keep the DaemonSet and the documents in the cluster.
     type: bool
     default: false
   fail_on_findings:
-    description: Fail when a host fails. Off where a report gives the verdict.
+    description: Fail if a host fails. Set it to V(false) if a report gives the verdict.
     type: bool
     default: false
 """
@@ -101,7 +102,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
     run_dir: rdma-report/run
 
-- name: Judge what host_info has read
+- name: Check the documents that host_info has read
   gpuops.rdma.host_checks:
     source: inventory
     fail_on_findings: true
@@ -110,7 +111,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 counts:
-  description: Number of hosts per verdict, C(fail), C(unknown), C(warn) and C(pass).
+  description: Number of hosts for each verdict, C(fail), C(unknown), C(warn) and C(pass).
   returned: always
   type: dict
 hosts:
@@ -120,7 +121,7 @@ hosts:
   returned: always
   type: dict
 findings:
-  description: Up to 50 findings, those of the worst hosts first.
+  description: Up to 50 findings, worst hosts first.
   returned: always
   type: list
   elements: dict
@@ -130,7 +131,7 @@ bad:
   type: list
   elements: str
 would:
-  description: What would be applied; nothing is judged then.
+  description: Objects that would be applied. No host is checked then.
   returned: in check mode, with source daemonset
   type: list
   elements: str

@@ -15,13 +15,14 @@ description:
   - Reads driver, NIC stack, PCI, VFs, GPUDirect, limits and counters of a host and returns them as one document, whose
     keys, types, units and files are in C(docs/host_document.md).
   - Starts no process and changes nothing on the host.
-  - Unreadable values are C(null), with the reason in C(host.unread); it fails only if O(host_root) is not a host.
+  - Unreadable values are C(null), with the reason in C(host.unread). The module fails only if O(host_root) is not a
+    host.
   - Root can read more than other users, for example PCI configuration space beyond 64 bytes (ACS, relaxed ordering).
 options:
   host_root:
     description:
-      - Where the root of the host is. Another place than C(/) is a mounted host or a tree that O(collect) has saved.
-      - Refused when it has no C(proc) or no C(sys). Links are resolved inside it.
+      - Root of the host. Set it to read a mounted host or a tree that O(collect) has saved.
+      - It must have C(proc) and C(sys). Links are resolved inside it.
     type: path
     default: /
   interval:
@@ -30,15 +31,16 @@ options:
     default: 0
   collect:
     description:
-      - Path of a tar to write on the managed node, of only what was read, so that the host can be judged elsewhere.
-      - Of configuration files, logs and the kernel's command line it has only the lines that matter. It does have the
-        host's name and MAC addresses.
+      - Path of a tar file to write on the managed node. It contains only the files that were read, so that the host can
+        be checked elsewhere.
+      - Configuration files, logs and the kernel's command line are reduced to the relevant lines. The host's name and
+        MAC addresses are included.
       - Not written in check mode.
     type: path
   pci:
     description:
-      - With the section C(pci), the bridges above GPUs and NICs; P(gpuops.rdma.nccl_topology#module) needs it.
-      - A tree that O(collect) saves has them in any case.
+      - Add the section C(pci) with the bridges above GPUs and NICs. P(gpuops.rdma.nccl_topology#module) needs it.
+      - A tree that O(collect) saves always has these files.
     type: bool
     default: false
 requirements:
@@ -62,7 +64,7 @@ EXAMPLES = r"""
   become: true
   register: read
 
-- name: Stop where NCCL would go through host memory
+- name: Stop if NCCL would use host memory
   ansible.builtin.assert:
     that: read.host.gpudirect.path in ['dmabuf', 'peermem']
     fail_msg: "{{ read.host.gpudirect.why }}"
@@ -72,7 +74,7 @@ EXAMPLES = r"""
     interval: 10
   become: true
 
-- name: Save what was read for a colleague
+- name: Save the files that were read
   gpuops.rdma.host_info:
     collect: /var/tmp/host.tar
   become: true
@@ -96,7 +98,7 @@ host:
     gpudirect: {path: dmabuf, why: "open module, kernel >= 5.12, driver >= 515, Turing or later"}
     unread: {runtime.version: containerd writes it to no file; the Node object has it}
 collected:
-  description: Path of the tar that was written, or "".
+  description: Path of the tar file that was written, or an empty string.
   returned: success
   type: str
   sample: /var/tmp/host.tar

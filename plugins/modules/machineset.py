@@ -6,45 +6,44 @@
 
 DOCUMENTATION = r"""
 module: machineset
-short_description: Let MachineSets grow from zero
+short_description: Configure MachineSets to scale from zero
 version_added: 0.1.0
 description:
-- Writes both families of capacity annotations with the number of GPUs that nodes will I(advertise), the accelerator's
-  and the zone's labels where new nodes get them, and taints merged with the existing ones. Also labels existing nodes
-  of the set.
-- Refuses values that the API server accepts but no autoscaler uses, before the first change.
+- Writes both families of capacity annotations with the number of GPUs that nodes will I(advertise), labels new nodes
+  with accelerator and zone, and merges taints with the existing ones. Also labels existing nodes of the set.
+- Rejects values that the API server accepts but no autoscaler uses, before it changes anything.
 - With C(copy_from) in O(pools) a missing set is created as a copy of another one, with a different machine type, zone
   or VM template.
 - The previous values are recorded on the set (annotation C(gpuops.rdma/machineset-before)). O(state=absent) restores
-  them, and removes a copy without machines.
+  them and removes a copy that has no machines.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools
 - gpuops.rdma.shapes
 options:
   gpu_types:
-    description: C(resourceLimits.gpus[].type) that there will be. Left empty, those of the cluster's ClusterAutoscaler.
+    description: The values of C(resourceLimits.gpus[].type). The default is those of the cluster's ClusterAutoscaler.
     type: list
     elements: str
     default: []
   label_nodes:
-    description: Give the labels to existing nodes of the sets too; a changed set labels new ones alone.
+    description: Also label existing nodes of the sets. A changed set labels only new nodes.
     type: bool
     default: true
   provider:
-    description: Provider of the autoscaler.
+    description: The autoscaler's provider.
     type: str
     choices: [openshift, clusterapi]
     default: openshift
   state:
-    description: With V(absent) the sets become what they were.
+    description: V(absent) restores the sets.
     type: str
     choices: [present, absent]
     default: present
 """
 
 EXAMPLES = r"""
-- name: A pool of shared H100 that goes to zero
+- name: Scale a pool of shared H100 to zero
   gpuops.rdma.machineset:
     pools:
       - machine_set: gpu-h100-a
@@ -62,18 +61,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was, or in check mode would be, written; the first 50.
+  description: The first 50 changes, or in check mode the changes that would be made.
   returned: always
   type: list
   elements: str
 pools:
   description:
-  - Per MachineSet C(resources) and C(isolation) of its nodes, C(created), C(notes), and with 0 as minimum C(from_zero),
-    what this OpenShift does when a GPU pod waits.
+  - For each MachineSet C(resources) and C(isolation) of its nodes, C(created), C(notes), and with a minimum of 0
+    C(from_zero), how this OpenShift version reacts to a pending GPU pod.
   returned: always
   type: dict
 version:
-  description: Of OpenShift.
+  description: OpenShift's version.
   returned: always
   type: str
 """

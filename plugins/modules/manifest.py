@@ -8,14 +8,14 @@ module: manifest
 short_description: Apply objects by server-side apply, strictly validated
 version_added: 0.1.0
 description:
-- Applies a group of the plan's objects, or the given objects. The server refuses unknown fields, which a plain apply
+- Applies a group of the plan's objects, or the given objects. The server rejects unknown fields, which a plain apply
   would silently drop.
-- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma); the module removes no others.
+- Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma). The module removes no others.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
   state:
-    description: V(absent) removes the objects that carry our label; others are left alone.
+    description: V(absent) removes the objects that carry the collection's label, and no others.
     type: str
     choices: [present, absent]
     default: present
@@ -27,21 +27,22 @@ options:
     type: str
   everything:
     description:
-    - With O(state=absent), remove everything in the cluster that carries our label, of all kinds that this collection
-      makes, and wait until it is gone. No plan is needed. A namespace stays while it has objects of other owners.
-    - Refused, with the commands that revert them, while a use of GPUs is set up that changed objects of other owners,
-      as taints, shared GPUs, vGPU and metrics do in the ClusterPolicy, and machine sets in those of the platform.
-    - Operators that were installed from a manifest are not among it; see O(gpuops.rdma.release#module:state).
+    - With O(state=absent), remove all objects of this collection from the cluster, of all kinds, and wait until they
+      are gone. No plan is needed. A namespace is kept while it has objects of other owners.
+    - The task fails while a use of GPUs is set up that changed objects of other owners. Taints, shared GPUs, vGPU and
+      metrics change the ClusterPolicy, and machine sets change those of the platform. The error has the commands that
+      revert them.
+    - Operators that were installed from a manifest are not removed. See O(gpuops.rdma.release#module:state).
     type: bool
     default: false
   machine_sets:
     description:
-    - With O(everything), remove MachineSets that this collection made although they have machines. These are deleted
-      with them, and so are their nodes. Sets without machines go in every case.
+    - With O(everything), also remove MachineSets of this collection that have machines. The machines and their nodes
+      are deleted too. Sets without machines are always removed.
     type: bool
     default: false
   timeout:
-    description: Seconds until everything must be gone, with O(everything).
+    description: With O(everything), seconds to wait until everything is gone.
     type: int
     default: 180
   objects:
@@ -69,12 +70,12 @@ objects:
   returned: always
   type: int
 left:
-  description: What stays, and why.
+  description: What is kept and why.
   returned: with everything
   type: list
   elements: str
 changes:
-  description: What was, or in check mode would be, changed.
+  description: The changes, or in check mode the changes that would be made.
   returned: always
   type: list
   elements: str

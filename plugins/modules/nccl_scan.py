@@ -9,16 +9,16 @@ module: nccl_scan
 short_description: Find the faulty node, rail or link with rounds of small NCCL runs
 version_added: 0.1.0
 description:
-- Starts one worker per node of a shape and keeps it for all rounds. A small pod without GPUs runs each round's
-  mpiruns side by side.
-- Each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). A run is compared with the median
-  and the spread of this scan's healthy runs; slow pairs run again with other partners, and no node is reported after
-  a single run. Pairs of blocks, the rails of convicted nodes one at a time, and all good nodes together follow.
+- Starts one worker per node of a shape and keeps it for all rounds. A small pod without GPUs runs each round's mpiruns
+  in parallel.
+- Tests each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). A run is compared with the
+  median and the spread of this scan's healthy runs. Slow pairs run again with other partners, and no node is reported
+  after a single run. Then the module tests pairs of blocks, each rail of the faulty nodes, and all good nodes together.
 - If all good nodes together are slow and no fault is found, it tests many pairs across blocks at once, single blocks
   and halves to locate the fault.
-- Where no threshold applies (hardware without a public figure, or the user's own settings), the nodes are compared with
+- If no threshold applies (hardware without a published number, or the user's own settings), the nodes are compared with
   each other, and a scan that finds nothing is V(unjudged).
-- Finds and distinguishes V(node), V(rail) and V(fabric) faults. If most runs are bad it stops and reports no node.
+- Finds and distinguishes V(node), V(rail) and V(fabric) faults. If most runs are bad, it stops and reports no node.
 - It saves every result immediately. The next run continues an interrupted scan.
 - A node without resources for a worker, or a worker that fails, does not delay the others.
 extends_documentation_fragment:
@@ -27,37 +27,38 @@ extends_documentation_fragment:
 - gpuops.rdma.nccl_standard
 options:
   plan:
-    description: plan.json with the tests; each shape's nodes are scanned with its test's image and settings.
+    description: plan.json with the tests. The nodes of each shape are scanned with the image and settings of its test.
   run_dir:
-    description: Where results and, in C(logs/), the rounds' logs are written. The plan's folder by default.
+    description: Folder for the results and, in C(logs/), the rounds' logs. The default is the plan's folder.
   tests:
-    description: Names of the plan's tests whose shapes are scanned; all by default.
+    description: Names of the plan's tests whose shapes are scanned. The default is all.
     type: list
     elements: str
     default: []
   block:
-    description: The locality label whose nodes are nearest to each other. With V(none) all nodes are one block.
+    description: The locality label that defines a block. With V(none) all nodes are one block.
     type: str
     choices: [local_block, network_block, rack, island, none]
     default: local_block
   across:
-    description: Which pairs of blocks are tested, each by one pair of good nodes.
+    description: Which pairs of blocks are tested. One pair of good nodes tests each.
     type: str
     choices: [ring, all, none]
     default: ring
   seed:
-    description: Another seed pairs the nodes otherwise.
+    description: Seed of the random pairing.
     type: str
     default: ''
   depth:
     description: >-
-      How often each node runs with a partner at least, once (V(quick)), 3 or 8 times; so likely is a node seen that is
-      slow in 40 % of its runs, 40, 78 or 98 %. A healthy cluster costs 0.5 to 0.8, 1.6 or 4 pair runs per node.
+      Minimum number of runs of each node with a partner, 1 (V(quick)), 3 or 8. The scan finds a node that is slow in 40
+      % of its runs with a probability of 40, 78 or 98 %. A healthy cluster takes 0.5 to 0.8, 1.6 or 4 pair runs per
+      node.
     type: str
     choices: [quick, normal, thorough]
     default: quick
   rounds:
-    description: Rounds of pairs for node faults, at most. With V(2), a slow result is not repeated once more.
+    description: Maximum number of rounds of pairs for node faults. With V(2), a slow result is not repeated.
     type: int
     default: 7
   single:
@@ -73,13 +74,14 @@ options:
     type: bool
     default: true
   parallel:
-    description: Runs at a time. Each is an mpirun in the round's pod.
+    description: Number of parallel runs. Each is an mpirun in the round's pod.
     type: int
     default: 64
   timeout:
-    description: Seconds until the workers run, image pulls included; those that do not are left out.
+    description: Seconds to wait until the workers run, including image pulls. Nodes whose workers do not run are left
+      out.
   grace:
-    description: Seconds for which a worker may have no place, or no image, before it is left out.
+    description: Seconds that a worker may be unschedulable or unable to pull its image before its node is left out.
   pair_timeout:
     description: Seconds for one run of a node alone or of a pair.
     type: int
@@ -89,19 +91,20 @@ options:
     type: int
     default: 14400
   resume_age:
-    description: Results of an interrupted scan that are older than so many seconds do not count. V(0) starts anew.
+    description: Maximum age in seconds of an interrupted scan's results. V(0) starts again.
     type: int
     default: 14400
   include_marked:
-    description: Also scan nodes that M(gpuops.rdma.node_mark) took out, to see whether they are good again.
+    description: Also scan nodes that M(gpuops.rdma.node_mark) took out of service, to check whether they are good
+      again.
     type: bool
     default: false
   plan_only:
-    description: Only tell what would be run. It accesses no cluster.
+    description: Only return what would be run, without accessing the cluster.
     type: bool
     default: false
   keep:
-    description: Leave the workers, which hold their GPUs.
+    description: Keep the workers, which hold their GPUs.
 """
 
 EXAMPLES = r"""
@@ -110,7 +113,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
   register: scan
 
-- name: See what would be tested, without a cluster
+- name: Show what would be tested, without a cluster
   gpuops.rdma.nccl_scan:
     plan: rdma-report/run/plan.json
     plan_only: true
@@ -119,18 +122,18 @@ EXAMPLES = r"""
 RETURN = r"""
 verdict:
   description: >-
-    The worst of all shapes, V(pass), V(fail) or V(incomplete); V(unjudged) when no threshold applies, or nothing was
-    run.
+    The worst verdict of all shapes, V(pass), V(fail) or V(incomplete). V(unjudged) if no threshold applies or nothing
+    was run.
   returned: always
   type: str
 reason:
-  description: Why, in one sentence.
+  description: The reason, in one sentence.
   returned: when something was run
   type: str
 scans:
   description: >-
-    A dict per shape with C(name), C(verdict), C(reason), C(convicted), C(counts) and C(document), the file with all
-    results; C(outline) and C(pairs) when nothing was run.
+    One entry per shape with C(name), C(verdict), C(reason), C(convicted), C(counts) and C(document), the file with all
+    results. If nothing was run, with C(outline) and C(pairs).
   returned: always
   type: list
   elements: dict

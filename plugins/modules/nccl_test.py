@@ -10,35 +10,35 @@ short_description: Run the plan's NCCL tests and evaluate them
 version_added: 0.1.0
 description:
 - Creates one MPIJob or Volcano Job per test of the plan with one worker on each named node, follows the launcher's
-  log, compares the result with what the shape's network can do, keeps the log and removes the job, also after a
+  log, compares the result with the capability of the shape's network, keeps the log and removes the job, also after a
   failure.
-- The module enforces all deadlines, because neither controller ends a job whose workers stay pending, and some
-  failures leave a job running for ever.
+- The module enforces all deadlines, because neither controller ends a job whose workers stay pending, and after some
+  failures a job never ends.
 - Removes leftovers of an earlier run of the same test, and never changes a pod of another owner.
-- A test that could not start (no place for a pod, no image, a worker that cannot be reached) is V(incomplete), not
-  V(fail), because it shows nothing about a node's network.
-- The task does not fail on a bad verdict unless O(fail_on_verdict) is set; the report does.
+- A test that could not start (unschedulable pod, missing image, unreachable worker) is V(incomplete), not V(fail),
+  because it shows nothing about a node's network.
+- The task does not fail on a bad verdict unless O(fail_on_verdict) is set. The report does.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.nccl_jobs
 - gpuops.rdma.nccl_standard
 options:
   tests:
-    description: Names of the tests to run; all of the plan by default.
+    description: Names of the tests to run. The default is all tests of the plan.
     type: list
     elements: str
     default: []
   collectives:
-    description: Overrides the plan's collectives, for example V(all_gather). Each is a job of its own.
+    description: Overrides the plan's collectives, for example V(all_gather). Each runs in a separate job.
     type: list
     elements: str
     default: []
   gang:
-    description: Place the pods of an MPIJob all at once. Needs the Volcano scheduler.
+    description: Schedule the pods of an MPIJob as a gang. Needs the Volcano scheduler.
     type: bool
     default: false
   run_timeout:
-    description: Seconds for the test itself, from when launcher and all workers run. V(0) means the plan's.
+    description: Seconds for the test, counted from when launcher and all workers run. V(0) uses the plan's value.
     type: int
     default: 0
   pull_timeout:
@@ -46,15 +46,14 @@ options:
     type: int
     default: 1800
   queue_timeout:
-    description: Seconds for which the job may wait in a queue that the plan names.
+    description: Seconds that the job may wait in the plan's queue.
     type: int
     default: 3600
   busy:
     description: >-
-      What to do about nodes whose GPUs or VFs other pods hold, or on which these leave too little CPU or memory for a
-      worker (a core and 2 GiB for each GPU). V(fail) makes no job and names pods and owners.
-      V(wait) waits until they are gone. V(skip) leaves the nodes out, in the plan, with the reason. No foreign pod is
-      touched.
+      What to do about nodes on which other pods use GPUs or VFs, or leave too little CPU or memory for a worker (one
+      core and 2 GiB per GPU). V(fail) creates no job and lists the pods and their owners. V(wait) waits until they are
+      gone. V(skip) excludes the nodes in the plan, with the reason. Pods of other owners are never changed.
     type: str
     choices: [skip, wait, fail]
     default: fail
@@ -63,7 +62,7 @@ options:
     type: int
     default: 3600
   history:
-    description: File of what this site measured. Results are compared with it and added to it.
+    description: File with this site's earlier results. New results are compared with it and added to it.
     type: path
 """
 
@@ -73,7 +72,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
   register: nccl
 
-- name: Run two collectives with Volcano on the nodes that are free, and fail on a bad result
+- name: Run two collectives with Volcano on the free nodes, and fail on a bad result
   gpuops.rdma.nccl_test:
     plan: rdma-report/run/plan.json
     launcher: volcano
@@ -84,7 +83,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 name:
-  description: The test with the worst verdict; the values beside it are that test's.
+  description: The test with the worst verdict. The following values are of this test.
   returned: always
   type: str
 collective:
@@ -96,7 +95,7 @@ verdict:
   returned: always
   type: str
 reason:
-  description: Why, in one sentence.
+  description: The reason, in one sentence.
   returned: always
   type: str
 measured:
@@ -104,7 +103,7 @@ measured:
   returned: when the test printed a row
   type: float
 threshold:
-  description: What it was compared with, in GB/s.
+  description: Threshold in GB/s.
   returned: when there is one
   type: float
 rows:
@@ -117,12 +116,12 @@ log:
   returned: always
   type: str
 jobs:
-  description: The jobs that would be made.
+  description: The jobs that would be created.
   returned: in check mode
   type: list
   elements: str
 busy:
-  description: Which nodes are in use, and by whose pods.
+  description: Nodes in use, with the pods that use them.
   returned: in check mode
   type: list
   elements: str

@@ -8,14 +8,14 @@ module: nccl_topology
 short_description: Create, check and compare NCCL topology files
 version_added: 0.1.0
 description:
-  - Takes a topology file (O(src), O(content)) or creates one from the table of shapes (O(shape) alone), from a host's
-    PCI
-    tree (O(host)) or from a saved one (O(tree)).
-  - Checks it by the rules of NCCL's own reader, which is not an XML parser and silently ignores some files.
-  - Reports what differs in meaning from another file (O(against)), and which of its devices given hosts lack
+  - Reads a topology file (O(src), O(content)) or creates one from the table of shapes (O(shape) alone), from a host's
+    PCI tree (O(host)) or from a saved one (O(tree)).
+  - Checks it by the rules of NCCL's reader, which is not an XML parser and silently ignores some files.
+  - Reports differences in meaning from another file (O(against)), and which of its devices are missing on hosts
     (O(hosts)).
   - It accesses no cluster. The task does not fail if the file is wrong; check RV(valid) and RV(fits).
-  - With O(plan) alone it fails when the plan's files do not fit the hosts, as the host checks of the same run found.
+  - With O(plan) alone it fails if the plan's files do not match the hosts, according to the host checks of the same
+    run.
 extends_documentation_fragment:
   - gpuops.rdma.attributes.diff
   - gpuops.rdma.attributes
@@ -25,12 +25,12 @@ options:
     description: A topology file on the control node.
     type: path
   content:
-    description: The text of one.
+    description: Text of a topology file.
     type: str
   shape:
     description:
-      - Shape to render. With O(tree) or O(host) it says which ports are the RDMA ports, and their order.
-      - Only shapes with a known PCI tree can be rendered; C(docs/shapes.md) says which.
+      - Shape to render. With O(tree) or O(host) it defines the RDMA ports and their order.
+      - Only shapes with a known PCI tree can be rendered. C(docs/shapes.md) lists them.
     type: str
   tree:
     description: Folder with a saved tree of a host (O(gpuops.rdma.host_info#module:collect), extracted), or C(/).
@@ -40,14 +40,14 @@ options:
     type: dict
   nic_names:
     description:
-      - RDMA devices as the pod sees them, in the order of the shape's rails, else of PCI addresses.
-      - Without, those of the host, or for O(shape) alone those that OCI's own files have.
+      - Names of the RDMA devices in the pod, in the order of the shape's rails, or else of PCI addresses.
+      - The default is the host's names, or for O(shape) alone the names in OCI's own files.
     type: list
     elements: str
   devices:
     description:
-      - Whether pods see VFs or ports (PFs). V(auto) makes a file of VFs where the host has some, and takes the names of
-        both for names on O(hosts).
+      - Whether pods use VFs or PFs. V(auto) creates a file of VFs if the host has any, and accepts the names of both on
+        O(hosts).
     type: str
     choices: [auto, vf, pf]
     default: auto
@@ -56,21 +56,21 @@ options:
     type: path
   hosts:
     description:
-      - Host documents (or results of host_info) to hold the file against, as a mapping by name or as a list; or the
-        folder of a run, with the documents that its host checks have kept.
+      - Host documents (or results of host_info) to compare the file with, as a mapping by name or a list, or the folder
+        of a run with the documents of its host checks.
     type: raw
   dest:
-    description: Where to write the file. It is written only when it differs, and never when NCCL would not use it.
+    description: Path of the file to write. It is written only if it differs and NCCL would use it.
     type: path
   plan:
     description:
-      - The plan of a run, in the run folder with the results of its host checks. No other option is looked at.
-      - Passes when the host checks have not run.
+      - plan.json of a run, in the run folder with the results of its host checks. All other options are ignored.
+      - The task passes if the host checks have not run.
     type: path
 """
 
 EXAMPLES = r"""
-- name: Check a file of one's own
+- name: Check your own file
   gpuops.rdma.nccl_topology:
     src: topo.xml
   register: topology
@@ -82,73 +82,73 @@ EXAMPLES = r"""
   become: true
   register: read
 
-- name: Make the file of that host, and tell how it differs from the shape's
+- name: Create the file of that host, and compare it with the shape's
   gpuops.rdma.nccl_topology:
     host: "{{ read.host }}"
     shape: BM.GPU.H100.8
     against: BM.GPU.H100.8
     dest: topo.xml
 
-- name: Hold a file against all hosts of the play
+- name: Compare a file with all hosts of the play
   gpuops.rdma.nccl_topology:
     src: topo.xml
     hosts: "{{ ansible_play_hosts | map('extract', hostvars, 'read') | list }}"
   register: topology
   failed_when: not topology.fits
 
-- name: Stop a run whose file does not fit its nodes
+- name: Stop a run if its file does not match its nodes
   gpuops.rdma.nccl_topology:
     plan: rdma-report/run/plan.json
 """
 
 RETURN = r"""
 valid:
-  description: NCCL reads it.
+  description: Whether NCCL reads the file.
   type: bool
   returned: without O(plan)
 problems:
   description:
-    - What is wrong with it, with C(line) and C(message).
-    - C(status) is V(refused) (NCCL's init fails), V(ignored) (it goes on without the file, and does not say so) or
-      V(doubtful) (read, but hardly as meant).
+    - Problems of the file, with C(line) and C(message).
+    - C(status) is V(refused) (NCCL's init fails), V(ignored) (NCCL silently continues without the file) or V(doubtful)
+      (NCCL reads it, but probably not as intended).
   type: list
   elements: dict
   returned: without O(plan)
   sample:
     - {status: refused, line: 1, message: "expected '>' in <?xml>, found '?'"}
 differences:
-  description: What differs in meaning, this file first. At most 50.
+  description: Up to 50 differences in meaning, this file first.
   type: list
   elements: str
   returned: with O(against)
   sample: ["pci 0000:0f:00.0 path: cpu 0 > 0000:08:00.0 > 0000:0d:00.0 | cpu 1"]
 different:
-  description: How many differences there are.
+  description: Number of differences.
   type: int
   returned: with O(against)
 only_one:
-  description: What only one of the two states, and NCCL else detects itself, counted by attribute.
+  description: Attributes that only one of the two files has and NCCL otherwise detects, with their number.
   type: list
   elements: str
   returned: with O(against)
 fits:
-  description: Every GPU and NIC of it is on all O(hosts).
+  description: Whether all O(hosts) have every GPU and NIC of the file.
   type: bool
   returned: with O(hosts), when NCCL would use the file
 unfit:
-  description: Names of the hosts that it does not fit, or for which that is not known. At most 50.
+  description: Up to 50 hosts that the file does not match, or for which this is unknown.
   type: list
   elements: str
   returned: with O(hosts), when NCCL would use the file; with O(plan) when it fails
 files:
-  description: Keys of the ConfigMap that the plan's tests use.
+  description: Keys of the topology ConfigMap that the plan's tests use.
   type: list
   elements: str
   returned: with O(plan)
 missing:
   description:
-    - By host, what does not fit. C(kind) is V(gpu), V(nic), V(name) or V(place); C(items) the addresses or names.
-    - C(status) is V(fail), V(unknown), or V(warn) where NCCL finds the device in another way.
+    - Mismatches by host. C(kind) is V(gpu), V(nic), V(name) or V(place), and C(items) are the addresses or names.
+    - C(status) is V(fail), V(unknown), or V(warn) if NCCL finds the device in another way.
   type: dict
   returned: with O(hosts), when NCCL would use the file
   sample:
@@ -158,11 +158,11 @@ missing:
         items: ["0000:0f:00.0"]
         message: the topology file has GPUs at 0000:0f:00.0, where the host has none
 xml:
-  description: The text, when it was made and not written to O(dest).
+  description: Text of the new file, if it was not written to O(dest).
   type: str
   returned: with O(shape), O(tree) or O(host), without O(dest)
 dest:
-  description: Where it was written.
+  description: Path of the file that was written.
   type: str
   returned: with O(dest)
 """

@@ -8,19 +8,19 @@ module: node_info
 short_description: Report what every node offers to GPU and RDMA jobs, compared with its shape
 version_added: 0.1.0
 description:
-  - Lists nodes page by page, keeps the few fields that matter, and compares GPUs and VFs with the node's shape.
-  - Expected GPUs follow the node's sharing configuration (time slicing, MPS, MIG); whole GPUs without one.
+  - Lists nodes page by page, keeps only the relevant fields, and compares GPUs and VFs with the node's shape.
+  - The expected GPUs follow the node's sharing configuration (time slicing, MPS, MIG). Without one, whole GPUs are
+    expected.
   - Made for thousands of nodes. The time is about that of the API server's own list, the result is small.
 options:
   shape:
     description: >-
-      Only nodes of these shapes, by the label C(node.kubernetes.io/instance-type), or as the files in O(shapes_dir)
-      say.
+      Only nodes of these shapes, by the label C(node.kubernetes.io/instance-type) or by the files in O(shapes_dir).
     type: list
     elements: str
     default: []
   nodes:
-    description: Only these nodes. One that the cluster does not list is a problem C(node.absent).
+    description: Only these nodes. A node that is not in the cluster is a problem C(node.absent).
     type: list
     elements: str
     default: []
@@ -37,24 +37,24 @@ options:
     type: str
     default: nvidia.com/sriov_rdma_vf
   vfs:
-    description: Whether VFs are looked at. Turn it off for clusters in mode C(host).
+    description: Whether to check VFs. Set it to V(false) for clusters in mode C(host).
     type: bool
     default: true
   expected:
-    description: How many Ready nodes there must be; fewer are a problem C(node.missing).
+    description: Required number of Ready nodes. Fewer are a problem C(node.missing).
     type: int
   device_ids:
     description:
-      - Whether the IDs of the Mellanox devices are looked up, in NFD's NodeFeature objects and, where those are silent,
-        in SriovNetworkNodeState. Costs a list of each.
+      - Whether to look up the IDs of the Mellanox devices, in NFD's NodeFeature objects and, if they are missing there,
+        in SriovNetworkNodeState. It lists all objects of both kinds.
     type: bool
     default: false
   details:
-    description: Whether each node also has C(details), as kernel, runtime, addresses and labels.
+    description: Whether to add C(details) to each node, such as kernel, runtime, addresses and labels.
     type: bool
     default: false
   query:
-    description: JMESPath expression over the list of nodes; its value is returned as RV(nodes).
+    description: JMESPath expression on the list of nodes. Its value is returned as RV(nodes).
     type: str
     default: ""
   page_size:
@@ -62,11 +62,11 @@ options:
     type: int
     default: 500
   max_nodes:
-    description: At most so many entries in RV(nodes). RV(summary) always counts all.
+    description: Maximum number of entries in RV(nodes). RV(summary) always counts all nodes.
     type: int
     default: 1000
   max_problems:
-    description: At most so many entries in RV(problems).
+    description: Maximum number of entries in RV(problems).
     type: int
     default: 200
 extends_documentation_fragment:
@@ -77,18 +77,18 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Look at all H100 nodes
+- name: Read all H100 nodes
   gpuops.rdma.node_info:
     shape: [BM.GPU.H100.8]
     expected: 8
   register: h100
 
-- name: Stop when something is wrong
+- name: Stop if there is a problem
   ansible.builtin.assert:
     that: h100.summary.errors == 0
     fail_msg: "{{ h100.problems | map(attribute='found') | join('; ') }}"
 
-- name: Only the names of nodes with fewer GPUs than their shape has
+- name: Return only the names of nodes with fewer GPUs than their shape
   gpuops.rdma.node_info:
     query: "[?gpus.expected && gpus.allocatable < gpus.expected].name"
 """
@@ -113,7 +113,7 @@ nodes:
       vfs: {resource: nvidia.com/sriov_rdma_vf, expected: 16, allocatable: 15, capacity: 15}
       device_ids: {source: NodeFeature, ids: {"15b3:1021": 16, "15b3:101e": 15}, reason: ""}
 summary:
-  description: Counts of all nodes found, in all and per shape, whatever O(max_nodes) is.
+  description: Counts of all nodes, in total and per shape, regardless of O(max_nodes).
   returned: success
   type: dict
   sample:
@@ -129,7 +129,7 @@ summary:
     problems: 1
     errors: 1
 problems:
-  description: What differs from the shape. C(severity) is C(error), C(unknown), C(warning) or C(info).
+  description: Differences from the shape. C(severity) is C(error), C(unknown), C(warning) or C(info).
   returned: success
   type: list
   elements: dict
@@ -142,11 +142,11 @@ problems:
       remedy: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.7
       stage: ""
 truncated:
-  description: Whether O(max_nodes) or O(max_problems) cut something off.
+  description: Whether O(max_nodes) or O(max_problems) limited the result.
   returned: success
   type: bool
 requests:
-  description: Requests sent to the API server.
+  description: Number of requests to the API server.
   returned: always
   type: int
 """

@@ -6,42 +6,43 @@
 
 DOCUMENTATION = r"""
 module: node_mark
-short_description: Write a scan's verdicts to the nodes, and take bad ones out
+short_description: Mark nodes with a scan's verdicts, and take bad nodes out of service
 version_added: 0.1.0
 description:
-- Reads the C(scan-*.json) of a run folder. A node that failed gets the measures asked for; a node that passed loses
-  those that this module took; a node that could not be judged keeps what it has.
+- Reads the C(scan-*.json) of a run folder. A node that failed gets the requested measures. For a node that passed, the
+  module reverts its own measures. A node without a verdict is not changed.
 - All marks are keys of C(gpuops.rdma). Cordons and taints of other owners, and OCI's labels, are never changed.
-- A fault of the fabric is no node's verdict.
+- A fabric fault does not change any node.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.run_plan
 options:
   run_dir:
-    description: Folder with the scans. The plan's folder by default.
+    description: Folder with the scans. The default is the plan's folder.
     type: path
   measures:
     description:
-    - V(label) sets C(gpuops.rdma/verdict) and, as annotations, the reason and the time of the verdict.
+    - V(label) sets the label C(gpuops.rdma/verdict), and annotations with the reason and the time of the verdict.
     - V(cordon) makes the node unschedulable, V(taint) adds C(gpuops.rdma/unhealthy=nccl:NoSchedule).
-    - V(exclude) sets the label C(gpuops.rdma/exclude), by which the next plan leaves the node out.
+    - V(exclude) sets the label C(gpuops.rdma/exclude), so that the next plan leaves the node out.
     type: list
     elements: str
     choices: [label, cordon, taint, exclude]
     default:
     - label
   state:
-    description: With V(absent), all marks of this module are removed.
+    description: V(absent) removes all marks of this module.
     type: str
     choices: [present, absent]
     default: present
   nodes:
-    description: Only these nodes; all of the scan by default.
+    description: Only these nodes. The default is all nodes of the scan.
     type: list
     elements: str
     default: []
   max_out:
-    description: Refuse to take more nodes out. V(0) means a tenth of the nodes scanned, at least one.
+    description: Maximum number of nodes to take out of service. The task fails instead of taking out more. V(0) means a
+      tenth of the scanned nodes, at least one.
     type: int
     default: 0
 """
@@ -52,7 +53,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
     measures: [label, cordon]
 
-- name: Take all marks away
+- name: Remove all marks
   gpuops.rdma.node_mark:
     plan: rdma-report/run/plan.json
     state: absent
@@ -60,15 +61,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 nodes:
-  description: What was changed, by node; the first 50.
+  description: The first 50 changed nodes, with the changes.
   returned: always
   type: dict
 count:
-  description: Number of nodes that were changed.
+  description: Number of changed nodes.
   returned: always
   type: int
 gone:
-  description: Nodes of the scan that are not in the cluster any more; the first 50.
+  description: The first 50 nodes of the scan that are no longer in the cluster.
   returned: always
   type: list
   elements: str

@@ -5,24 +5,24 @@
 
 DOCUMENTATION = r"""
 module: oci_host_info
-short_description: Hosts of OCI below the nodes of a cluster
+short_description: Return the OCI hosts of a cluster's nodes
 version_added: 0.1.0
 description:
-- Returns where each host is in the RDMA network (island, network block, local block), its health,
-  its state in the topology of dedicated capacity, and its fault report, beside the node that runs on it.
-- Lists in pages; no call per instance. Needs C(inspect dedicated-vm-hosts in tenancy); what may not
-  be read is reported.
+- Returns for each host its location in the RDMA network (island, network block, local block), its health, its state in
+  the topology of dedicated capacity, its fault report, and the node that runs on it.
+- Lists hosts in pages, without a call per instance. Needs C(inspect dedicated-vm-hosts in tenancy). Data that the user
+  may not read is reported.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.oci
 options:
   compartment:
-    description: OCID of the compartment whose hosts are listed; the tenancy with all its compartments by default.
+    description: OCID of the compartment whose hosts are listed. The default is the tenancy with all its compartments.
     type: str
     default: ''
   availability_domain:
-    description: Only hosts of this one.
+    description: Only hosts of this availability domain.
     type: str
     default: ''
   shape:
@@ -30,8 +30,7 @@ options:
     type: str
     default: ''
   join:
-    description: Join with the nodes of the cluster, by the provider ID of the node. Needs a connection to the
-      cluster.
+    description: Add the cluster's nodes to their hosts, by provider ID. Needs a connection to the cluster.
     type: bool
     default: true
   only_nodes:
@@ -39,17 +38,17 @@ options:
     type: bool
     default: true
   faults:
-    description: Fault reports to read at most; each is a call, for a host that is not well.
+    description: Maximum number of fault reports to read, one call per unhealthy host.
     type: int
     default: 50
   limit:
-    description: Hosts returned at most; those with findings come first.
+    description: Maximum number of hosts to return. Hosts with findings come first.
     type: int
     default: 500
 """
 
 EXAMPLES = r"""
-- name: Place of the nodes in the network, and health of their hosts
+- name: Return the location of the nodes in the network and the health of their hosts
   gpuops.rdma.oci_host_info:
     profile: TRAIN
   register: hosts
@@ -57,7 +56,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hosts:
-  description: One per host. Places are the last 11 characters of their OCIDs, as in the labels of nodes.
+  description: One entry per host. Locations are the last 11 characters of their OCIDs, as in the labels of nodes.
   returned: success
   type: list
   elements: dict
@@ -77,7 +76,7 @@ hosts:
     capacity: AVAILABLE
     fault: ''
 count:
-  description: Number of hosts, also of those not returned.
+  description: Number of all hosts, including those that are not returned.
   returned: success
   type: int
 blocks:
@@ -86,17 +85,17 @@ blocks:
   type: list
   elements: dict
 findings:
-  description: What is not as it should be, of the nodes of the cluster.
+  description: Findings about the nodes of the cluster.
   returned: success
   type: list
   elements: dict
 unread:
-  description: What could not be read, with the reason.
+  description: Data that could not be read, with the reason.
   returned: success
   type: list
   elements: str
 calls:
-  description: Calls to OCI.
+  description: Number of calls to OCI.
   returned: success
   type: int
 """

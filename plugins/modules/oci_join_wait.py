@@ -5,17 +5,17 @@
 
 DOCUMENTATION = r"""
 module: oci_join_wait
-short_description: Wait until the instances of a pool on OCI are nodes of the cluster
+short_description: Wait until the instances of an OCI pool have joined the cluster
 version_added: 0.1.0
 description:
-- Waits until as many instances of the pool run as it should have, and each is a Ready node. An instance is known by the
-  node's provider ID. Shows how many there are, changes nothing, and removes nothing.
-- An instance that runs for longer than O(patience) without becoming a node is looked at, three of them at most. Its
-  security rules, its metadata beside the endpoint and CA of the cluster, the policies of self-managed nodes, and its
-  serial console show which of these it is. No C(CLUSTER_JOIN) policy, an image without bootstrap, security rules, a
-  wrong CA or endpoint. What proves a cause ends the wait; else the message lists what was excluded and where to look.
-- The console is captured for this, and the capture removed again. What may not be read is reported and excludes
-  nothing.
+- Waits until the pool has its number of running instances, and each is a Ready node. Nodes are matched to instances by
+  provider ID. The module prints progress and changes nothing.
+- Examines up to three instances that run longer than O(patience) without becoming a node. It reads the security rules,
+  the metadata with endpoint and CA of the cluster, the policies of self-managed nodes, and the serial console to find
+  the cause, such as a missing C(CLUSTER_JOIN) policy, an image without bootstrap, security rules, or a wrong CA or
+  endpoint. A proven cause ends the wait. Otherwise the message lists the causes that are excluded and where to look.
+- The module captures the console and removes the capture afterwards. Data that the user may not read is reported and
+  excludes no cause.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
@@ -37,15 +37,15 @@ options:
     type: str
     required: true
   nodes:
-    description: How many instances are waited for; V(0) is the size of the pool.
+    description: Number of instances to wait for. V(0) is the size of the pool.
     type: int
     default: 0
   group:
-    description: Dynamic group of self-managed nodes, for the look at policies.
+    description: Dynamic group of self-managed nodes, to check the policies.
     type: str
     default: ''
   patience:
-    description: Seconds for which an instance may run without being a node before it is looked at.
+    description: Seconds that an instance may run without becoming a node before it is examined.
     type: int
     default: 900
   timeout:
@@ -53,14 +53,14 @@ options:
     type: int
     default: 2700
   progress:
-    description: Lines with the number of nodes while it waits.
+    description: Whether to print the number of nodes while waiting.
     type: str
     choices: [lines, none]
     default: lines
 """
 
 EXAMPLES = r"""
-- name: Until the pool's instances are nodes
+- name: Wait until the pool's instances are nodes
   gpuops.rdma.oci_join_wait:
     compartment: ocid1.compartment.oc1..aaaa
     cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
@@ -69,37 +69,37 @@ EXAMPLES = r"""
 
 RETURN = r"""
 joined:
-  description: Instances that are nodes.
+  description: Number of instances that are nodes.
   returned: success
   type: int
 total:
-  description: Instances that were waited for.
+  description: Number of expected instances.
   returned: success
   type: int
 nodes:
-  description: Names of the nodes, the first 20.
+  description: Names of the first 20 nodes.
   returned: success
   type: list
   elements: str
 late:
-  description: What was not ready, with the reason; in check mode or after a failure.
+  description: Instances that were not ready, with the reason, in check mode or after a failure.
   returned: always
   type: dict
 seconds:
-  description: How long it took.
+  description: Duration in seconds.
   returned: success
   type: float
 slowest:
-  description: What came last.
+  description: The last instance to become ready.
   returned: success
   type: str
 timeline:
-  description: How many were ready when, at most 20 entries.
+  description: Number of ready instances over time, at most 20 entries.
   returned: success
   type: list
   elements: dict
 calls:
-  description: Calls to OCI.
+  description: Number of calls to OCI.
   returned: success
   type: int
 """

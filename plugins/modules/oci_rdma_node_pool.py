@@ -5,20 +5,20 @@
 
 DOCUMENTATION = r"""
 module: oci_rdma_node_pool
-short_description: RDMA pool of an OKE cluster
+short_description: Manage an RDMA pool of an OKE cluster
 version_added: 0.1.0
 description:
-- Makes a pool whose nodes are in one RDMA network, changes its size and settings, deletes it.
-- A pool belongs to one cluster. O(cluster) and O(name) are in the free-form tag C(gpuops_rdma) of everything that this
-  module makes; a pool without it is never used, changed or deleted by its name, only with O(pool) and O(adopt). Pools
-  of both kinds are looked for, whatever O(kind) says.
-- Before a pool is made, everything that prevents it is reported at once, as by
-  M(gpuops.rdma.oci_rdma_preflight). A shape without RDMA, a pool of one node and GPU memory clusters are refused.
-- Each step is decided from what OCI returns, so the next run continues a killed one; no pool is made twice. A lack of
-  capacity is reported by availability domain. Check mode prints the steps.
-- Changes of image, values of labels or other settings reach new nodes only, unless O(cycle) is set. Shape, availability
+- Creates, changes or deletes a pool whose nodes are in one RDMA network.
+- A pool belongs to one cluster. Every resource that this module creates has the free-form tag C(gpuops_rdma) with
+  O(cluster) and O(name). A pool without this tag is only used, changed or deleted with O(pool) and O(adopt). The module
+  looks for pools of both kinds, regardless of O(kind).
+- Before it creates a pool, it reports all obstacles at once, like M(gpuops.rdma.oci_rdma_preflight). It rejects shapes
+  without RDMA, pools of one node and GPU memory clusters.
+- Each step depends on the current state in OCI, so that the next run continues a killed one and no pool is created
+  twice. A lack of capacity is reported by availability domain. Check mode prints the steps.
+- Changes of image, labels or other settings apply to new nodes only, unless O(cycle) is set. Shape, availability
   domain, subnet and cluster cannot be changed.
-- Enables the plugins of Oracle's agent without which the RDMA network lets no node in.
+- Enables the plugins of Oracle's agent that nodes need to join the RDMA network.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.auth
@@ -27,7 +27,7 @@ extends_documentation_fragment:
 - gpuops.rdma.rdma_pools
 options:
   name:
-    description: Name of the pool, and of what is made for it.
+    description: Name of the pool and of the resources that are created for it.
     type: str
     required: true
   compartment:
@@ -35,18 +35,18 @@ options:
     type: str
     required: true
   state:
-    description: V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and what was
-      made for it; see O(confirm). It needs O(cluster) or O(pool), waits for the deletion of an earlier run, and deletes
-      what that left.
+    description: V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and the
+      resources that were created for it. See O(confirm). It needs O(cluster) or O(pool), and completes the deletion of
+      an earlier run.
     type: str
     choices: [present, absent]
     default: present
   pool:
-    description: OCID of a pool that is there, instead of finding it by cluster and name.
+    description: OCID of an existing pool, instead of finding it by cluster and name.
     type: str
     default: ''
   adopt:
-    description: Allow changes and the deletion of the pool with the OCID O(pool) although this module did not make it.
+    description: Allow changes to, and deletion of, the pool O(pool) although this module did not create it.
     type: bool
     default: false
   cluster:
@@ -70,33 +70,33 @@ options:
     type: str
     default: ''
   image:
-    description: OCID of the node image; M(gpuops.rdma.oci_worker_image) returns it.
+    description: OCID of the node image. M(gpuops.rdma.oci_worker_image) returns it.
     type: str
     default: ''
   boot_volume_gb:
-    description: Size of the boot volume in GB; V(0) is that of the image.
+    description: Size of the boot volume in GB. V(0) is the size of the image.
     type: int
     default: 0
   kubernetes_version:
-    description: Of the nodes; that of the cluster by default.
+    description: Kubernetes version of the nodes. The default is the cluster's version.
     type: str
     default: ''
   compute_cluster:
-    description: OCID of a compute cluster to use instead of one that is made. One with the pool's name that is not the
-      pool's is not taken without it.
+    description: OCID of an existing compute cluster to use. By default a new one is created, even if there is another
+      one with the pool's name.
     type: str
     default: ''
   host_group:
-    description: OCID of a host group that the nodes are placed on.
+    description: OCID of a host group for the nodes.
     type: str
     default: ''
   placement_constraint:
-    description: How near to each other the nodes of a cluster network, or of a compute cluster that is made, must be.
+    description: How close to each other the nodes of a cluster network, or of a new compute cluster, must be.
     type: str
     choices: ['', SINGLE_TIER, SINGLE_BLOCK, PACKED_DISTRIBUTION_MULTI_BLOCK]
     default: ''
   pod_subnet:
-    description: OCID of the subnet of pods with VCN-native networking; O(subnet) by default.
+    description: OCID of the subnet of pods with VCN-native networking. The default is O(subnet).
     type: str
     default: ''
   pod_security_groups:
@@ -105,20 +105,20 @@ options:
     elements: str
     default: []
   max_pods:
-    description: Pods of a node with VCN-native networking; V(0) is OCI's default.
+    description: Maximum number of pods per node with VCN-native networking. V(0) is OCI's default.
     type: int
     default: 0
   ssh_public_key:
-    description: For the nodes.
+    description: SSH public key for the nodes.
     type: str
     default: ''
   labels:
-    description: Labels of the nodes when they join. Changes reach new nodes only; for a label that is taken out, a
-      warning has the command that takes it off existing nodes.
+    description: Labels of the nodes when they join. Changes apply to new nodes only. If a label is removed, a warning
+      has the command that removes it from existing nodes.
     type: dict
     default: {}
   disable_gpu_device_plugin:
-    description: Label the nodes so that OKE's own device plugin stays away; the GPU Operator brings one.
+    description: Label the nodes so that OKE's own device plugin does not run there. The GPU Operator installs one.
     type: bool
     default: true
   taints:
@@ -127,62 +127,62 @@ options:
     elements: str
     default: []
   tags:
-    description: Freeform tags of what is made.
+    description: Freeform tags of the created resources.
     type: dict
     default: {}
   defined_tags:
-    description: Defined tags of what is made, as NAMESPACE to KEY to VALUE, such as those that the tenancy requires.
+    description: Defined tags of the created resources, as NAMESPACE to KEY to VALUE, such as those that the tenancy
+      requires.
     type: dict
     default: {}
   in_transit_encryption:
-    description: Encrypt the data between instance and boot volume. It is not switched off again in a pool that has it.
+    description: Encrypt the data between instance and boot volume. V(false) does not switch it off in an existing pool.
     type: bool
     default: false
   legacy_imds:
-    description: Whether instances answer requests of version 1 of the metadata service. Without it, what runs on the
-      nodes has to know version 2.
+    description: Whether instances answer requests of version 1 of the metadata service. With V(false), software on the
+      nodes must use version 2.
     type: bool
     default: true
   eviction_minutes:
     description:
-    - How long the pods of a node are evicted before it is deleted, 0 to 60; then the node goes in any case.
-    - In node pools OKE does that; V(-1) leaves it to the pool, 60 minutes by default.
-    - Nodes of a cluster network are cordoned and drained by this module, which needs the cluster's kubeconfig for that;
-      with V(-1) and V(0) they are not.
+    - Minutes for evicting the pods of a node, 0 to 60. Then the node is deleted in any case.
+    - In node pools OKE evicts the pods. V(-1) uses the pool's setting, 60 minutes by default.
+    - In cluster networks this module cordons and drains the nodes, for which it needs the cluster's kubeconfig. V(-1)
+      and V(0) do not drain them.
     type: int
     default: -1
   boot_volume_vpus:
     description: Performance of the boot volume in VPUs per GB, V(10), V(20), V(30) to V(120). Only for cluster
-      networks; V(0) is OCI's default.
+      networks. V(0) is OCI's default.
     type: int
     default: 0
   fault_domains:
-    description: Fault domains that new nodes are placed in, as V(FAULT-DOMAIN-1). Only for node pools.
+    description: Fault domains for new nodes, such as V(FAULT-DOMAIN-1). Only for node pools.
     type: list
     elements: str
     default: []
   hpc_island:
-    description: OCID of the HPC island that the cluster network, or the compute cluster that is made, is placed in.
+    description: OCID of the HPC island for the cluster network or the new compute cluster.
     type: str
     default: ''
   network_blocks:
-    description: OCIDs of network blocks of O(hpc_island) that the nodes are placed in.
+    description: OCIDs of network blocks of O(hpc_island) for the nodes.
     type: list
     elements: str
     default: []
   cycle:
     description:
-    - Bring existing nodes of a node pool to the settings that this call changes, in the same request. Needs an enhanced
-      cluster.
-    - V(replace_nodes) deletes the nodes one after the other and makes new ones, with other addresses. What runs on them
-      is evicted as O(eviction_minutes) says.
-    - V(replace_boot_volumes) keeps instances and addresses. It is possible for image, size and key of the boot volume,
+    - Also apply the settings that this task changes to existing nodes of a node pool. Needs an enhanced cluster.
+    - V(replace_nodes) replaces the nodes one by one. New nodes have other addresses. Pods are evicted according to
+      O(eviction_minutes).
+    - V(replace_boot_volumes) keeps instances and addresses. It can change image, size and key of the boot volume,
       version, SSH key, and user data.
     type: str
     choices: ['', replace_nodes, replace_boot_volumes]
     default: ''
   cycle_surge:
-    description: With O(cycle), how many nodes are made beyond the size at a time, as number or percentage. It takes
+    description: With O(cycle), how many additional nodes are created at a time, as number or percentage. They need
       hosts in the same RDMA network.
     type: str
     default: '0'
@@ -191,34 +191,34 @@ options:
     type: str
     default: '1'
   before_join:
-    description: Shell commands on each node before it joins. With O(after_join) they must fit into the 32,000 bytes of
-      a node's metadata.
+    description: Shell commands to run on each node before it joins. Together with O(after_join) they must fit into the
+      32,000 bytes of a node's metadata.
     type: str
     default: ''
   after_join:
-    description: Shell commands on each node after it has joined.
+    description: Shell commands to run on each node after it has joined.
     type: str
     default: ''
   package_repository:
-    description: Base URLs of Oracle's package repository for Ubuntu nodes, its mirrors separated by spaces, for images
-      without the OKE packages.
+    description: Base URLs of Oracle's package repository for Ubuntu nodes and its mirrors, separated by spaces. For
+      images without the OKE packages.
     type: str
     default: ''
   remove_nodes:
     description:
-    - Nodes that go, by OCID, private address or name. Needed to make a pool smaller. An address or a name that no node
-      or several have is refused, with the nodes that there are.
-    - A node that is named by its OCID without the pool getting smaller is replaced. An OCID that is gone counts as
-      removed, so that the entry may stay.
+    - Nodes to remove, by OCID, private address or name. Required to make a pool smaller. If no node or several nodes
+      match an address or name, the task fails and lists the existing nodes.
+    - If the pool does not get smaller, a node that is named by its OCID is replaced. An OCID that no longer exists
+      counts as removed, so the entry can be kept.
     type: list
     elements: str
     default: []
   confirm:
-    description: Name of the pool; without it O(state=absent) deletes nothing.
+    description: Name of the pool, to confirm its deletion. Without it O(state=absent) deletes nothing.
     type: str
     default: ''
   wait:
-    description: Wait until all nodes run.
+    description: Whether to wait until all nodes run.
     type: bool
     default: true
   timeout:
@@ -228,7 +228,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Four H100 nodes in one RDMA network
+- name: Create four H100 nodes in one RDMA network
   gpuops.rdma.oci_rdma_node_pool:
     name: rdma
     compartment: ocid1.compartment.oc1..aaaa
@@ -240,7 +240,7 @@ EXAMPLES = r"""
     image: "{{ image.image_ocid }}"
     boot_volume_gb: 1000
 
-- name: Replace a node that NCCL proved bad
+- name: Replace a node that failed the NCCL test
   gpuops.rdma.oci_rdma_node_pool:
     name: rdma
     compartment: ocid1.compartment.oc1..aaaa
@@ -252,8 +252,8 @@ EXAMPLES = r"""
 RETURN = r"""
 pool:
   description:
-  - The pool as it is; C(rdma) is what backs its RDMA network, C(parts) what it is made of.
-  - In check mode before a pool is made, as it would be, with an empty C(id).
+  - The pool. C(rdma) is the resource of its RDMA network, C(parts) lists its other resources.
+  - In check mode, the pool that would be created, with an empty C(id).
   returned: success
   type: dict
   sample:
@@ -272,21 +272,21 @@ pool:
       fault_domain: FAULT-DOMAIN-1
       state: ACTIVE
 created:
-  description: Whether this run made it.
+  description: Whether this run created the pool.
   returned: success
   type: bool
 changes:
-  description: What was changed of a pool that was there, as C(what), C(before), C(after).
+  description: Changes of an existing pool, as C(what), C(before), C(after).
   returned: success
   type: list
   elements: dict
 warnings:
-  description: What was not deleted and why, and labels that existing nodes keep.
+  description: Resources that were not deleted, with the reason, and labels that existing nodes keep.
   returned: success
   type: list
   elements: str
 calls:
-  description: Calls to OCI.
+  description: Number of calls to OCI.
   returned: success
   type: int
 """

@@ -8,13 +8,11 @@ module: oci_rdma_policy
 short_description: Write the policies that RDMA pools need
 version_added: 0.1.0
 description:
-- Reads the statements of the tenancy by their meaning, and writes those that nothing grants yet,
-  into one policy. What is there is never taken away.
-- Makes the dynamic group that they name, also in an identity domain other than Default.
-- A statement that may or may not be granted, because of a condition, is reported and not written.
-- A statement that a deny statement overrides would have no effect; then nothing is written.
-- Needs the right to manage policies and dynamic groups; where policies cannot be read, nothing is
-  written.
+- Interprets the tenancy's policy statements, and writes missing ones into one policy. It never removes a statement.
+- Creates the dynamic group that they name, also in an identity domain other than Default.
+- If a condition makes it unclear whether a statement is granted, it is reported and not written.
+- If a deny statement overrides a missing statement, nothing is written, because the statement would have no effect.
+- Needs the permission to manage policies and dynamic groups. If policies cannot be read, nothing is written.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
@@ -27,13 +25,13 @@ options:
     type: str
     required: true
   sets:
-    description: What runs, as in docs/oci_policies.md.
+    description: Sets of statements from docs/oci_policies.md.
     type: list
     elements: str
     required: true
     choices: [cluster_creation, pool_operator, self_managed_nodes, managed_compute_cluster, blueprints]
   dynamic_group:
-    description: Dynamic group of the nodes, as V(name) or V(domain/name); made where it is not there.
+    description: Dynamic group of the nodes, as V(name) or V(domain/name). It is created if it does not exist.
     type: str
     default: ''
   group:
@@ -41,40 +39,40 @@ options:
     type: str
     default: ''
   cluster:
-    description: OCID of the cluster, for statements that hold for one cluster only, and for one in another compartment
-      than O(compartment).
+    description: OCID of the cluster, for statements that apply to one cluster only, and for a cluster in another
+      compartment than O(compartment).
     type: str
     default: ''
   image:
-    description: OCID of the node image, where it is in another compartment than O(compartment). Node pools read it as
+    description: OCID of the node image, if it is in another compartment than O(compartment). Node pools read it as
       their own principal.
     type: str
     default: ''
   name:
-    description: Name of the policy that is made or added to.
+    description: Name of the policy to create or extend.
     type: str
     default: gpuops-rdma
   policy_compartment:
-    description: OCID of the compartment of the policy; O(compartment) by default, the root where a statement needs
-      that.
+    description: OCID of the compartment of the policy. The default is O(compartment), or the root if a statement needs
+      it.
     type: str
     default: ''
   widen_dynamic_group:
-    description: Change the rule of a dynamic group that is there and does not match the nodes.
+    description: Extend the rule of an existing dynamic group that does not match the nodes.
     type: bool
     default: false
   tags:
-    description: Freeform tags of what is made.
+    description: Freeform tags of the created resources.
     type: dict
     default: {}
   timeout:
-    description: Seconds to wait until OCI lists what was written.
+    description: Seconds to wait until OCI lists the written statements.
     type: int
     default: 120
 """
 
 EXAMPLES = r"""
-- name: Nodes of a cluster network may join
+- name: Allow the nodes of a cluster network to join
   gpuops.rdma.oci_rdma_policy:
     compartment: ocid1.compartment.oc1..aaaa
     sets: [self_managed_nodes]
@@ -88,20 +86,21 @@ added:
   type: list
   elements: str
 policy:
-  description: The policy that they are in, as C(name), C(compartment), C(id).
+  description: The policy that contains them, as C(name), C(compartment), C(id).
   returned: success
   type: dict
 dynamic_group:
-  description: C(name), its rule C(before), and its C(rule) now; empty where no set needs one.
+  description: C(name), the rule C(before), and the current C(rule). Empty if no set needs a dynamic group.
   returned: success
   type: dict
 unknown:
-  description: Statements that may be granted, with the statement to C(compare) and the C(reason).
+  description: Statements for which it is unclear whether they are granted, with the statement to C(compare) and the
+    C(reason).
   returned: success
   type: list
   elements: dict
 calls:
-  description: Calls to OCI.
+  description: Number of calls to OCI.
   returned: success
   type: int
 """

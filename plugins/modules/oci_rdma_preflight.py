@@ -5,13 +5,14 @@
 
 DOCUMENTATION = r"""
 module: oci_rdma_preflight
-short_description: Tell what speaks against an RDMA pool on OCI, before it is made
+short_description: Check whether an RDMA pool can be created on OCI
 version_added: 0.1.0
 description:
-- Judges shape, availability domain, limits, capacity, cluster, add-ons, node image, security rules and policies.
-- Reads only, in parallel; the number of calls does not depend on the number of nodes.
-- Fails with all errors. What could not be read is V(unknown), neither fine nor an error.
-- A missing policy is printed ready to paste. OCI cannot be asked what a principal may do; statements are read as text.
+- Checks shape, availability domain, limits, capacity, cluster, add-ons, node image, security rules and policies.
+- It is read-only and reads in parallel. The number of calls does not depend on the number of nodes.
+- Fails with all errors. Data that could not be read is V(unknown), which is not an error.
+- Prints missing policy statements ready to paste. OCI has no API that returns a principal's permissions, so the module
+  interprets the text of the statements.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
@@ -49,32 +50,32 @@ options:
     default: ''
   pool:
     description:
-    - Name or OCID of the pool, which may be there already; then only nodes that it lacks need limit and capacity.
+    - Name or OCID of the pool. If it exists, limits and capacity are checked for its missing nodes only.
     type: str
     default: ''
   policies:
-    description: Judge policies too.
+    description: Also check policies.
     type: bool
     default: true
   policy_sets:
-    description: Sets of files/oci/policies.yml; by default the one of O(kind).
+    description: Sets of files/oci/policies.yml. The default is the set of O(kind).
     type: list
     elements: str
     default: []
   group:
-    description: Group or dynamic group that missing statements are written for, as C(name) or C(domain/name). Without
-      it, the statements of sets that are about nodes are unknown.
+    description: Group or dynamic group for missing statements, as C(name) or C(domain/name). Without it, the statements
+      about nodes are unknown.
     type: str
     default: ''
   user_groups:
-    description: Groups of the user, as C(name) or C(domain/name), for sets that are about users.
+    description: Groups of the user, as C(name) or C(domain/name), for sets of statements about users.
     type: list
     elements: str
     default: []
 """
 
 EXAMPLES = r"""
-- name: May we have four H100 nodes?
+- name: Check whether four H100 nodes can be created
   gpuops.rdma.oci_rdma_preflight:
     compartment: ocid1.compartment.oc1..aaaa
     cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa

@@ -8,37 +8,37 @@ module: oci_worker_image
 short_description: Import a node image into a compartment of OCI, once
 version_added: 0.1.0
 description:
-- Imports from a pre-authenticated request of Object Storage, waits with the progress shown, and opens the image for its
-  shapes.
-- An image that came from the same object is used as it is; an import that an earlier run began is waited for. Known by
-  the freeform tag C(gpuops_rdma), the digest of the link without its secret part.
-- With O(image), brings an image from another region, by an export there and an import here.
-- A link that Object Storage refuses is reported before anything is created. Its secret part is never shown.
+- Imports an image from a pre-authenticated request of Object Storage, prints the progress, and adds the shapes to the
+  image.
+- An image from the same object is reused, and the import of an earlier run is continued. They are found by the freeform
+  tag C(gpuops_rdma), a digest of the link without its secret part.
+- With O(image), copies an image from another region by export and import.
+- A link that Object Storage rejects is reported before anything is created. Its secret part is never shown.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.oci
 options:
   compartment:
-    description: OCID of the compartment that the image comes into.
+    description: OCID of the compartment of the image.
     type: str
     required: true
   url:
-    description: Link to the image. Either this, O(index) or O(image).
+    description: Link to the image. Use one of O(url), O(index) and O(image).
     type: str
     default: ''
   index:
-    description: C(worker-node-images.json) of oci-hpc-oke, from which the one image that fits is picked.
+    description: C(worker-node-images.json) of oci-hpc-oke, to select the matching image from.
     type: path
   image:
-    description: OCID of an image in another region. Either this, O(url) or O(index).
+    description: OCID of an image in another region. Use one of O(url), O(index) and O(image).
     type: str
     default: ''
   from_region:
-    description: With O(image), the region that it is in.
+    description: With O(image), the image's region.
     type: str
     default: ''
   bucket:
-    description: With O(image), a bucket of Object Storage in O(from_region) that it is exported to.
+    description: With O(image), a bucket of Object Storage in O(from_region) for the export.
     type: str
     default: ''
   keep_object:
@@ -46,31 +46,31 @@ options:
     type: bool
     default: false
   shape:
-    description: Pick an image for this shape.
+    description: Select an image for this shape.
     type: str
     default: ''
   os:
-    description: Pick an image of this system, e.g. V(Ubuntu).
+    description: Select an image with this operating system, for example V(Ubuntu).
     type: str
     default: ''
   os_version:
-    description: Pick an image of this version of the system, e.g. V(24.04).
+    description: Select an image with this version of the operating system, for example V(24.04).
     type: str
     default: ''
   kernel:
-    description: Pick an image with this kernel, e.g. V(6.8).
+    description: Select an image with this kernel, for example V(6.8).
     type: str
     default: ''
   gpu_driver:
-    description: Pick an image with this driver, e.g. V(595).
+    description: Select an image with this driver, for example V(595).
     type: str
     default: ''
   cuda:
-    description: Pick an image with this CUDA, e.g. V(13.2).
+    description: Select an image with this CUDA version, for example V(13.2).
     type: str
     default: ''
   name:
-    description: Display name; that of the object by default.
+    description: Display name. The default is the name of the object.
     type: str
     default: ''
   operating_system:
@@ -78,27 +78,27 @@ options:
     type: str
     default: Ubuntu
   operating_system_version:
-    description: Its version.
+    description: Version of the operating system.
     type: str
     default: ''
   shapes:
-    description: Shapes that the image is opened for. By default, with O(index), O(shape) and those of the index; that
-      OCI refuses one of the latter is a warning.
+    description: Shapes to add to the image. The default with O(index) is O(shape) and the shapes of the index. If OCI
+      rejects one of the latter, the module warns.
     type: list
     elements: str
     default: []
   tags:
-    description: More freeform tags.
+    description: Further freeform tags.
     type: dict
     default: {}
   timeout:
-    description: Minutes to wait for the import, and for an export; 30 to 60 are usual.
+    description: Minutes to wait for the import, and for the export. 30 to 60 minutes are usual.
     type: int
     default: 90
 """
 
 EXAMPLES = r"""
-- name: The image for H100 nodes
+- name: Import the image for H100 nodes
   gpuops.rdma.oci_worker_image:
     compartment: ocid1.compartment.oc1..aaaa
     index: worker-node-images.json
@@ -107,7 +107,7 @@ EXAMPLES = r"""
     kernel: "6.8"
   register: image
 
-- name: The same image in another region
+- name: Copy the same image to another region
   gpuops.rdma.oci_worker_image:
     compartment: ocid1.compartment.oc1..aaaa
     region: eu-frankfurt-1
@@ -118,15 +118,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 image_ocid:
-  description: OCID of the image; empty in check mode before an import.
+  description: OCID of the image. Empty in check mode before an import.
   returned: always
   type: str
 state:
-  description: Its state.
+  description: State of the resource.
   returned: always
   type: str
 added_shapes:
-  description: Shapes that it was opened for now.
+  description: Shapes that this task added.
   returned: always
   type: list
   elements: str

@@ -5,11 +5,11 @@
 
 DOCUMENTATION = r"""
 module: oke_stack
-short_description: Make an OKE cluster by a Terraform stack of OCI Resource Manager
+short_description: Create an OKE cluster by a Terraform stack of OCI Resource Manager
 version_added: 0.1.0
 description:
-- Makes a stack from a zip file of Terraform, plans, applies exactly that plan with the job's log shown live, and reads
-  the outputs. Made for C(oke-gpu-rdma-quickstart.zip) of oracle-quickstart/oci-hpc-oke; any other configuration works.
+- Creates a stack from a Terraform zip file, plans, applies exactly that plan, prints the job's log live, and reads the
+  outputs. Made for C(oke-gpu-rdma-quickstart.zip) of oracle-quickstart/oci-hpc-oke, but works with any configuration.
 - An existing stack of that name is used, and changed only if its files or variables differ. The module waits for a
   job that an earlier run started. It runs nothing if the last apply succeeded with these files and variables.
 - A plan that destroys or replaces resources is not applied unless O(allow_removal=true).
@@ -24,17 +24,17 @@ attributes:
 options:
   state:
     description:
-    - V(present) makes and applies, V(planned) stops after the plan.
-    - V(absent) destroys everything that the stack made, and then the stack; see O(confirm).
+    - V(present) creates and applies the stack. V(planned) stops after the plan.
+    - V(absent) destroys the stack's resources, and then the stack. See O(confirm).
     type: str
     default: present
     choices: [present, planned, absent]
   name:
-    description: Display name of the stack, by which it is found again.
+    description: Display name of the stack. The module finds the stack by it.
     type: str
     default: oke-gpu-rdma
   cluster:
-    description: OCID of a cluster that is there; nothing is made.
+    description: OCID of an existing cluster. No stack is created.
     type: str
     default: ''
   timeout:
@@ -42,27 +42,27 @@ options:
     type: int
     default: 180
   inventory:
-    description: File that an inventory is written to, with the cluster, its bastion and its operator host.
+    description: File for an inventory with the cluster, its bastion and its operator host.
     type: path
   ssh_key:
-    description: Private key for bastion and operator host, for the inventory; that of the SSH agent by default.
+    description: Private key for bastion and operator host, for the inventory. The default is the SSH agent's key.
     type: path
   jump:
-    description: C(user@host) of a bastion of one's own, for the inventory.
+    description: C(user@host) of your own bastion, for the inventory.
     type: str
     default: ''
   kubeconfig_dest:
-    description: File that the cluster's kubeconfig is written to. It gets tokens by the OCI CLI.
+    description: File for the cluster's kubeconfig, which gets tokens from the OCI CLI.
     type: path
   kubeconfig_endpoint:
-    description: Endpoint in it.
+    description: Endpoint in the kubeconfig.
     type: str
     default: PUBLIC_ENDPOINT
     choices: [PUBLIC_ENDPOINT, PRIVATE_ENDPOINT, VCN_HOSTNAME]
 """
 
 EXAMPLES = r"""
-- name: A cluster with four H100 nodes
+- name: Create a cluster with four H100 nodes
   gpuops.rdma.oke_stack:
     compartment: ocid1.compartment.oc1..aaaa
     name: train
@@ -78,7 +78,7 @@ EXAMPLES = r"""
     inventory: train.yml
   register: stack
 
-- name: Away with it
+- name: Destroy it
   gpuops.rdma.oke_stack:
     state: absent
     compartment: ocid1.compartment.oc1..aaaa
@@ -88,7 +88,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 stack_id:
-  description: OCID of the stack; empty where there is none.
+  description: OCID of the stack. Empty if there is none.
   returned: always
   type: str
 name:
@@ -96,11 +96,11 @@ name:
   returned: always
   type: str
 state:
-  description: Its state.
+  description: State of the resource.
   returned: always
   type: str
 did:
-  description: What was done, e.g. V(create), V(plan), V(apply); in check mode what would be.
+  description: What was done, for example V(create), V(plan), V(apply). In check mode, what would be done.
   returned: always
   type: list
   elements: str
@@ -110,26 +110,26 @@ variables_changed:
   type: list
   elements: str
 configuration_changed:
-  description: Whether the stack had other files than the zip.
+  description: Whether the stack's files differed from the zip file.
   returned: when there is a stack
   type: bool
 plan:
-  description: C(add), C(change), C(destroy), and the addresses that are C(removed).
+  description: Counts C(add), C(change), C(destroy), and the C(removed) addresses.
   returned: when one was made
   type: dict
 job:
-  description: OCID of the apply job that the outputs are of.
+  description: OCID of the apply job that returned the outputs.
   returned: always
   type: str
 outputs:
-  description: Outputs of the stack, without those that are secrets; of a cluster taken as it is, the same names.
+  description: Outputs of the stack without secrets. An existing cluster has the same names.
   returned: when present
   type: dict
   sample:
     cluster_id: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
     bastion_public_ip: 203.0.113.5
 secret_outputs:
-  description: Names of the others.
+  description: Names of the outputs that are secret.
   returned: when present
   type: list
   elements: str

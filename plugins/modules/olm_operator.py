@@ -19,97 +19,98 @@ extends_documentation_fragment:
 options:
   operator:
     description:
-    - A name of files/olm.yml, V(nfd), V(gpu_operator), V(network_operator) or V(sriov_operator); gives O(package),
-      O(namespace), O(source) and O(resources).
+    - A name of files/olm.yml, V(nfd), V(gpu_operator), V(network_operator) or V(sriov_operator). It sets the defaults
+      of O(package), O(namespace), O(source) and O(resources).
     type: str
   package:
-    description: The package in the catalog.
+    description: Name of the package in the catalog.
     type: str
     default: ""
   namespace:
-    description: Where the operator runs. A namespace that is there is used; so is its OperatorGroup, when it fits.
+    description: Namespace of the operator. An existing namespace is used, and its OperatorGroup if it is suitable.
     type: str
     default: ""
   source:
-    description: The CatalogSource.
+    description: Name of the CatalogSource.
     type: str
     default: ""
   source_namespace:
-    description: Its namespace.
+    description: Namespace of O(source).
     type: str
     default: openshift-marketplace
   channel:
-    description: Channel of the Subscription; by default the one that is subscribed to, else the package's default.
+    description: Channel of the Subscription. The default is the current channel, or else the package's default.
     type: str
     default: ""
   csv:
-    description: The version to install, or to upgrade to. Without it, what is installed stays, else the channel's head.
+    description: ClusterServiceVersion to install or upgrade to. The default is the installed one, or else the head of
+      the channel.
     type: str
     default: ""
   approval:
     description:
-    - With V(Manual) the InstallPlan that installs exactly this version is approved, and no later one. V(Automatic)
-      lets OLM upgrade by itself.
+    - With V(Manual) the module approves only the InstallPlan of exactly this version. With V(Automatic) OLM upgrades by
+      itself.
     type: str
     default: Manual
     choices: [Manual, Automatic]
   every_namespace:
-    description: The operator watches all namespaces, as its version must allow.
+    description: The operator watches all namespaces. Its version must support this.
     type: bool
     default: false
   config:
-    description: Of the operator's own pod, C(spec.config) of the Subscription, such as C(tolerations) or C(env).
+    description: C(spec.config) of the Subscription for the operator's own pod, such as C(tolerations) or C(env).
     type: dict
     default: {}
   catalog_image:
-    description: Make O(source) from this index image, on clusters without the internet.
+    description: Create O(source) from this index image, for clusters without internet access.
     type: str
     default: ""
   catalog_pull_secrets:
-    description: Secrets in O(source_namespace) for it.
+    description: Pull secrets of O(catalog_image), in O(source_namespace).
     type: list
     elements: str
     default: []
   mirrors:
     description:
-    - Registry or repository to its mirror (or a list of them); makes an ImageDigestMirrorSet and an
-      ImageTagMirrorSet. The Machine Config Operator rolls them out to all nodes.
+    - A mapping of registries or repositories to a mirror or a list of mirrors. The module creates an
+      ImageDigestMirrorSet and an ImageTagMirrorSet, which the Machine Config Operator rolls out to all nodes.
     type: dict
     default: {}
   values:
-    description: For C(spec) of the one custom resource of O(operator).
+    description: Values for C(spec) of the custom resource of O(operator).
     type: dict
     default: {}
   resources:
-    description: Custom resources to make, instead of those of O(operator).
+    description: Custom resources to create, instead of those of O(operator).
     type: list
     elements: dict
     suboptions:
       kind:
-        description: One that the operator has an example of.
+        description: Kind of the custom resource. The operator must have an example of it.
         type: str
         required: true
       name:
-        description: By default the example's.
+        description: Name of the custom resource. The default is the example's name.
         type: str
         default: ""
       values:
-        description: For C(spec), laid over the example; lists are replaced whole.
+        description: Values for C(spec), merged over the example. Lists are replaced as a whole.
         type: dict
         default: {}
       await:
-        description: What shows that it is done, C(status.state), the condition C(Available), or nothing.
+        description: How to detect that it is ready, by C(status.state), by the condition C(Available), or not at all.
         type: str
         choices: [state, conditions, none]
         default: state
   expected_nodes:
-    description: How many nodes must offer GPUs at least; with 0 none has to, as where pools start from zero.
+    description: Minimum number of nodes that must offer GPUs. Use V(0) if pools scale from zero.
     type: int
     default: 1
   state:
     description:
-    - With V(absent) the custom resources go first, while the operator runs, then Subscription, ClusterServiceVersion,
-      OperatorGroup, catalog and namespace, as far as they are this collection's. Definitions stay.
+    - V(absent) first removes the custom resources, while the operator runs, then Subscription, ClusterServiceVersion,
+      OperatorGroup, catalog and namespace, if this collection created them. Definitions are kept.
     type: str
     choices: [present, absent]
     default: present
@@ -124,14 +125,14 @@ options:
 """
 
 EXAMPLES = r"""
-- name: The GPU Operator of the catalog's default channel
+- name: Install the GPU Operator from the catalog's default channel
   gpuops.rdma.olm_operator:
     operator: gpu_operator
     values:
       mig:
         strategy: mixed
 
-- name: A pinned version from a mirrored catalog
+- name: Install a pinned version from a mirrored catalog
   gpuops.rdma.olm_operator:
     operator: nfd
     csv: nfd.v4.18.0-202509021500
@@ -143,19 +144,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 operators:
-  description: What was found or made, one entry per operator.
+  description: One entry per operator.
   returned: always
   type: list
   elements: dict
   contains:
     package:
-      description: The package.
+      description: Name of the package.
       type: str
     namespace:
-      description: Where it runs.
+      description: Namespace of the operator.
       type: str
     channel:
-      description: The channel that is subscribed to.
+      description: Channel of the Subscription.
       type: str
     csv:
       description: The ClusterServiceVersion.
@@ -171,19 +172,20 @@ operators:
       type: list
       elements: str
     evidence:
-      description: How many C(nodes) offer which C(resource), and on how many the operator has C(validated) its work.
+      description: Number of C(nodes) that offer each C(resource), and number of nodes that the operator has
+        C(validated).
       type: dict
     notes:
-      description: What an upgrade by OLM has left as it was.
+      description: Objects that an upgrade by OLM has not changed.
       type: list
       elements: str
 changes:
-  description: What was written, at most 20 lines.
+  description: Up to 20 changes.
   returned: always
   type: list
   elements: str
 requests:
-  description: Requests to the API server.
+  description: Number of requests to the API server.
   returned: success
   type: int
 """

@@ -10,7 +10,7 @@ version_added: 0.1.0
 description:
 - Runs C(ib_write_bw) of perftest between disjoint pairs of nodes of one shape, all pairs and all ports at the same
   time, from GPU memory, and compares each port with files/perftest.yml.
-- Each node of a bad pair is tested again with a node that passed, which identifies the faulty node and its rail.
+- Each node of a bad pair is tested again with a node that passed, to identify the faulty node and its rail.
 - Pods request all GPUs and VFs of their node, like the NCCL test. All objects are removed afterwards, also after a
   failure.
 extends_documentation_fragment:
@@ -19,46 +19,46 @@ extends_documentation_fragment:
 - gpuops.rdma.run_plan
 options:
   run_dir:
-    description: Where perftest.json, findings-perftest.json and the clients' logs go. Without it nothing is written.
+    description: Folder for perftest.json, findings-perftest.json and the clients' logs. Without it nothing is written.
     type: path
   nodes:
-    description: Pair these nodes of the plan, in this order. Empty takes all that are not left out.
+    description: Pair these nodes of the plan, in this order. The default is all nodes that are not excluded.
     type: list
     elements: str
     default: []
   before:
-    description: C(slowest) of an earlier measurement. A port that is more than 5 % slower than that is at fault, too.
+    description: C(slowest) of an earlier measurement. A port that is more than 5 % slower is also a fault.
     type: dict
     default: {}
   cordoned:
-    description: Test on nodes that are cordoned, too; for nodes that the caller has cordoned itself.
+    description: Also test cordoned nodes, for callers that have cordoned the nodes themselves.
     type: bool
     default: false
   cuda:
-    description: Read and write GPU memory (C(--use_cuda)). Needs GPUDirect RDMA; off, host memory is used.
+    description: Use GPU memory (C(--use_cuda)), which needs GPUDirect RDMA. With V(false) host memory is used.
     type: bool
     default: true
   dmabuf:
     description:
-    - How GPU memory is registered. V(auto) takes the path that the host checks of this run found on the node, else
-      nvidia_peermem where the plan's driver pods load it or the kernel is older than 5.12, else DMA-BUF; V(true) is
-      DMA-BUF (C(--use_cuda_dmabuf)) and V(false) nvidia_peermem on all nodes.
+    - How GPU memory is registered. V(auto) uses what the host checks of this run found on the node, else nvidia_peermem
+      if the plan's driver pods load it or the kernel is older than 5.12, else DMA-BUF. V(true) uses DMA-BUF
+      (C(--use_cuda_dmabuf)) and V(false) nvidia_peermem on all nodes.
     type: str
     default: auto
   seconds:
-    description: Duration of one measurement.
+    description: Duration of one measurement in seconds.
     type: int
     default: 10
   image:
-    description: Image with ib_write_bw. Empty takes that of the NCCL test.
+    description: Image with ib_write_bw. The default is the image of the NCCL test.
     type: str
     default: ''
   timeout:
-    description: Seconds until a pod runs, image pulls included.
+    description: Seconds to wait until a pod runs, including image pulls.
     type: int
     default: 900
   grace:
-    description: Seconds after which a pod that finds no place or no image counts as unrecoverable.
+    description: Seconds after which a pod that is unschedulable or cannot pull its image counts as unrecoverable.
     type: int
     default: 60
   fail_on_verdict:
@@ -73,7 +73,7 @@ EXAMPLES = r"""
     plan: rdma-report/run/plan.json
     run_dir: rdma-report/run
 
-- name: The same between two nodes, from host memory
+- name: Measure between two nodes, from host memory
   gpuops.rdma.perftest:
     plan: rdma-report/run/plan.json
     nodes: [10.140.0.1, 10.140.0.2]
@@ -82,11 +82,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: V(pass), V(fail), V(incomplete) or V(unjudged), the worst of all shapes.
+  description: The worst verdict of all shapes, V(pass), V(fail), V(incomplete) or V(unjudged).
   returned: always
   type: str
 reason:
-  description: One sentence.
+  description: The reason, in one sentence.
   returned: always
   type: str
 tests:
@@ -95,7 +95,7 @@ tests:
   type: list
   elements: dict
 slowest:
-  description: Shape to the bandwidth of its slowest port in Gb/s.
+  description: Bandwidth of the slowest port in Gb/s, by shape.
   returned: when pods ran
   type: dict
 findings:
@@ -104,7 +104,7 @@ findings:
   type: list
   elements: dict
 would:
-  description: The pairs.
+  description: The pairs that would be tested.
   returned: in check mode
   type: list
   elements: str

@@ -8,42 +8,44 @@ module: preflight
 short_description: Find all problems before the first change
 version_added: 0.1.0
 description:
-- Checks permissions, versions, conflicting installs, overlapping networks, room for controllers and node images
-  against a plan, and fails with all problems in one message.
-- Sends every pod and object of the run to the API server as a dry run, compares the sum of the pods with each
-  ResourceQuota, and checks whether NetworkPolicies let them reach each other. It creates nothing. Checks for which
-  the user lacks permission are unknown.
+- Checks permissions, versions, conflicting installations, overlapping networks, capacity for controllers and node
+  images against a plan, and fails with all problems in one message.
+- Sends every pod and object of the run to the API server as a dry run, compares their sum with each ResourceQuota, and
+  checks whether NetworkPolicies allow their traffic. It creates nothing. Checks for which the user lacks permission are
+  unknown.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
 - gpuops.rdma.run_plan
 options:
   read_only:
-    description: Ask for permissions to read only.
+    description: Check only permissions to read.
     type: bool
     default: false
   only:
     description: >-
-      Ids of checks to run alone, on the nodes as they are now: what was not known before the operators ran. Findings
-      of the plan and permissions are left out then; what was ignored before stays ignored.
+      Ids of the only checks to run, on the current nodes, for facts that were unknown before the operators ran.
+      Findings of the plan and permissions are left out. Checks that were ignored before are still ignored.
     type: list
     elements: str
     default: []
   pods:
     description: >-
-      Check these pods alone, their tolerations and what admission says of them: for a playbook that makes no others.
-      The pods of the host checks, of the NCCL test and scan, of those that load nvidia_peermem, and of ib_write_bw.
+      Check only these pods, with their tolerations and their admission, for a playbook that creates no others. They are
+      the pods of the host checks, of the NCCL test and scan, of the DaemonSet that loads nvidia_peermem, and of
+      ib_write_bw.
     type: list
     elements: str
     choices: [host_checks, nccl, peermem, perftest]
     default: []
   nodes:
-    description: Nodes whose taints are errors; those of others are warnings. Empty takes all of the plan.
+    description: Nodes whose taints are errors. Taints of other nodes are warnings. The default is all nodes of the
+      plan.
     type: list
     elements: str
     default: []
   ignore:
-    description: Ids of checks to leave out. An unknown id is refused.
+    description: Ids of checks to skip. An unknown id is rejected.
     type: list
     elements: str
     default: []
@@ -63,7 +65,7 @@ options:
     elements: str
     default: []
   pf_network:
-    description: The PFs' own RDMA network, from rdma_network.json of a node.
+    description: RDMA network of the PFs, from rdma_network.json of a node.
     type: str
     default: ''
 """
@@ -77,7 +79,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 findings:
-  description: At most 50 findings; findings-preflight.json of the run folder has all. Errors are in C(msg).
+  description: At most 50 findings. findings-preflight.json in the run folder has all. C(msg) has the errors.
   returned: success
   type: list
   elements: dict

@@ -6,23 +6,23 @@
 
 DOCUMENTATION = r"""
 module: remains
-short_description: Report what a teardown leaves, and remove stale node labels
+short_description: Report what remains after a teardown, and remove stale node labels
 version_added: 0.1.0
 description:
 - Prints the operators' namespaces, their definitions (CRDs) and the node labels that remain, each with the reason.
-- With O(node_labels) removes labels of Node Feature Discovery, the GPU Operator and the Network Operator from all
-  nodes if nothing that writes them runs any more, and the annotation C(gpuops.rdma/upgraded) from these nodes. Labels
-  of users remain.
-- playbooks/teardown.yml uses it after it has uninstalled the operators.
+- With O(node_labels) it removes labels of Node Feature Discovery, the GPU Operator and the Network Operator from all
+  nodes if their writers no longer run, and the annotation C(gpuops.rdma/upgraded) from these nodes. Labels of users
+  remain.
+- playbooks/teardown.yml runs it after it has uninstalled the operators.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
   node_labels:
-    description: Remove labels of nodes that nothing writes any more.
+    description: Remove node labels whose writers no longer run.
     type: bool
     default: false
   timeout:
-    description: Seconds to wait for DaemonSets to go whose operator was uninstalled, before labels are removed.
+    description: Seconds to wait until the DaemonSets of uninstalled operators are gone, before labels are removed.
     type: int
     default: 120
 """
@@ -38,7 +38,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 stays:
-  description: What stays and why, a sentence for each.
+  description: What remains and why, one sentence per item.
   returned: always
   type: list
   elements: str

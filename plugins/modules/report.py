@@ -22,19 +22,19 @@ options:
     type: path
     required: true
   fail_on_verdict:
-    description: Fail when the verdict is not pass.
+    description: Fail if the verdict is not pass.
     type: bool
     default: true
   again:
-    description: Make the report again from the run folder as it is, without asking the cluster.
+    description: Write the report again from the run folder, without reading the cluster.
     type: bool
     default: false
   without_test:
     description:
-    - The NCCL test was left out on purpose. The verdict is then V(incomplete) at best, which does not fail the task
-      when nothing else is wrong.
-    - Tags that leave out C(nccl_test) mean the same.
-    - Results of an earlier run in the run folder count, unless something was changed after them.
+    - The NCCL test was left out on purpose. The best verdict is then V(incomplete), which does not fail the task if
+      there is no other problem.
+    - Tags that skip C(nccl_test) have the same effect.
+    - Results of an earlier run in the run folder count, unless something was changed afterwards.
     type: bool
     default: false
 """
@@ -51,7 +51,7 @@ verdict:
   returned: always
   type: str
 reason:
-  description: One sentence; of a failed task only report.json and the printed verdict have it.
+  description: The reason, in one sentence. If the task fails, only report.json and the printed verdict have it.
   returned: success
   type: str
 report:

@@ -16,7 +16,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:
   old:
-    description: The earlier C(report.json). A run keeps that of the run before as C(previous.json).
+    description: The earlier C(report.json). A run keeps the previous run's report as C(previous.json).
     type: path
     required: true
   new:
@@ -27,18 +27,18 @@ options:
     description: File for the whole comparison, as JSON.
     type: path
   tolerance:
-    description: Percent by which the bandwidth of a healthy cluster may differ from run to run.
+    description: Percentage by which the bandwidth of a healthy cluster may vary between runs.
     type: float
     default: 5.0
   fail_when:
-    description: Fail the task for RV(verdict) V(slower), or for V(slower) and V(worse).
+    description: Fail the task if RV(verdict) is V(slower), or if it is V(slower) or V(worse).
     type: str
     default: never
     choices: [never, slower, worse]
 """
 
 EXAMPLES = r"""
-- name: Did it get slower?
+- name: Compare with the previous run
   gpuops.rdma.report_compare:
     old: rdma-report/previous.json
     new: rdma-report/report.json
@@ -48,12 +48,12 @@ EXAMPLES = r"""
 RETURN = r"""
 verdict:
   description:
-  - V(slower) or V(faster) when the largest message of a test changed by more than O(tolerance), V(worse) or V(better)
-    when only verdicts changed, else V(same); the worst of them.
+  - V(slower) or V(faster) if the largest message of a test changed by more than O(tolerance), V(worse) or V(better) if
+    only verdicts changed, else V(same). The worst of all tests.
   returned: always
   type: str
 reason:
-  description: One sentence.
+  description: The reason, in one sentence.
   returned: always
   type: str
 nodes:

@@ -20,16 +20,16 @@ extends_documentation_fragment:
 - gpuops.rdma.oci
 options:
   dir:
-    description: Folder of the report; the module P(gpuops.rdma.report#module) has written it.
+    description: Folder of the report. The module P(gpuops.rdma.report#module) writes it.
     type: path
     required: true
   keep:
     description:
-    - Where report.html is kept beside O(dir); V(none) keeps no page.
-    - V(configmap) and V(secret) are objects of the cluster; one is overwritten by the next report.
-    - V(object_storage) writes C(PREFIX/CLUSTER/TIME-report.html) into a bucket; earlier ones stay.
-    - V(artifact) is the page as gzip in base64 in C(rdma_report_html) of the job's artifacts, by cluster, of at most
-      256 KiB.
+    - Additional place for report.html. V(none) keeps no copy.
+    - V(configmap) and V(secret) store it in the cluster. The next report overwrites it.
+    - V(object_storage) writes C(PREFIX/CLUSTER/TIME-report.html) into a bucket. Earlier reports are kept.
+    - V(artifact) stores the page, compressed with gzip and encoded in base64, in C(rdma_report_html) of the job's
+      artifacts, by cluster. At most 256 KiB.
     type: str
     required: true
     choices: [none, configmap, secret, object_storage, artifact]
@@ -38,31 +38,31 @@ options:
     type: str
     default: gpuops-report
   namespace:
-    description: Namespace of the ConfigMap or Secret. It must be there.
+    description: Namespace of the ConfigMap or Secret. It must exist.
     type: str
     default: gpuops-nccl
   bucket:
     description:
-    - Bucket of Object Storage, for V(object_storage). OCI is reached by the environment or C(module_defaults) of
-      C(group/gpuops.rdma.oci).
+    - Bucket of Object Storage, for V(object_storage). The connection to OCI comes from the environment or
+      C(module_defaults) of C(group/gpuops.rdma.oci).
     type: str
     default: ''
   prefix:
-    description: What the object's name begins with.
+    description: Prefix of the object's name.
     type: str
     default: ''
   failed:
-    description: Whether the report's verdict fails the job; by default every verdict but pass does.
+    description: Whether the report's verdict fails the job. By default every verdict except pass does.
     type: bool
 """
 
 EXAMPLES = r"""
-- name: Keep the report in the cluster
+- name: Store the report in the cluster
   gpuops.rdma.report_keep:
     dir: rdma-report
     keep: configmap
 
-- name: Keep each report in a bucket
+- name: Store each report in a bucket
   gpuops.rdma.report_keep:
     dir: rdma-report
     keep: object_storage
@@ -72,12 +72,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 place:
-  description: Where the report is.
+  description: Location of the report.
   returned: always
   type: str
   sample: configmap gpuops-nccl/gpuops-report
 fetch:
-  description: The command that fetches it.
+  description: Command that fetches it.
   returned: always
   type: str
 """

@@ -11,8 +11,7 @@ description:
 - Describes machines of unknown shapes (C(docs/other-hardware.md)) - GPUs, RDMA ports with their ids, rails, nearest
   GPU and NUMA node, line rate, link layer, VFs, and the ports of the management network. Each value has the file from
   which it was read; a value that no file states is left out, with the reason.
-- Hosts that differ from the majority are named with their values and not averaged. Without a majority the module
-  writes nothing.
+- Hosts that differ from the majority are listed with their values. Without a majority the module writes nothing.
 - With O(source=daemonset) a temporary DaemonSet reads the nodes, as in the host checks. With
   O(source=inventory) the documents come from M(gpuops.rdma.host_info), which has run on all hosts of the play.
 - It changes nothing on the hosts.
@@ -24,7 +23,7 @@ extends_documentation_fragment:
 - gpuops.rdma.shapes
 options:
   name:
-    description: Name of the shape, any value that a label can have. The name of a shape of the collection is refused.
+    description: Name of the shape, a valid label value. Names of the collection's own shapes are rejected.
     type: str
     required: true
   source:
@@ -33,31 +32,31 @@ options:
     choices: [daemonset, inventory, documents]
     default: daemonset
   dest:
-    description: The file to write, such as C(shapes/lab.yml). Without it the shape is only returned.
+    description: Path of the file to write, such as C(shapes/lab.yml). Without it the shape is only returned.
     type: path
   force:
-    description: Replace O(dest) where it differs.
+    description: Replace O(dest) if it differs.
     type: bool
     default: false
   match:
-    description: Labels of the shape's nodes, each with a value or a list of values, for the file's C(nodes).
+    description: Labels of the shape's nodes, each with a value or a list of values, for C(nodes) of the file.
     type: dict
     default: {}
   ports:
     description:
-    - Network devices, RDMA devices or PCI addresses of the fabric's ports, in the order of their rails. Empty takes
-      those that are named C(rdmaN), else those below a PCIe switch with a GPU, else those with InfiniBand, else all but
-      that of the default route.
+    - Network devices, RDMA devices or PCI addresses of the fabric's ports, in the order of their rails. The default is
+      the ports that are named C(rdmaN), else those below a PCIe switch with a GPU, else those with InfiniBand, else all
+      except the port of the default route.
     type: list
     elements: str
     default: []
   nodes:
-    description: Nodes to read, for O(source=daemonset). Empty takes the GPU nodes that no shape describes.
+    description: Nodes to read, for O(source=daemonset). The default is the GPU nodes that no shape describes.
     type: list
     elements: str
     default: []
   hosts:
-    description: Host documents for O(source=documents), a mapping by name, a list, or the folder of a run.
+    description: Host documents for O(source=documents), as a mapping by name, a list, or the folder of a run.
     type: raw
   facts:
     description: Name of the variable that holds host_info's result on each host, for O(source=inventory).
@@ -70,7 +69,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Describe the GPU nodes that are in no table
+- name: Describe the GPU nodes without a known shape
   gpuops.rdma.shape_discover:
     name: DGX-H100
     match: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
@@ -86,25 +85,25 @@ EXAMPLES = r"""
 
 RETURN = r"""
 shape:
-  description: The document of the shape, as the file has it.
+  description: The shape, as in the file.
   returned: always
   type: dict
 missing:
-  description: Value that is left out, and why.
+  description: Values that are left out, with the reason.
   returned: when hosts were read
   type: dict
   sample: {nic.line_gbps: "a port without a link has no rate: ibp24s0 is DOWN"}
 same:
-  description: Number of hosts that agree with it.
+  description: Number of hosts that match the shape.
   returned: when hosts were read
   type: int
 differing:
-  description: Up to 50 hosts that differ, each with its differences.
+  description: Up to 50 hosts that differ, with their differences.
   returned: when hosts were read
   type: dict
   sample: {gpu-7: ["nic.line_gbps: 200, not 400"]}
 silent:
-  description: Up to 50 hosts that could not be read, and why.
+  description: Up to 50 hosts that could not be read, with the reason.
   returned: always
   type: dict
 notes:
@@ -117,7 +116,7 @@ dest:
   returned: when O(dest) is given
   type: str
 would:
-  description: Objects that would be applied to read the nodes; nothing is described then.
+  description: Objects that would be applied to read the nodes. No shape is returned then.
   returned: in check mode, with source daemonset
   type: list
   elements: str

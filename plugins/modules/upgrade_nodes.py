@@ -17,23 +17,23 @@ extends_documentation_fragment:
 - gpuops.rdma.run_plan
 options:
   nodes:
-    description: Only these nodes of the plan. Empty takes all of the cluster.
+    description: Only these nodes of the plan. The default is all nodes of the cluster.
     type: list
     elements: str
     default: []
   state:
     description:
-    - V(idle) cordons the nodes, marked as ours, and sees that no pod holds their GPUs or VFs.
-    - V(renewed) deletes the pods of the operators' operands, driver and OFED among them, that are of an older revision
-      and that their DaemonSets do not replace by themselves.
-    - V(free) lifts our cordon. Each node notes when it came through, to which releases, in its annotation
-      C(gpuops.rdma/upgraded), which later runs of M(gpuops.rdma.upgrade_plan) show.
-    - V(stopped) notes O(why) there, on those of the nodes that we have cordoned. They stay so.
+    - V(idle) cordons the nodes, marks the cordons as the collection's, and checks that no pod uses GPUs or VFs.
+    - V(renewed) deletes pods of the operators' operands, including driver and OFED, that have an older revision and
+      that their DaemonSets do not replace by themselves.
+    - V(free) removes the collection's cordon. It writes the time and the releases to the node's annotation
+      C(gpuops.rdma/upgraded), which M(gpuops.rdma.upgrade_plan) shows later.
+    - V(stopped) writes O(why) to the annotation of the nodes that the collection has cordoned. They stay cordoned.
     type: str
     required: true
     choices: [idle, renewed, free, stopped]
   slowest:
-    description: C(slowest) of the wave's M(gpuops.rdma.perftest), for the note of O(state=free).
+    description: C(slowest) of the wave's M(gpuops.rdma.perftest), for the annotation of O(state=free).
     type: dict
     default: {}
   why:
@@ -46,8 +46,8 @@ options:
     default: true
   busy:
     description:
-    - What to do about nodes in use. V(fail) names their pods and changes nothing, V(wait) waits until they end, V(skip)
-      leaves the nodes out; without O(cordon) it fails, too.
+    - What to do about nodes in use. V(fail) lists their pods and changes nothing. V(wait) waits until the pods end.
+      V(skip) leaves the nodes out, but also fails without O(cordon).
     type: str
     choices: [skip, wait, fail]
     default: fail
@@ -58,7 +58,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Take two nodes out
+- name: Cordon two nodes
   gpuops.rdma.upgrade_nodes:
     plan: rdma-report/run/plan.json
     nodes: [10.140.0.1, 10.140.0.2]
@@ -78,16 +78,16 @@ nodes:
   type: list
   elements: str
 left:
-  description: Node to the pods that use it.
+  description: Pods that use the remaining nodes, by node.
   returned: for O(state=idle)
   type: dict
 pods:
-  description: How many pods were, or in check mode would be, deleted.
+  description: Number of deleted pods, or in check mode of pods that would be deleted.
   returned: for O(state=renewed)
   type: int
 pairs:
-  description: For each shape a node of O(nodes) and its partner of a pair test, a node that is done already where there
-    is one; empty without a partner.
+  description: For each shape a node of O(nodes) and its partner for a pair test, if possible a node that is already
+    upgraded. Empty without a partner.
   returned: for O(state=renewed)
   type: list
   elements: str

@@ -19,19 +19,19 @@ extends_documentation_fragment:
 - gpuops.rdma.run_plan
 options:
   wave:
-    description: How many nodes a wave of the upgrade has, a number or a percentage of the plan's nodes.
+    description: Number of nodes per wave, or a percentage of the plan's nodes.
     type: str
     default: 10%
   begun:
     description:
-    - The operators are of the plan's releases by now. Only nodes with pods of older revisions, with a device plugin of
-      an older release, or that an upgrade has cordoned make waves. Nothing is printed or written, and no chart is read.
+    - The operators already have the plan's releases. Waves then contain only nodes with pods of older revisions, with a
+      device plugin of an older release, or cordoned by an upgrade. Nothing is printed or written, and no chart is read.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Print what the upgrade to the plan's releases would do
+- name: Print the effects of the upgrade to the plan's releases
   gpuops.rdma.upgrade_plan:
     plan: rdma-report/run/plan.json
     wave: 4
@@ -39,44 +39,44 @@ EXAMPLES = r"""
 
 RETURN = r"""
 nothing:
-  description: Whether all is as the plan wants it.
+  description: Whether nothing has to be upgraded.
   returned: without O(begun)
   type: bool
 waves:
-  description: Names of the nodes of each wave.
+  description: Names of the nodes in each wave.
   returned: always
   type: list
   elements: list
 idle_first:
-  description: Why all nodes must be idle before the first change; empty if they need not.
+  description: Why all nodes must be idle before the first change. Empty if this is not necessary.
   returned: without O(begun)
   type: list
   elements: str
 busy:
-  description: Node to the pods that hold its GPUs or VFs.
+  description: Pods that use GPUs or VFs, by node.
   returned: without O(begun)
   type: dict
 outside:
-  description: Nodes that are not done and not of the plan; while there are any, the operands stay held back.
+  description: Nodes outside the plan that are not upgraded. While there are any, the operands stay held back.
   returned: always
   type: list
   elements: str
 before:
-  description: Two idle nodes of each shape, to measure before the first change; empty where there are none.
+  description: Two idle nodes of each shape, to measure before the first change. Empty if there are none.
   returned: without O(begun)
   type: list
   elements: str
 slowest:
-  description: Shape to the bandwidth of the slowest port in Gb/s, as waves of this upgrade that came through noted it.
+  description: Bandwidth of the slowest port in Gb/s by shape, from the completed waves of this upgrade.
   returned: without O(begun)
   type: dict
 denied:
-  description: Permissions that this user lacks, of those that an upgrade needs beyond a run of site.yml.
+  description: Missing permissions that an upgrade needs in addition to those of site.yml.
   returned: without O(begun)
   type: list
   elements: str
 text:
-  description: The lines that were printed.
+  description: The printed lines.
   returned: without O(begun)
   type: list
   elements: str

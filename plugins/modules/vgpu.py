@@ -9,22 +9,22 @@ module: vgpu
 short_description: Install driver and licence on nodes with one vGPU each
 version_added: 0.1.0
 description:
-- Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver if the ClusterPolicy uses those, and configures
-  the licence - as a Secret if the operator supports it, otherwise as a ConfigMap.
-- Refuses a guest driver that is newer than the host's or of another branch, an operating system that differs from the
-  nodes', a missing pull secret, nodes that share their GPUs, and nodes with whole GPUs that would get the guest
-  driver too.
+- Sets the guest driver in the ClusterPolicy, or in an NVIDIADriver if the ClusterPolicy uses those, and configures the
+  licence as a Secret if the operator supports it, otherwise as a ConfigMap.
+- Rejects a guest driver that is newer than the host's or of another branch, an operating system that differs from the
+  nodes', a missing pull secret, nodes that share their GPUs, and nodes with whole GPUs that would also get the guest
+  driver.
 - Checks that each node can reach the licence server before the driver is rolled out.
 - Proves it - the driver's pod is Ready, one GPU is allocatable, and the licence metric of the node's DCGM exporter
   is 1.
-- On vSphere, makes one MachineSet per vGPU profile, a copy of a given one with another template.
+- On vSphere, creates one MachineSet per vGPU profile, as a copy of a given one with another template.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods
 - gpuops.rdma.gpu_use_state
 options:
   driver:
-    description: The guest driver; required with O(state=present).
+    description: The guest driver. Required with O(state=present).
     type: dict
     suboptions:
       repository:
@@ -36,37 +36,37 @@ options:
         type: str
         default: vgpu-guest-driver
       version:
-        description: The guest driver's version. The operator adds the nodes' system to the tag; where it is given
-          (V(550.163.01-rhcos4.18)) it must be theirs.
+        description: The guest driver's version. The operator adds the nodes' operating system to the tag. A version
+          that includes it (V(550.163.01-rhcos4.18)) must match the nodes.
         type: str
         required: true
       host_version:
-        description: Version of the vGPU manager on the hosts, which the guest's must not exceed. Nodes that run a
-          driver already tell it themselves.
+        description: Version of the vGPU manager on the hosts, which the guest's must not exceed. Nodes that already run
+          a driver report it themselves.
         type: str
         default: ""
       pull_secrets:
-        description: Secrets in the operator's namespace with which the image is pulled.
+        description: Pull secrets of the image, in the operator's namespace.
         type: list
         elements: str
         default: []
   license:
-    description: How a node takes its licence; required with O(state=present).
+    description: How a node gets its licence. Required with O(state=present).
     type: dict
     suboptions:
       token:
-        description: The client configuration token, whole. It is never shown.
+        description: The complete client configuration token. It is never shown.
         type: str
       feature_type:
         description: 0 unlicensed, 1 vGPU, 2 RTX virtual workstation, 4 virtual compute server.
         type: int
         default: 1
       server:
-        description: Legacy licence server; not needed with a token.
+        description: Legacy licence server. Not needed with a token.
         type: str
         default: ""
       server_port:
-        description: Its port; 0 is the driver's own default.
+        description: Port of the licence server. V(0) is the driver's default.
         type: int
         default: 0
       proxy:
@@ -74,11 +74,11 @@ options:
         type: str
         default: ""
       proxy_port:
-        description: Its port.
+        description: Port of the proxy.
         type: int
         default: 0
       reach:
-        description: Licence servers as V(host:port) that the nodes must reach. Without it, those that the token names.
+        description: Licence servers as V(host:port) that the nodes must reach. The default is those in the token.
         type: list
         elements: str
         default: []
@@ -96,11 +96,11 @@ options:
     type: str
     default: ""
   machine_set:
-    description: MachineSet of OpenShift whose copies the profiles' become.
+    description: MachineSet of OpenShift to copy for the profiles.
     type: str
     default: ""
   profiles:
-    description: One MachineSet each. Without O(nodes) and O(selector), their nodes are the vGPU nodes.
+    description: Profiles with one MachineSet each. Without O(nodes) and O(selector), their nodes are the vGPU nodes.
     type: list
     elements: dict
     default: []
@@ -114,39 +114,40 @@ options:
         type: str
         required: true
       replicas:
-        description: Number of machines; by default that of an existing MachineSet is kept, and a new one begins with 0.
+        description: Number of machines. By default an existing MachineSet keeps its number, and a new one starts with
+          0.
         type: int
   drain:
-    description: Delete pods that hold GPUs where a running driver must change; refused without.
+    description: Delete pods that use GPUs if a running driver must change. Without it the task fails on such pods.
     type: bool
     default: false
   state:
-    description: With V(absent) the licence, the driver settings and the MachineSets of O(profiles) with their machines
-      are removed, and the ClusterPolicy gets its earlier values again.
+    description: V(absent) removes the licence, the driver settings and the MachineSets of O(profiles) with their
+      machines, and restores the earlier values of the ClusterPolicy.
   prove:
     description: When to read the licence metrics.
   image:
-    description: Image with Python 3.8 or newer for the pods that probe the network; by default that of the VF
+    description: Image with Python 3.8 or newer for the pods that test the network. The default is the image of the VF
       configuration.
     type: str
     default: ""
   image_pull_secrets:
-    description: Secrets in the operator's namespace for this image.
+    description: Pull secrets of this image, in the operator's namespace.
     type: list
     elements: str
     default: []
   timeout:
-    description: Seconds for nodes, drivers and licences each.
+    description: Seconds to wait for the nodes, then for the drivers, and then for the licences.
     type: int
     default: 1800
   grace:
-    description: Seconds that a pod may be unschedulable or without image.
+    description: Seconds that a pod may be unschedulable or unable to pull its image.
     type: int
     default: 120
 """
 
 EXAMPLES = r"""
-- name: vGPU nodes of two profiles
+- name: Create vGPU nodes with two profiles
   gpuops.rdma.vgpu:
     machine_set: cluster-worker
     profiles:
@@ -164,7 +165,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was written; the first 50.
+  description: The first 50 changes.
   returned: always
   type: list
   elements: str
@@ -178,11 +179,11 @@ images:
   type: list
   elements: str
 license_kind:
-  description: Kind of object that has the licence, V(Secret) or V(ConfigMap).
+  description: Kind of the object with the licence, V(Secret) or V(ConfigMap).
   returned: always
   type: str
 notes:
-  description: What should be known.
+  description: Additional notes.
   returned: always
   type: list
   elements: str

@@ -25,42 +25,46 @@ extends_documentation_fragment:
 - gpuops.rdma.shapes
 options:
   src:
-    description: Files with manifests in YAML or JSON, each with one or more documents; or folders of them.
+    description: Files with manifests in YAML or JSON, each with one or more documents, or folders of such files.
     type: list
     elements: path
     default: []
   definitions:
-    description: Manifests, as mappings.
+    description: Manifests as mappings.
     type: list
     elements: dict
     default: []
   kind:
-    description: Kind of live objects to look at.
+    description: Kind of the live objects to check.
     type: str
     default: ''
   name:
-    description: Name of the live object; all of O(kind) in O(namespace) without it.
+    description: Name of the live object. The default is all of O(kind) in O(namespace).
     type: str
     default: ''
   namespace:
-    description: Namespace of the live objects, and of documents that name none; V(default) without it.
+    description: Namespace of the live objects, and of documents without a namespace. The default is V(default).
     type: str
     default: ''
   plan:
-    description: plan.json of a run, whose mode, resources, network and shape hold.
+    description: plan.json of a run. Its mode, resources, network and shape are used.
   shape:
-    description: Shape of the nodes. By default that of the plan, or of the cluster's GPU nodes if they have one.
+    description: Shape of the nodes. The default is the shape of the plan, or of the cluster's GPU nodes if they share
+      one.
   mode:
-    description: How pods get to the fabric. By default as in the plan, else V(sriov) if nodes offer VFs, else V(host).
+    description: How pods use the fabric. The default is the plan's mode, else V(sriov) if nodes offer VFs, else
+      V(host).
     type: str
     choices: [auto, sriov, shared, host]
     default: auto
   resource:
     description:
-    - Resource name of the VFs, or in mode V(shared) of the shared device. By default that of the plan or of the nodes.
+    - Resource name of the VFs, or in mode V(shared) of the shared device. The default is the name in the plan or on the
+      nodes.
   network:
     description:
-    - NetworkAttachmentDefinition of the fabric as C(namespace/name). By default the plan's, or the one of O(resource).
+    - NetworkAttachmentDefinition of the fabric as C(namespace/name). The default is the plan's, or the one of
+      O(resource).
     type: str
     default: ''
   selector:
@@ -82,31 +86,31 @@ options:
     type: str
     default: eth0
   cluster:
-    description: Whether the cluster is asked for nodes, networks, namespaces, queues and runtimes.
+    description: Whether to read nodes, networks, namespaces, queues and runtimes from the cluster.
     type: bool
     default: true
   fail_when:
-    description: V(error) fails on errors and on what cannot be checked, V(warning) on warnings too.
+    description: V(error) fails on errors and on objects that cannot be checked. V(warning) also fails on warnings.
     type: str
     choices: [error, warning, never]
     default: error
 """
 
 EXAMPLES = r"""
-- name: Before a job is submitted
+- name: Check a job before it is submitted
   gpuops.rdma.workload_lint:
     src: [train.yml]
     namespace: team-a
     plan: rdma-report/run/plan.json
 
-- name: All PyTorchJobs of a team, with warnings
+- name: Check all PyTorchJobs of a team, and fail on warnings
   gpuops.rdma.workload_lint:
     kind: PyTorchJob
     namespace: team-a
     fail_when: never
   register: looked
 
-- name: In a pipeline without a cluster
+- name: Check in a pipeline without a cluster
   gpuops.rdma.workload_lint:
     src: [manifests]
     cluster: false
@@ -124,7 +128,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 clean:
-  description: Nothing was found. Rules of RV(unchecked) were not applied.
+  description: Whether there are no findings. Rules in RV(unchecked) were not applied.
   returned: success
   type: bool
 findings:
@@ -138,7 +142,7 @@ counts:
   type: dict
   sample: {error: 1, unknown: 0, warning: 2}
 jobs:
-  description: Objects that were judged.
+  description: Objects that were checked.
   returned: always
   type: list
   elements: str
@@ -148,12 +152,12 @@ ignored:
   type: list
   elements: str
 unchecked:
-  description: Rules that were not applied, with the facts that they lack.
+  description: Rules that were not applied, with the missing facts.
   returned: always
   type: dict
   sample: {workload.room: [nodes]}
 shape:
-  description: Shape that was assumed; empty if none is known.
+  description: Shape that was assumed. Empty if none is known.
   returned: always
   type: str
 mode:

@@ -11,10 +11,10 @@ version_added: 0.1.0
 description:
 - Creates in each namespace the network of the plan's test job, a ConfigMap with NCCL's variables for each of its shapes
   (C(gpuops-nccl-SHAPE), key C(nccl.conf)), the topology files if the plan uses them, copies of pull secrets, a
-  LocalQueue of Kueue, and on OpenShift the right to the privileged SecurityContextConstraints.
-- Sets a Pod Security level that admits IPC_LOCK, which C(baseline) refuses.
-- Fails before the first change if a namespace is absent or terminating, or if its ResourceQuotas or LimitRanges
-  refuse a pod that requests all GPUs and VFs of a node.
+  LocalQueue of Kueue, and on OpenShift the permission to use the privileged SecurityContextConstraints.
+- Sets a Pod Security level that admits IPC_LOCK, which C(baseline) rejects.
+- Fails before the first change if a namespace does not exist or is terminating, or if its ResourceQuotas or LimitRanges
+  reject a pod that requests all GPUs and VFs of a node.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
@@ -28,18 +28,18 @@ options:
     required: true
   state:
     description:
-    - V(absent) removes what the module made there, and gives the namespace its earlier level of Pod Security. What
-      others made stays. The other options but O(plan) are not looked at.
+    - V(absent) removes the module's objects there and restores the namespace's earlier Pod Security level. Objects of
+      other owners are kept. All other options except O(plan) are ignored.
     type: str
     choices: [present, absent]
     default: present
   pull_secrets:
-    description: Secrets of the plan's job namespace that are copied.
+    description: Secrets of the plan's job namespace to copy.
     type: list
     elements: str
     default: []
   cluster_queue:
-    description: ClusterQueue of Kueue for which a LocalQueue is made. Without it there is none.
+    description: ClusterQueue of Kueue for the LocalQueue. Without it no LocalQueue is created.
     type: str
     default: ''
   queue:
@@ -53,7 +53,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Let a team use the fabric
+- name: Allow a team to use the fabric
   gpuops.rdma.workload_network:
     plan: rdma-report/run/plan.json
     namespaces: [team-a]
@@ -68,13 +68,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was created, updated or removed.
+  description: Objects that were created, updated or removed.
   type: list
   elements: str
   returned: always
   sample: [create NetworkAttachmentDefinition team-a/rdma-vf]
 namespaces:
-  description: The namespaces that there are.
+  description: The existing namespaces.
   type: list
   elements: str
   returned: always

@@ -11,10 +11,10 @@ version_added: 0.1.0
 description:
 - Creates scheduler objects from the nodes' locality labels (island, network block, local block), for Kueue a Topology
   and a ResourceFlavor per shape of the plan, for Volcano a HyperNode per domain.
-- A later run updates HyperNodes to the current nodes; it creates none if Volcano's own discovery creates them from
+- A later run updates HyperNodes to the current nodes. It creates none if Volcano's own discovery creates them from
   labels.
-- Refuses nodes whose labels are C(no-imds-data), because all of them would be in one domain.
-- The playbook C(workload_network) runs it with C(rdma_workload_placement=true), alone or beside namespaces.
+- Rejects nodes whose labels are C(no-imds-data), because all of them would be in one domain.
+- The playbook C(workload_network) runs it with C(rdma_workload_placement=true), with or without namespaces.
 - A Topology or ResourceFlavor of this collection that differs in an immutable field is reported and not changed.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
@@ -23,40 +23,40 @@ extends_documentation_fragment:
 - gpuops.rdma.run_plan
 options:
   plan:
-    description: plan.json of a run, for shapes and tolerations. The nodes are read anew.
+    description: plan.json of a run, for shapes and tolerations. The nodes are read from the cluster.
   schedulers:
-    description: For which of them. Empty takes those whose kinds the cluster serves.
+    description: Schedulers to configure. The default is those whose kinds the cluster serves.
     type: list
     elements: str
     choices: [kueue, volcano]
     default: []
   state:
-    description: V(absent) removes what the module made.
+    description: V(absent) removes the module's objects and settings.
     type: str
     choices: [present, absent]
     default: present
 """
 
 EXAMPLES = r"""
-- name: Let Kueue and Volcano place jobs by the network
+- name: Allow Kueue and Volcano to place jobs by network location
   gpuops.rdma.workload_placement:
     plan: rdma-report/run/plan.json
 """
 
 RETURN = r"""
 changes:
-  description: What was created, updated or removed, at most 50.
+  description: Up to 50 objects that were created, updated or removed.
   type: list
   elements: str
   returned: always
 objects:
-  description: What there is to be, at most 50.
+  description: Up to 50 required objects.
   type: list
   elements: str
   returned: always
   sample: [Topology gpuops-rdma, ResourceFlavor gpuops-h100-8]
 notes:
-  description: Nodes without a place, objects that differ and cannot be changed, and what was left out.
+  description: Nodes without a location, objects that differ and cannot be changed, and objects that were left out.
   type: list
   elements: str
   returned: always

@@ -9,16 +9,16 @@ module: workload_prove
 short_description: Prove that a running job's traffic uses RDMA with GPUDirect on all rails
 version_added: 0.1.0
 description:
-- Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints the transport of each channel; V(pass)
-  needs C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks. The launcher's log
-  is sufficient for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
+- Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints the transport of each channel. V(pass) needs
+  C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks. The launcher's log is
+  sufficient for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
 - Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail without traffic, which is V(fail).
-  They do not show which job causes the traffic or whether it uses GPUDirect, so counters alone give V(unknown) at
-  best.
+  They do not show which job causes the traffic or whether it uses GPUDirect, so V(unknown) is the best verdict from
+  counters alone.
 - The verdict is also V(unknown), with the cause, for a pod that has restarted or was deleted or replaced, a
   terminating namespace, counters that were reset, fewer pods than the job requests, and a job with one pod.
 - It does not change the job. It needs the permission to get the job, its pods and their logs, its namespace and its
-  nodes; with O(source=daemonset) also the permissions of the host checks in O(own_namespace).
+  nodes. O(source=daemonset) also needs the permissions of the host checks in O(own_namespace).
 extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
 - gpuops.rdma.attributes
@@ -29,7 +29,7 @@ extends_documentation_fragment:
 - gpuops.rdma.shapes
 options:
   kind:
-    description: Kind of the job, one of docs/workload_lint.md.
+    description: Kind of the job, as listed in docs/workload_lint.md.
     type: str
     required: true
   name:
@@ -42,16 +42,16 @@ options:
     default: default
   source:
     description:
-    - Where the counters come from, which are used where a pod's log shows nothing. V(hosts) takes O(hosts).
-      V(daemonset) reads them by a DaemonSet on the nodes of those pods, as in the host checks, and removes it again;
-      without such a pod none is made.
+    - Source of the counters, which are used if a pod's log shows no transport. V(hosts) uses O(hosts). V(daemonset)
+      reads them with a DaemonSet on the nodes of those pods, as in the host checks, and removes it afterwards. It is
+      created only if there is such a pod.
     type: str
     choices: [hosts, daemonset]
     default: hosts
   hosts:
     description:
-    - Node name to what M(gpuops.rdma.host_info) with O(gpuops.rdma.host_info#module:interval) returned there, which
-      reads the counters twice.
+    - Results of M(gpuops.rdma.host_info) by node name. With O(gpuops.rdma.host_info#module:interval) it reads the
+      counters twice.
     type: dict
     default: {}
   interval:
@@ -59,25 +59,25 @@ options:
     type: float
     default: 10
   own_namespace:
-    description: Namespace of the DaemonSet. With O(plan) namespace, image and pull secrets are the plan's.
+    description: Namespace of the DaemonSet. With O(plan) the plan's namespace, image and pull secrets are used.
     type: str
     default: gpuops-rdma
   fail_when:
-    description: V(fail) fails on the verdict V(fail), V(unknown) on everything but V(pass).
+    description: V(fail) fails on the verdict V(fail). V(unknown) fails on every verdict except V(pass).
     type: str
     choices: [fail, unknown, never]
     default: fail
 """
 
 EXAMPLES = r"""
-- name: Does the training of team-a use the fabric
+- name: Check that the training of team-a uses the fabric
   gpuops.rdma.workload_prove:
     kind: PyTorchJob
     name: llm
     namespace: team-a
     fail_when: unknown
 
-- name: The same for a job that prints nothing, by the counters of its nodes
+- name: Check a job that prints nothing, by the counters of its nodes
   gpuops.rdma.workload_prove:
     kind: JobSet
     name: llm
@@ -93,10 +93,10 @@ EXAMPLES = r"""
         interval: 10
       register: read
 
-- name: Look at a job whose nodes were read so
+- name: Check a job with these counters
   hosts: localhost
   tasks:
-    - name: Look at its rails
+    - name: Show its rails
       gpuops.rdma.workload_prove:
         kind: JobSet
         name: llm
@@ -109,7 +109,7 @@ verdict:
   returned: success
   type: str
 reason:
-  description: The verdict in a line.
+  description: The verdict in one line.
   returned: success
   type: str
   sample: NET/IB with GPUDirect RDMA on 16 rails of each of 4 pods
@@ -134,7 +134,7 @@ findings:
   type: list
   elements: dict
 would:
-  description: What would be applied to read the counters.
+  description: Objects that would be applied to read the counters.
   returned: in check mode, with source daemonset, where a log shows nothing
   type: list
   elements: str

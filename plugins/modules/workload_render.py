@@ -12,9 +12,9 @@ description:
 - Writes a job of one of eight kinds whose pods have the same settings as the workers of this collection's NCCL test
   (networks,
   VFs, GPUs, C(IPC_LOCK), C(/dev/shm), tolerations, NCCL's variables), and only the privileges that the mode needs.
-- Each pod uses a whole node. You add only the image and the command.
-- With O(plan) it uses the names, requests and nodes of that run, otherwise those of the table of shapes.
-- It accesses no cluster. A file that was edited manually is not overwritten.
+- Each pod uses a whole node. You set only the image and the command.
+- With O(plan) it uses the names, requests and nodes of that run, otherwise the table of shapes.
+- It accesses no cluster. It does not overwrite a file that was edited manually.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.attributes
@@ -22,40 +22,41 @@ extends_documentation_fragment:
 options:
   kind:
     description:
-    - Kind of the job. V(TrainJob) comes with a runtime of its own, V(Job) with a headless Service. In a V(RayCluster)
-      the workers are on the fabric and the head is not.
+    - Kind of the job. V(TrainJob) includes a separate runtime, V(Job) a headless Service. In a V(RayCluster) the
+      workers use the fabric and the head does not.
     type: str
     choices: [MPIJob, PyTorchJob, TrainJob, JobSet, LeaderWorkerSet, RayCluster, VolcanoJob, Job]
     default: PyTorchJob
   name:
-    description: Name of the job, and prefix of its other objects.
+    description: Name of the job and prefix of its other objects.
     type: str
     default: train
   namespace:
-    description: Its namespace.
+    description: Namespace of the job.
     type: str
     default: default
   nodes:
-    description: Number of nodes, one pod on each. 0 takes as many as the plan tests, without one a single node.
+    description: Number of nodes, with one pod each. V(0) uses the number of nodes in the plan's test, or one node
+      without a plan.
     type: int
     default: 0
   plan:
     description:
-    - plan.json of a run. If there is no such file, O(shape) is needed.
+    - plan.json of a run. If the file does not exist, O(shape) is required.
     type: path
   shape:
-    description: Shape of the nodes. Needed without a plan, and if the plan has several.
+    description: Shape of the nodes. Required without a plan, and if the plan has several.
     type: str
     default: ''
   mode:
-    description: V(sriov), V(shared) or V(host). By default the plan's, without it V(sriov).
+    description: V(sriov), V(shared) or V(host). The default is the plan's mode, or else V(sriov).
     type: str
     choices: ['', sriov, shared, host]
     default: ''
   network:
     description:
-    - NetworkAttachmentDefinition of the VFs, C(name) or C(namespace/name). By default the plan's; on OpenShift that of
-      this name in O(namespace), because networks of other namespaces are refused there.
+    - NetworkAttachmentDefinition of the VFs, C(name) or C(namespace/name). The default is the plan's. On OpenShift it
+      is the network of this name in O(namespace), because networks of other namespaces are rejected there.
     type: str
     default: ''
   image:
@@ -64,47 +65,47 @@ options:
     default: ''
   command:
     description:
-    - Command of each pod, in an MPIJob of each rank. C(torchrun SCRIPT) needs no options for nodes and ranks,
-      and is refused in an MPIJob, whose ranks mpirun starts.
+    - Command of each pod, or in an MPIJob of each rank. C(torchrun SCRIPT) needs no options for nodes and ranks. It is
+      rejected in an MPIJob, whose ranks mpirun starts.
     type: list
     elements: str
     default: []
   env:
-    description: Variables of the job. They win over those of the shape.
+    description: Variables of the job. They take precedence over those of the shape.
     type: dict
     default: {}
   pull_secrets:
-    description: Secrets of the namespace for O(image).
+    description: Pull secrets of O(image) in the namespace.
     type: list
     elements: str
     default: []
   kueue_queue:
-    description: LocalQueue of Kueue in the namespace. The job is rendered suspended, for Kueue to start it.
+    description: LocalQueue of Kueue in the namespace. The job is suspended until Kueue starts it.
     type: str
     default: ''
   queue:
     description:
-    - Queue of Volcano whose scheduler places all pods or none. V(auto) takes that of the plan where it found Volcano's
-      scheduler, unless O(kueue_queue) is set; an empty one leaves each pod to the default scheduler.
+    - Queue of Volcano, whose scheduler places all pods or none. V(auto) uses the plan's queue if the plan found
+      Volcano's scheduler and O(kueue_queue) is not set. With an empty string the default scheduler places each pod.
     type: str
     default: auto
   near:
-    description: Whether the scheduler places the pods near each other in the network, if it can or in any case.
+    description: Whether the scheduler must place the pods near each other in the network, or only if possible.
     type: str
     choices: [none, preferred, required]
     default: none
   level:
-    description: How near, with O(near).
+    description: Network level for O(near).
     type: str
     choices: [local_block, network_block, island]
     default: local_block
   dest:
-    description: File to write. Without it the text is returned.
+    description: File to write. Without it the manifest is returned.
     type: path
 """
 
 EXAMPLES = r"""
-- name: A training job for the nodes that have just passed
+- name: Write a training job for the tested nodes
   gpuops.rdma.workload_render:
     kind: PyTorchJob
     name: llama
@@ -114,7 +115,7 @@ EXAMPLES = r"""
     command: [torchrun, train.py]
     dest: llama.yaml
 
-- name: Four nodes of a shape, placed near each other by Kueue, without a run before
+- name: Write a job on four nodes of a shape, which Kueue places near each other, without a plan
   gpuops.rdma.workload_render:
     kind: JobSet
     nodes: 4
@@ -130,7 +131,7 @@ manifest:
   type: str
   returned: without O(dest)
 objects:
-  description: Kind and name of each object, in the order to apply them.
+  description: Kind and name of each object, in the order of application.
   type: list
   elements: str
   returned: always
@@ -144,13 +145,13 @@ mode:
   type: str
   returned: always
 missing:
-  description: Words in the text that are to be replaced.
+  description: Placeholders in the manifest that you have to replace.
   type: list
   elements: str
   returned: always
   sample: [YOUR_IMAGE, YOUR_COMMAND]
 dest:
-  description: The file.
+  description: Path of the file.
   type: str
   returned: with O(dest)
 """

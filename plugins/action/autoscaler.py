@@ -22,7 +22,9 @@ STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, and the longest boot and
-        roll-out in seconds measured here. Raises InputError for a faulty MachineAutoscaler."""
+        roll-out in seconds measured here, or the rendered objects. Raises InputError for a faulty MachineAutoscaler."""
+        if args["state"] == "rendered":
+            return autoscaling.rendered(args)
         sets = autoscaling.machine_sets(self.client)
         boot, rollout = self._boot(), self._rollout()
         objects = self._objects(args, sets, boot, rollout)

@@ -54,7 +54,7 @@ options:
         type: int
         default: 0
       config:
-        description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing_config) takes it.
+        description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing) takes it.
         type: dict
         default: {}
       mig:

@@ -13,10 +13,14 @@ description:
   validated.
 - First checks them against this cluster - the fields of its definition, MachineSets and their owners, how long
   machines took to become nodes, and how long the GPU stack took to start on a node.
+- Rejects names, durations, sizes and labels that the API server accepts but no autoscaler uses.
 - Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma). The module changes or removes no others.
+- With O(state=rendered) it contacts no cluster and writes nothing. It returns these objects and the merge patch of each
+  MachineSet, with the capacity annotations of both families and the number of GPUs that its nodes will I(advertise).
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.pools
+- gpuops.rdma.shapes
 options:
   cluster:
     description:
@@ -44,10 +48,27 @@ options:
     type: int
     default: 0
   state:
-    description: V(absent) removes the objects.
+    description: V(absent) removes the objects. V(rendered) only checks and returns them.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, rendered]
     default: present
+  crd:
+    description:
+    - With O(state=rendered), the cluster's CustomResourceDefinition of ClusterAutoscaler. Fields that it lacks are
+      rejected. Otherwise it is read from the cluster.
+    type: dict
+    default: {}
+  version:
+    description:
+    - With O(state=rendered), version of OpenShift, such as V(4.18). The result predicts what this version does when a
+      GPU pod waits for an empty pool. Without it nothing is predicted.
+    type: str
+    default: ""
+  provider:
+    description: With O(version), provider of the autoscaler.
+    type: str
+    choices: [openshift, clusterapi]
+    default: openshift
 """
 
 EXAMPLES = r"""
@@ -60,31 +81,66 @@ EXAMPLES = r"""
       scaleDown: {enabled: true, delayAfterAdd: 25m}
     pools:
       - {machine_set: gpu-h100-a, min_replicas: 0, max_replicas: 2, accelerator: nvidia-h100}
+
+- name: Render a pool of shared H100 GPUs that grows from zero, without a cluster
+  gpuops.rdma.autoscaler:
+    state: rendered
+    cluster:
+      resourceLimits:
+        gpus:
+          - {type: nvidia-h100, min: 0, max: 64}
+      scaleDown: {enabled: true, delayAfterAdd: 25m}
+    rollout_seconds: 1200
+    version: "4.18"
+    pools:
+      - machine_set: gpu-h100
+        max_replicas: 2
+        accelerator: nvidia-h100
+        shape: BM.GPU.H100.8
+        cpu: 224
+        memory_mib: 2097152
+        config: {version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}}
+        taints: [nvidia.com/gpu=present:NoSchedule]
 """
 
 RETURN = r"""
 changes:
   description: The changes, or in check mode the changes that would be made.
-  returned: always
+  returned: unless O(state=rendered)
   type: list
   elements: str
 version:
   description: OpenShift's version. Empty if it is unknown.
-  returned: always
+  returned: unless O(state=rendered)
   type: str
 boot_seconds:
   description: The longest time, in seconds, that a machine took to become a node. V(0) if no machine shows it.
-  returned: always
+  returned: unless O(state=rendered)
   type: int
 rollout_seconds:
   description:
   - The longest time, in seconds, that a pod of the GPU stack took to become ready. Pods with restarted containers do
     not count. V(0) if no pod is ready.
-  returned: always
+  returned: unless O(state=rendered)
   type: int
 notes:
   description: What could not be measured.
-  returned: always
+  returned: unless O(state=rendered)
   type: list
   elements: str
+objects:
+  description: ClusterAutoscaler, ConfigMap of the expander, and MachineAutoscalers.
+  returned: with O(state=rendered)
+  type: list
+  elements: dict
+patches:
+  description: Merge patch per MachineSet.
+  returned: with O(state=rendered)
+  type: dict
+pools:
+  description:
+  - Per MachineSet C(resources) and C(isolation) of its nodes and, with O(version), C(from_zero) with C(grouped),
+    C(replicas), C(reason) and C(message) of the event, and C(why).
+  returned: with O(state=rendered)
+  type: dict
 """

@@ -15,13 +15,17 @@ description:
   pods than the node has devices, and with MPS, processes that compute simultaneously on one GPU.
 - All pools share one ConfigMap and one MIG strategy. The module rejects changes that affect nodes outside the task. It
   restores the previous MIG strategy when the last MIG configuration is removed.
-- Rejects configurations that cannot work before it changes anything. See M(gpuops.rdma.gpu_sharing_config).
+- Checks the configurations by all rules of NVIDIA's device plugin before it changes anything, and reports the path of
+  each fault and the nearest known key. Rejects values that the plugin or the MIG manager would only reject on the node,
+  and values that have no effect.
+- With O(state=rendered) it contacts no cluster and writes nothing.
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods
 - gpuops.rdma.sharing
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
+- gpuops.rdma.shapes
 options:
   default:
     description: Key for nodes without the label. Without it the ClusterPolicy's is kept.
@@ -45,7 +49,36 @@ options:
     description: MIG layout of these nodes, such as V(all-1g.10gb). Without it the layout is kept.
     type: str
   state:
-    description: V(absent) returns the nodes to whole GPUs and removes keys that no node uses.
+    description:
+    - V(absent) returns the nodes to whole GPUs and removes keys that no node uses.
+    - V(rendered) only checks the configurations and returns them, with what each of O(examples) will offer.
+    choices: [present, absent, rendered]
+  examples:
+    description: With O(state=rendered), nodes or examples of a pool. The result has what each will offer.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Any name.
+        type: str
+        required: true
+      shape:
+        description: Shape of C(files/topology), or of O(shapes_dir).
+        type: str
+        required: true
+      config:
+        description: Key of the sharing configuration. V("") uses the default.
+        type: str
+        default: ""
+      mig:
+        description: Name of the MIG layout. V("") means whole GPUs.
+        type: str
+        default: ""
+  namespace:
+    description: With O(state=rendered), namespace of the GPU Operator. Otherwise it is read from the cluster.
+    type: str
+    default: gpu-operator
   replace:
     description: Change nodes that use another key. Without it the task fails on such nodes.
     type: bool
@@ -80,12 +113,23 @@ EXAMPLES = r"""
     mig: all-3g.40gb
     mig_strategy: mixed
     selector: oke.oraclecloud.com/pool.name=notebooks
+
+- name: Render two pools without a cluster
+  gpuops.rdma.gpu_sharing:
+    state: rendered
+    share:
+      - {key: sliced-4, strategy: time-slicing, replicas: 4}
+      - {key: mig-2, strategy: time-slicing, replicas: 2, resources: [nvidia.com/mig-3g.40gb]}
+    mig_strategy: mixed
+    examples:
+      - {name: pool-a, shape: BM.GPU.H100.8, config: sliced-4}
+      - {name: pool-b, shape: BM.GPU.H100.8, config: mig-2, mig: all-3g.40gb}
 """
 
 RETURN = r"""
 changes:
   description: The first 50 changes.
-  returned: always
+  returned: unless O(state=rendered)
   type: list
   elements: str
 nodes:
@@ -96,22 +140,35 @@ nodes:
   type: dict
 count:
   description: Number of nodes.
-  returned: always
+  returned: unless O(state=rendered)
   type: int
 restarted:
   description: Nodes whose device plugin was restarted.
-  returned: always
+  returned: unless O(state=rendered)
   type: int
 proof:
   description:
   - For each tested node, the resources and how many pods with one of each ran at once.
   - With MPS also C(at_once), with the C(gpus) on which several C(processes) computed at once, and the longest pause of
     a process in microseconds (C(standstill_us)).
-  returned: always
+  returned: unless O(state=rendered)
   type: dict
 notes:
   description: Settings that the device plugin ignores.
   returned: always
   type: list
   elements: str
+configs:
+  description: The checked documents by key.
+  returned: with O(state=rendered)
+  type: dict
+objects:
+  description: The ConfigMaps.
+  returned: with O(state=rendered)
+  type: list
+  elements: dict
+policy:
+  description: Required fields of C(spec) of the ClusterPolicy.
+  returned: with O(state=rendered)
+  type: dict
 """

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler, pools
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs as sharing
@@ -69,6 +69,36 @@ def capacity(
     labels = pool["node_labels"] or None
     made = autoscaler.capacity_annotations(table, cpu=cpu, memory_mib=memory_mib, gpus=count, labels=labels)
     return made, expected
+
+
+def rendered(args: Json) -> Json:
+    """The objects, merge patches of the MachineSets and what each pool's nodes offer. Raises InputError for a faulty
+    pool."""
+    table, shapes, wanted = tables(), shape_table.known(args), args["pools"]
+    fields = autoscaler.crd_fields(args["crd"]) if args["crd"] else None
+    objects = pools.cluster_objects(table, args, fields, args["rollout_seconds"], args["boot_seconds"])
+    autoscalers = pools.machine_autoscalers(wanted, pools.gpu_types(args["cluster"] or {}))
+    pools.refuse(autoscaler.check_owners(autoscalers, [one["machine_set"] for one in wanted]))
+    found = {one["machine_set"]: _rendered(table, one, shapes, args) for one in wanted if one["accelerator"]}
+    return {
+        "changed": False,
+        "objects": [*objects, *(autoscalers if args["machine_autoscalers"] else [])],
+        "patches": {name: patch for name, (patch, _offered) in found.items()},
+        "pools": {name: offered for name, (_patch, offered) in found.items()},
+    }
+
+
+def _rendered(table: Tables, pool: Json, shapes: Mapping[str, Shape], args: Json) -> tuple[Json, Json]:
+    """(merge patch of the MachineSet, what its nodes offer and how it grows from zero)"""
+    notes, expected = capacity(table, pool, shapes, pool["cpu"], pool["memory_mib"])
+    patch = autoscaler.machine_set_patch(
+        notes, accelerator_name=pool["accelerator"], labels=dict(pool["labels"]), taints=pools.taints(pool)
+    )
+    offered: Json = {"resources": expected.resources, "isolation": expected.isolation}
+    if args["version"]:
+        named = {**patch, "metadata": {**patch["metadata"], "name": pool["machine_set"]}}
+        offered["from_zero"] = pools.grows(table, named, pool, args["version"], args["provider"])
+    return patch, offered
 
 
 # ---- what the cluster has ------------------------------------------------------------------------------------------

@@ -47,7 +47,6 @@ OCI = {
 }
 """Modules whose shape is a name of OCI's API, and why."""
 COVERED = {
-    "autoscaler": "its pools are those of machineset; it looks at no shape",
     "plan": "test_site_shapes.py and test_resolve.py",
 }
 """Modules with other tests."""
@@ -95,8 +94,12 @@ def use(name: str, shape: str, own: str) -> Any:
     if name == "host_checks":
         return judged(shape, own)
     given: dict[str, Any] = {
-        "autoscaler_config": {"pools": [pool(shape=shape, cpu=8, memory_mib=1024)], "cluster": {}},
-        "gpu_sharing_config": {"share": [], "nodes": [{"name": "a", "shape": shape, "config": "", "mig": ""}]},
+        "autoscaler": {"state": "rendered", "pools": [pool(shape=shape, cpu=8, memory_mib=1024)]},
+        "gpu_sharing": {
+            "state": "rendered",
+            "share": [],
+            "examples": [{"name": "a", "shape": shape, "config": "", "mig": ""}],
+        },
         "machineset": {"pools": [pool(shape=shape, gpus=0, cpu=8, memory_mib=1024)]},
         "nccl_topology": {"shape": shape},
         "node_info": {"shape": [shape]},
@@ -126,7 +129,7 @@ TAKES = sorted(set(modules()) - set(OCI) - set(COVERED) - {"nccl_result"})
 
 
 def test_each_module_with_a_shape_has_the_folder_of_the_sites_own() -> None:
-    for name in {*modules()} - set(OCI) - {"autoscaler"}:
+    for name in {*modules()} - set(OCI):
         assert "shapes_dir" in specs.module(name), name
     assert {*OCI, *COVERED} <= set(modules()), "left out without need"
 

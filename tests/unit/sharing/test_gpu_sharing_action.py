@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuops.rdma.plugins.action import gpu_sharing
+from ansible_collections.gpuops.rdma.plugins.modules import gpu_sharing as gpu_sharing_module
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import MIG_STRATEGY_BEFORE
@@ -62,6 +64,22 @@ class Quick(Sharing):
 def run(api: Api, **args: Any) -> Any:
     api.writes.clear()
     return Quick(Task(api), arguments(SPEC, args)).run()
+
+
+def test_what_is_rendered_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented example, by the action itself."""
+    monkeypatch.setattr(kube_client.Client, "connect", lambda *_args: pytest.fail("connected"))
+    (example,) = [one for one in yaml.safe_load(gpu_sharing_module.EXAMPLES) if "without a cluster" in one["name"]]
+    made = gpu_sharing.ActionModule.__new__(gpu_sharing.ActionModule)
+    given = ArgumentSpecValidator(SPEC).validate(example["gpuops.rdma.gpu_sharing"])
+    found = made.act(given.validated_parameters)
+    assert not found["changed"] and sorted(found["configs"]) == ["mig-2", "sliced-4"]
+    assert [one["metadata"]["namespace"] for one in found["objects"]] == ["gpu-operator"] * len(found["objects"])
+    assert found["policy"]["mig"] == {"strategy": "mixed"}
+    offered = {name: one["resources"] for name, one in found["nodes"].items()}
+    assert offered == {"pool-a": {"nvidia.com/gpu": 32}, "pool-b": {"nvidia.com/mig-3g.40gb": 32}}
+    with pytest.raises(InputError, match=r"'BM\.GPU\.H10' is unknown"):
+        made.act(arguments(SPEC, {"state": "rendered", "examples": [{"name": "a", "shape": "BM.GPU.H10"}]}))
 
 
 def slices(key: str, replicas: int, *nodes: str, **more: Any) -> dict[str, Any]:

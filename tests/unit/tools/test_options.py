@@ -154,7 +154,7 @@ def test_a_roles_options_follow_from_its_tasks(tmp_path: Path) -> None:
     assert list(made["options"]) == ["burn_plan", "burn_key", "burn_default", "burn_state", "burn_sets", "burn_minutes"]
     assert made["options"]["burn_plan"]["default"] == "rdma-report/run/plan.json"
     assert made["options"]["burn_default"]["default"] == "", "the module's default is none: an empty text is left out"
-    assert made["options"]["burn_state"]["choices"] == ["present", "absent"]
+    assert made["options"]["burn_state"]["choices"] == ["present", "absent", "rendered"]
     assert "required" not in made["options"]["burn_key"], "what the role has a default for need not be given"
     assert "O(burn_state=absent)" in str(made["options"]["burn_sets"]["description"])
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""autoscaler_config: the documented example, and what is refused between pools and the ClusterAutoscaler."""
+"""autoscaler with state=rendered: the documented example, and what is refused of pools and ClusterAutoscaler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.action.autoscaler_config import ActionModule
-from ansible_collections.gpuops.rdma.plugins.modules import autoscaler_config
+from ansible_collections.gpuops.rdma.plugins.action.autoscaler import ActionModule
+from ansible_collections.gpuops.rdma.plugins.modules import autoscaler
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from support.crd_schema import faults
 from support.paths import upstream
 
-SPEC = specs.module("autoscaler_config")
+SPEC = specs.module("autoscaler")
 
-EXAMPLE = yaml.safe_load(autoscaler_config.EXAMPLES)[0]["gpuops.rdma.autoscaler_config"]
+EXAMPLE = yaml.safe_load(autoscaler.EXAMPLES)[1]["gpuops.rdma.autoscaler"]
 KINDS = {"ClusterAutoscaler": "clusterautoscaler.yaml", "MachineAutoscaler": "machineautoscaler.yaml"}
 
 

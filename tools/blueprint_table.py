@@ -27,9 +27,9 @@ def blueprint(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in made.items() if key not in row.get("drop", ())}
 
 
-def around(row: dict[str, Any]) -> lint.Around:
+def around(row: dict[str, Any]) -> lint.BlueprintContext:
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in row.get("around", {}).items()}
-    return lint.Around(**known)
+    return lint.BlueprintContext(**known)
 
 
 def judged(row: dict[str, Any]) -> list[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import Kind, document, kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import FindingKind, document, kinds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets
 
 FILLED = "…"
@@ -53,7 +53,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(ident: str, kind: Kind) -> list[str]:
+def _entry(ident: str, kind: FindingKind) -> list[str]:
     more = f" More: [{kind.docs}]({kind.docs})." if kind.docs else ""
     remedy = f" *{_sentence(kind.remedy.replace('{subject}', FILLED))}*" if kind.remedy else ""
     return [f"### {ident}", "", f"{_sentence(kind.what)}{remedy}{more} {kind.severity.capitalize()}."]

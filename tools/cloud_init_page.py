@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "files" / "oci" / "join.sh"
 DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "oci_cloud_init.md"
 VERSION, ENDPOINT, CA = "v1.34.1", "10.0.0.10", base64.b64encode(b"PEM of the cluster's CA").decode()
-POOL = Wanted(
+POOL = PoolSpec(
     name="rdma",
     compartment="",
     kind="cluster_network",
@@ -40,7 +40,7 @@ class Sample:
 
     title: str
     release: str
-    pool: Wanted
+    pool: PoolSpec
     joins: dict[str, str]
 
 

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, s
 ROOT = Path(__file__).resolve().parents[1]
 TYPED: dict[str, tuple[str, ...]] = {"plan": (), "oci_rdma_node_pool": ("rdma_launch", "rdma_pools")}
 """Modules whose own options become a dataclass, without defaults; or, with those of these doc fragments, with them."""
+TITLES = {"plan": "PlanFields", "oci_rdma_node_pool": "PoolFields"}
 WIDTH = 120
 CELL = 260  # characters of a description in a table
 Json = dict[str, Any]
@@ -39,7 +40,7 @@ from typing import Any{more}
 
 
 @dataclass(frozen=True)
-class Options:
+class {title}:
     """The values of its own options; a list is a tuple."""
 
 '''
@@ -57,7 +58,7 @@ def typed(name: str) -> str:
     fields = "".join(f"    {key}: {_annotation(known[key])}{ends[key]}\n" for key in ordered)
     factory = ", field" if "field(" in fields else ""
     optional = ", Optional" if "Optional[" in fields else ""
-    return _HEAD.format(name=name, factory=factory, more=optional) + fields
+    return _HEAD.format(name=name, title=TITLES[name], factory=factory, more=optional) + fields
 
 
 def _default(option: Json) -> str:

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import Site
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.lint import RDMA
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -29,7 +29,7 @@ class ActionModule(RdmaAction):
         if state in ("absent", "logged") and not args["name"] and not documents:
             raise InputError(f"state={state} needs name: the deployment's name.")
         connection = Api(args)
-        site = Site(
+        site = BlueprintServer(
             connection,
             lambda line: self.progress(connection.secrets.text(line)),
             known={**(self._around(documents) if args["record"] else {}), **args["known"]},
@@ -49,7 +49,7 @@ class ActionModule(RdmaAction):
         nodes = self.client.projected("/api/v1/nodes", blueprint_nodes.node)
         return {"nodes": [item.name for item in nodes], "pools": blueprint_nodes.pools(nodes, rdma)}
 
-    def _done(self, site: Site, state: str, documents: list[Json], name: str) -> list[Json]:
+    def _done(self, site: BlueprintServer, state: str, documents: list[Json], name: str) -> list[Json]:
         if state == "present":
             return site.present(documents)
         if state == "listed":

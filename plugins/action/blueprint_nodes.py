@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_tab
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import backing as oci_backing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as core
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing, Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing, BlueprintNode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 100
@@ -37,7 +37,7 @@ class ActionModule(RdmaAction):
         result = self._result(args, nodes, backing)
         return {**result, "calls": session.requests}
 
-    def _result(self, args: dict[str, Any], nodes: list[Node], backing: dict[str, Backing]) -> dict[str, Any]:
+    def _result(self, args: dict[str, Any], nodes: list[BlueprintNode], backing: dict[str, Backing]) -> dict[str, Any]:
         with_rdma, without = core.backed(nodes, backing)
         missing = [item.name for item in with_rdma if not item.added]
         why = core.no_rdma(args["pool"], without)
@@ -66,7 +66,7 @@ class ActionModule(RdmaAction):
             result.update(failed=True, msg=f"{late}, although their updates have completed; {remedy}.")
         return result
 
-    def _await(self, args: dict[str, Any]) -> list[Node]:
+    def _await(self, args: dict[str, Any]) -> list[BlueprintNode]:
         """Waits until enough nodes of the pool are ready; in check mode it reads once."""
         started, pause, last = time.monotonic(), FIRST_POLL, ""
         while True:
@@ -88,7 +88,7 @@ class ActionModule(RdmaAction):
             time.sleep(pause)
             pause = min(pause * 1.5, LAST_POLL)
 
-    def _await_labels(self, args: dict[str, Any], backing: dict[str, Backing]) -> list[Node]:
+    def _await_labels(self, args: dict[str, Any], backing: dict[str, Backing]) -> list[BlueprintNode]:
         """Waits for the labels, which may appear a moment after their update has completed."""
         deadline = time.monotonic() + min(LABELS, args["timeout"])
         while True:
@@ -98,7 +98,7 @@ class ActionModule(RdmaAction):
                 return nodes
             time.sleep(FIRST_POLL)
 
-    def _nodes(self, args: dict[str, Any]) -> list[Node]:
+    def _nodes(self, args: dict[str, Any]) -> list[BlueprintNode]:
         try:
             nodes = self.client.projected("/api/v1/nodes", core.node)
         except ClusterError as error:
@@ -108,6 +108,6 @@ class ActionModule(RdmaAction):
         return core.chosen(nodes, args["names"])
 
 
-def _has_rdma_ports(item: Node) -> bool:
+def _has_rdma_ports(item: BlueprintNode) -> bool:
     shape = shape_table.shapes().get(item.shape)
     return shape is not None and bool(shape.pfs)

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import proof as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api, Http
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof import Expected, Pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof import DeploymentPod, ExpectedDeployment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 FIRST_POLL, LAST_POLL = 1.0, 15.0
@@ -33,7 +33,7 @@ class ActionModule(RdmaAction):
         here = self._deployment(connection, args["name"])
         documents = self._documents(connection, here.uuid)
         names = [here.name, api.canonical(*documents, name=here.name, uuid=here.uuid)]
-        expected = Expected(args["nodes"], args["gpus"], args["nccl_log"])
+        expected = ExpectedDeployment(args["nodes"], args["gpus"], args["nccl_log"])
         answer = self._answer(args, here, documents) if args["completion"] or args["endpoint"] else {}
         pods, transports, found = self._observe(names, args, expected)
         verdict = core.verdict(found, expected.logged)
@@ -73,8 +73,8 @@ class ActionModule(RdmaAction):
     # ---- pods and their logs
 
     def _observe(
-        self, names: list[str], args: dict[str, Any], expected: Expected
-    ) -> tuple[list[Pod], list[Json], list[Finding]]:
+        self, names: list[str], args: dict[str, Any], expected: ExpectedDeployment
+    ) -> tuple[list[DeploymentPod], list[Json], list[Finding]]:
         """Repeats until it is proven or timeout: NCCL prints its channels only when the model is loaded."""
         started, pause = time.monotonic(), FIRST_POLL
         path = self.client.path("v1", "Pod", args["namespace"])
@@ -90,14 +90,14 @@ class ActionModule(RdmaAction):
             time.sleep(pause)
             pause = min(pause * 1.5, LAST_POLL)
 
-    def _transport(self, item: Pod) -> Json:
+    def _transport(self, item: DeploymentPod) -> Json:
         try:
             run = parse.parse(self._lines(item))[-1]
         except ClusterError:
             return {}
         return run.transport
 
-    def _lines(self, item: Pod) -> Iterator[str]:
+    def _lines(self, item: DeploymentPod) -> Iterator[str]:
         lines = itertools.islice(self.client.log_lines(item.namespace, item.name), MOST_LINES)
         return (core.bare(line) for line in lines if " NCCL INFO " in line)
 
@@ -137,6 +137,6 @@ def _name(obj: Json) -> str:
     return str(obj["metadata"]["name"])
 
 
-def _row(item: Pod) -> Json:
+def _row(item: DeploymentPod) -> Json:
     fields = ("name", "namespace", "node", "gpus", "ready", "debug")
     return {**{key: getattr(item, key) for key in fields}, "ways": list(item.ways)}

@@ -41,7 +41,7 @@ def rendered(args: Mapping[str, Any]) -> Json:
     }
 
 
-def _node(plan: sharing_plan.Plan, one: Json, shapes: Mapping[str, Shape]) -> Json:
+def _node(plan: sharing_plan.SharingPlan, one: Json, shapes: Mapping[str, Shape]) -> Json:
     shape = shape_files.with_gpus(one["shape"], shapes, f"Cannot share the GPUs of node {one['name']}")
     expected = plan.of(sharing_plan.node_of(one["name"], shape), shape.gpu_id, one["config"], one["mig"])
     return sharing_plan.node_result(expected, one["config"] or plan.default, one["mig"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import Removal
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import LeftoverRemoval
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -18,5 +18,5 @@ class ActionModule(RdmaAction):
         """Removes the leftovers of a stage; returns the changes. Raises WaitFailed if VFs do not come back, RdmaError
         for an object that is used."""
         plan = run.read_plan(args["plan"])
-        removal = Removal(self.client, plan, self.check_mode, self.progress, args["timeout"])
+        removal = LeftoverRemoval(self.client, plan, self.check_mode, self.progress, args["timeout"])
         return changed(self, removal.run(args["stage"], args["nodes"]))

@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.shape_scan import Seen, ShapeScan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.shape_scan import ScanState, ShapeScan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -24,7 +24,7 @@ class ActionModule(RdmaAction):
         if args["plan_only"]:
             outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]
             return {"changed": False, "verdict": judge.UNJUDGED, "scans": outlines}
-        seen = Seen.of(self.client, args["include_marked"])
+        seen = ScanState.of(self.client, args["include_marked"])
         parts = [ShapeScan(plan, entry, args, seen, self.show) for entry in entries]
         if self.check_mode:
             return {"changed": True, "verdict": judge.UNJUDGED, "scans": [part.check(self.client) for part in parts]}

@@ -44,7 +44,7 @@ class ActionModule(RdmaAction):
             "calls": session.requests,
         }
 
-    def _wait(self, joining: join_read.Joining, watcher: Watcher, args: dict[str, Any]) -> wait.Result:
+    def _wait(self, joining: join_read.Joining, watcher: Watcher, args: dict[str, Any]) -> wait.WaitResult:
         try:
             return wait.await_state(
                 joining.read,

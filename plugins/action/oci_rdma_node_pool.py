@@ -31,9 +31,9 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
         oci.of_kinds(args, OCIDS if args["state"] == "absent" else {**OCIDS, "pool": POOL[args["kind"]]})
-        asked = wanted.Wanted(**{field.name: args[field.name] for field in dataclasses.fields(wanted.Wanted)})
+        asked = wanted.PoolSpec(**{field.name: args[field.name] for field in dataclasses.fields(wanted.PoolSpec)})
         session = oci.Session(args)
-        pool = pool_run.Pool(session, asked, self.progress, args["timeout"], self._drain)
+        pool = pool_run.PoolRun(session, asked, self.progress, args["timeout"], self._drain)
         if args["state"] == "absent":
             result = pool.absent(self.check_mode, args["confirm"])
         else:

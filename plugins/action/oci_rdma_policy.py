@@ -19,7 +19,7 @@ class ActionModule(RdmaAction):
         """Writes what is missing; returns statements added, unknown ones, policy and dynamic group."""
         oci.of_kinds(args, OCIDS)
         session = oci.Session(args)
-        result = policy_run.Writer(session, args, self.progress).run(self.check_mode)
+        result = policy_run.PolicyRun(session, args, self.progress).run(self.check_mode)
         for item in result["unknown"]:
             self.progress(f"unknown: {item['statement']}: {item['reason']}")
         if self.diff_mode:

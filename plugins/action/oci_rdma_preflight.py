@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SHOWN = 50
@@ -23,8 +23,8 @@ class ActionModule(RdmaAction):
         """Findings and missing policy statements; failed if a finding is an error."""
         oci.of_kinds(args, OCIDS)
         session = oci.Session(args)
-        names = {field.name for field in dataclasses.fields(Wanted)} & {*args} - {"pool"}
-        pool = Wanted(name=args["pool"], **{name: args[name] for name in names})
+        names = {field.name for field in dataclasses.fields(PoolSpec)} & {*args} - {"pool"}
+        pool = PoolSpec(name=args["pool"], **{name: args[name] for name in names})
         found = preflight_read.findings(preflight_read.Reader(session, pool))
         if args["policies"]:
             sets = args["policy_sets"] or [preflight_read.SETS[pool.kind]]

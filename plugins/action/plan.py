@@ -30,7 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     resolve,
     survey_io,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import command, next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -41,7 +41,7 @@ class ActionModule(RdmaAction):
         """Writes the plan and the survey; returns the plan's path, number of nodes, nodes per shape and a readable
         summary. Raises InputError for options that do not fit the cluster."""
         dest = Path(args["dest"])
-        options, faults = Options.of(args), Faults()
+        options, faults = PlanOptions.of(args), Faults()
         site = faults.attempt("rdma_shapes_dir", functools.partial(shape_table.site, args)) or {}
         shapes = shape_table.shapes(site)
         faults.attempt("rdma_profile", functools.partial(files.profile, options.profile))

@@ -21,6 +21,6 @@ class ActionModule(RdmaAction):
         names = [name for name in old if not args["nodes"] or name in args["nodes"]]
         if names and not self.check_mode:
             self.progress(f"device plugin: {len(names)} pods are older than their configuration and are made anew")
-            restart = device_plugins.Restart(self.client, plan, names, self.progress, args["timeout"])
+            restart = device_plugins.PluginRestart(self.client, plan, names, self.progress, args["timeout"])
             restart.anew(lambda: device_plugins.pods(self.client, plan))
         return {"changed": bool(names), "restarted": names[:50], "total": len(names)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import Namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import NamespaceSetup
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -15,7 +15,7 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Changes, and the namespaces that were set up or reverted. With the tag plan alone the manifest of an
         account."""
-        one = Namespaces(self, args)
+        one = NamespaceSetup(self, args)
         if self.only_plan():
             self.progress(one.account())
             return {"changes": [], "namespaces": []}

@@ -36,7 +36,7 @@ init_plugin_loader([str(ROOT / ".cache" / "collections")])
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import preflight_read, session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support import oci_site
 
 PREFLIGHT, PER_1000, REPEAT = 2.0, 1.0, 3
@@ -100,7 +100,7 @@ class Bench:
 
     def _preflight(self, nodes: int) -> None:
         options = {"service_endpoint": self.site["url"], "config_file": self.site["config"]}
-        pool = Wanted(
+        pool = PoolSpec(
             "",
             GPU,
             shape=oci_site.H100,

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import site_shapes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_table import site_shapes
 from gpuops_sandbox.kubelets import gpus
 from gpuops_sandbox.kubelets.inject import NVLS_OFF
 from support.nccl_cluster import ROOT, act, argv_of, plan_file

@@ -265,7 +265,7 @@ def scan_state(rng: Random) -> None:
 
 
 @functools.cache
-def _rules() -> rules.Table:
+def _rules() -> rules.HostRules:
     return rules.table(yaml.safe_load((ROOT / "files" / "host_rules.yml").read_text("utf-8")))
 
 

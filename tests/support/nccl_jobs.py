@@ -11,14 +11,14 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import Fabric
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import Test
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import JobTest
 
 
 def job(
     name: str = "nccl", namespace: str = "jobs", nodes: Sequence[str] = ("a", "b"), image: str = "i", **more: Any
-) -> Test:
+) -> JobTest:
     """One worker with 8 GPUs and 16 VFs on each node, unless ``more`` has it otherwise."""
     gpus = more.get("gpus", 8)
     given = {"gpus": gpus, "vfs": 16, "interface": "eth0", **fabric.room(gpus)}
     own = {one.name: more.pop(one.name) for one in fields(Fabric) if one.name in more}
-    return Test(name, namespace, tuple(nodes), image, Fabric(**{**given, **own}), **more)
+    return JobTest(name, namespace, tuple(nodes), image, Fabric(**{**given, **own}), **more)

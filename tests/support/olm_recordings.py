@@ -20,7 +20,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def seen(objects: list[dict[str, Any]], wanted: str = "") -> olm.State:
+def seen(objects: list[dict[str, Any]], wanted: str = "") -> olm.OlmState:
     def of(kind: str) -> list[dict[str, Any]]:
         return [one for one in objects if one["kind"] == kind]
 

@@ -57,7 +57,7 @@ def _profile() -> Json:
 
 
 def _choice() -> gpudirect.Choice:
-    site = gpudirect.Site(platform="openshift", oci=False, gpu_operator="v26.7.0", kernels=("5.14.0-570",))
+    site = gpudirect.GpuDirectSite(platform="openshift", oci=False, gpu_operator="v26.7.0", kernels=("5.14.0-570",))
     return gpudirect.choose("auto", "auto", site)
 
 
@@ -94,7 +94,7 @@ def _guest_driver() -> vgpu.Driver:
     given = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver-5", "version": "550.163.01"}
     given.update({"host_version": "550.163.02", "pull_secrets": ["ngc-secret"]})
     image = "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0"
-    return vgpu.driver(given, [vgpu.Node("n1", {}, image, 1)])
+    return vgpu.driver(given, [vgpu.VgpuNode("n1", {}, image, 1)])
 
 
 def _cluster_policies() -> list[Json]:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import compose, resolve
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 from support.paths import ROOT
@@ -73,11 +73,11 @@ def vf_config(*shapes: str) -> Workload:
     return Workload("daemonset", "gpuops-rdma", "gpuops-vf-config", labels=dict(OWNED), shapes=shapes)
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> PlanOptions:
     """The options of gpuops.rdma.plan with their defaults."""
     unknown = set(changes) - set(SPEC)
     assert not unknown, unknown
-    return Options.of({**{name: option.get("default") for name, option in SPEC.items()}, **changes})
+    return PlanOptions.of({**{name: option.get("default") for name, option in SPEC.items()}, **changes})
 
 
 def whole(facts: Sequence[NodeFacts], seen: Any = None, fetch: Any = None, **asked: Any) -> Plan:

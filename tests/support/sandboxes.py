@@ -77,7 +77,7 @@ class Cluster:
         path = self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE, lease.NAME)
         with contextlib.suppress(RdmaError):
             found = self.client.find(path)
-            if any(lease.decide(found, one, self.client.now()).state is lease.State.OURS for one in ids):
+            if any(lease.decide(found, one, self.client.now()).state is lease.LeaseState.OURS for one in ids):
                 self.client.delete(path)
 
     def done(

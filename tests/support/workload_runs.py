@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import INSTANCE_TYPE, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, PlannedShape, Resources
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import Namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import NamespaceSetup
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.placing import Placing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 
@@ -48,11 +48,11 @@ def network_ran(api: Any, folder: Path, **given: Any) -> Json:
     return network_of(api, folder, **given).run()
 
 
-def network_of(api: Any, folder: Path, *, check: bool = False, of: Any = None, **given: Any) -> Namespaces:
+def network_of(api: Any, folder: Path, *, check: bool = False, of: Any = None, **given: Any) -> NamespaceSetup:
     path = folder / "plan.json"
     path.write_text(json.dumps(to_dict(of or plan())))
     task = Task(api, check)
-    return Namespaces(task, arguments(NETWORK_SPEC, {"plan": str(path), "namespaces": ["team-a"], **given}))
+    return NamespaceSetup(task, arguments(NETWORK_SPEC, {"plan": str(path), "namespaces": ["team-a"], **given}))
 
 
 def kueue(api: Api) -> Api:

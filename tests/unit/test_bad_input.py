@@ -42,7 +42,7 @@ def pod(limits: Any = None, requests: Any = None) -> Any:
     resources = {"limits": limits or {}, "requests": requests or {}}
     spec = {"containers": [{"name": "a", "resources": resources}]}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
-    return lint.lint([document], linted.table(), reading.Around()).findings
+    return lint.lint([document], linted.table(), reading.JobContext()).findings
 
 
 def machines(notes: dict[str, str], labels: dict[str, str] | None = None, machine: dict[str, str] | None = None) -> Any:
@@ -69,7 +69,7 @@ def capacity(gpus: Any) -> dict[str, str]:
     return openshift_autoscaler.capacity_annotations(TABLE, cpu=8, memory_mib=1024, gpus=gpus)
 
 
-def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> sharing_plan.Plan:
+def shared(*, default: str = "", mig_strategy: str = "", **configs: Any) -> sharing_plan.SharingPlan:
     return gpu_configs.plan([], configs, default, {}, mig_strategy)
 
 
@@ -77,7 +77,7 @@ def sliced(replicas: Any = 4, name: str = GPU, how: str = "timeSlicing") -> dict
     return {"version": "v1", "sharing": {how: {"resources": [{"name": name, "replicas": replicas}]}}}
 
 
-def node(shape: str, plan: sharing_plan.Plan, config: str, mig: str) -> Any:
+def node(shape: str, plan: sharing_plan.SharingPlan, config: str, mig: str) -> Any:
     return plan.of(sharing_plan.node_of("n", SHAPES[shape]), SHAPES[shape].gpu_id, config, mig)
 
 
@@ -207,7 +207,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "vgpu: label of time slicing",
-        lambda: "; ".join(vgpu.node_faults([vgpu.Node("n", {sharing.CONFIG_LABEL: "a"}, "", 1)])),
+        lambda: "; ".join(vgpu.node_faults([vgpu.VgpuNode("n", {sharing.CONFIG_LABEL: "a"}, "", 1)])),
         "a vGPU can be neither shared nor partitioned",
     ),
     (
@@ -223,7 +223,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
 ]
 DRIVER = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver", "version": "550.163.01"}
 DRIVER["pull_secrets"] = ["ngc"]  # type: ignore[assignment]
-VGPU = vgpu.Node("n", {"feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION": "4.18"}, "", 1)
+VGPU = vgpu.VgpuNode("n", {"feature.node.kubernetes.io/system-os_release.OPENSHIFT_VERSION": "4.18"}, "", 1)
 MODELS = gpu_serving.models(yaml.safe_load((ROOT / "files/models.yml").read_text()))
 
 

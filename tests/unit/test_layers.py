@@ -125,6 +125,15 @@ def test_a_file_keeps_to_its_layer(name: str) -> None:
         assert not used & TALKS - {READ_BY_ALL}
 
 
+def test_a_public_class_name_means_one_thing() -> None:
+    found: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(name)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "plugins/modules").glob("*.py")), ids=lambda path: path.stem)
 def test_modules_are_documentation_unless_they_work_on_the_node(path: Path) -> None:
     names = imported(path)

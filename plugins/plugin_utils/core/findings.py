@@ -21,7 +21,7 @@ _SEVERITIES = {"fail": "error", "warn": "warning"}
 
 
 @dataclass(frozen=True)
-class Kind:
+class FindingKind:
     """What the findings of an id have in common."""
 
     what: str
@@ -31,8 +31,8 @@ class Kind:
     docs: str = ""
 
 
-def kinds() -> dict[str, Kind]:
-    """Id -> Kind, of all findings."""
+def kinds() -> dict[str, FindingKind]:
+    """Id -> FindingKind, of all findings."""
     return dict(sorted({**_of_hosts(), **_of_workloads(), **_of_catalogue()}.items()))
 
 
@@ -45,31 +45,33 @@ def document(name: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _of_catalogue() -> dict[str, Kind]:
+def _of_catalogue() -> dict[str, FindingKind]:
     read = document("findings.yml")
     return {
-        ident: Kind(**{"severity": "error", "stage": read["domains"][ident.split(".")[0]]["stage"], **entry})
+        ident: FindingKind(**{"severity": "error", "stage": read["domains"][ident.split(".")[0]]["stage"], **entry})
         for ident, entry in read["findings"].items()
     }
 
 
 @functools.cache
-def _of_workloads() -> dict[str, Kind]:
+def _of_workloads() -> dict[str, FindingKind]:
     return {
-        rule["id"]: Kind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
+        rule["id"]: FindingKind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
         for rule in document("workload_rules.yml")["rules"]
     }
 
 
 @functools.cache
-def _of_hosts() -> dict[str, Kind]:
+def _of_hosts() -> dict[str, FindingKind]:
     return {
-        rule["id"]: Kind(rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md")
+        rule["id"]: FindingKind(
+            rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md"
+        )
         for rule in document("host_rules.yml")["rules"]
     }
 
 
-def _kind(ident: str) -> Kind:
+def _kind(ident: str) -> FindingKind:
     """From the first file that has the id: the rules are read only if one of them does not hold, the largest file
     last. Raises KeyError for an unknown id."""
     for read in (_of_catalogue, _of_workloads):

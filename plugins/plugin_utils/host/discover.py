@@ -33,7 +33,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredShape:
     """``shape``: a document as rdma_shapes_dir takes it. ``missing``: value that is left out -> why. ``same``: hosts
     that agree with it. ``differing``: host -> its differences, ``path: its value, not the others'``. ``notes``: what
     it means for the collection's playbooks."""
@@ -52,7 +52,7 @@ def discover(
     *,
     nodes: Optional[Mapping[str, Any]] = None,
     ports: Sequence[str] = (),
-) -> Found:
+) -> DiscoveredShape:
     """The shape of these hosts. ``nics``: table of files/nics.yml. ``nodes``: labels to write into the file. ``ports``:
     netdevs, RDMA devices or addresses that make up the fabric; empty finds them.
 
@@ -81,7 +81,7 @@ def discover(
     whole: Json = {"name": name, "status": "supported", "vendor": "nvidia"}
     whole.update({"nodes": dict(nodes)} if nodes else {}, **shape)
     whole["sources"] = {**shape["sources"], **{key: NOT_KNOWN + why for key, why in missing.items()}}
-    return Found(whole, missing, same, differing, tuple(_notes(shape, hosts[same[0]])))
+    return DiscoveredShape(whole, missing, same, differing, tuple(_notes(shape, hosts[same[0]])))
 
 
 def _described(

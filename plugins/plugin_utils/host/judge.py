@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_tab
 
 
 @functools.lru_cache(maxsize=1)
-def table() -> rules.Table:
+def table() -> rules.HostRules:
     """files/host_rules.yml, parsed."""
     return rules.table(document("host_rules.yml"))
 

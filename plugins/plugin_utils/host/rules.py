@@ -42,7 +42,7 @@ _PLATFORMS = {"vm": "a virtual machine", "vgpu_vm": "a vGPU virtual machine", "c
 
 
 @dataclass(frozen=True)
-class Rule:
+class HostRule:
     """One entry of files/host_rules.yml, which says what the fields mean."""
 
     id: str
@@ -63,12 +63,12 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Table:
-    rules: tuple[Rule, ...]
+class HostRules:
+    rules: tuple[HostRule, ...]
     limits: Json
 
 
-def table(document: Json) -> Table:
+def table(document: Json) -> HostRules:
     """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
     rules = tuple(_rule(entry, document["unless"]) for entry in document["rules"])
     ids = [rule.id for rule in rules]
@@ -80,20 +80,20 @@ def table(document: Json) -> Table:
         raise DataError(
             f"files/host_rules.yml: these rules do not have exactly one valid condition: {', '.join(sorted(odd))}."
         )
-    return Table(rules, document["limits"])
+    return HostRules(rules, document["limits"])
 
 
 def _function(rule: str) -> str:
     return rule.replace(".", "_").replace("-", "_")
 
 
-def _rule(entry: Json, exceptions: Json) -> Rule:
+def _rule(entry: Json, exceptions: Json) -> HostRule:
     values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
     unless = tuple(exceptions.get(name, ()) for name in entry.get("unless", ()))
-    return Rule(**{**values, "unless": unless})
+    return HostRule(**{**values, "unless": unless})
 
 
-def _readable(rule: Rule) -> bool:
+def _readable(rule: HostRule) -> bool:
     known = (
         all(len(one) == 4 and one[1] in OPERATORS for one in rule.unless)
         and rule.each in ("", *DEVICES)
@@ -134,7 +134,7 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True)
-class Host:
+class CheckedHost:
     document: Json
     shape: Shape
     mode: Mode
@@ -301,17 +301,17 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "like": lambda found, wanted: bool(re.search(wanted, str(found))),
     "unlike": lambda found, wanted: not re.search(wanted, str(found)),
 }
-DEVICES: dict[str, tuple[Callable[[Host], Devices], str, str]] = {
-    "gpus": (Host.gpus, "GPUs", "gpus"),
-    "ports": (Host.ports, "ports", "functions"),
-    "vfs": (Host.vfs, "VFs", "functions"),
-    "idle-vfs": (Host.vfs, "VFs", "functions"),
+DEVICES: dict[str, tuple[Callable[[CheckedHost], Devices], str, str]] = {
+    "gpus": (CheckedHost.gpus, "GPUs", "gpus"),
+    "ports": (CheckedHost.ports, "ports", "functions"),
+    "vfs": (CheckedHost.vfs, "VFs", "functions"),
+    "idle-vfs": (CheckedHost.vfs, "VFs", "functions"),
     "functions": (lambda host: Devices(host.functions(), host.ports().absent), "Mellanox functions", "functions"),
 }
 """``each`` of a rule -> (the devices, their name, their path in the document)."""
 
 
-def _compared(rule: Rule, host: Host) -> Answer:
+def _compared(rule: HostRule, host: CheckedHost) -> Answer:
     """Evaluates a condition of files/host_rules.yml."""
     fact, operator, wanted = rule.holds
     own = wanted[len("own.") :] if isinstance(wanted, str) and wanted.startswith("own.") else ""
@@ -334,7 +334,7 @@ def _compared(rule: Rule, host: Host) -> Answer:
     return _each(devices(host), what, test, expected)
 
 
-def _logged(rule: Rule, host: Host) -> Answer:
+def _logged(rule: HostRule, host: CheckedHost) -> Answer:
     """Evaluates ``events``: no event of the kernel's log of that kind, whose text matches, or at most so many."""
     most = int(host.limits[rule.events["most"]]) if "most" in rule.events else 0
     found = [
@@ -354,7 +354,7 @@ def _logged(rule: Rule, host: Host) -> Answer:
     return _need(not found, f"{rule.found}: {listed(named, _SHOWN, '; ')}", expected)
 
 
-def _filled(text: str, host: Host, value: Any = "") -> str:
+def _filled(text: str, host: CheckedHost, value: Any = "") -> str:
     own = "none" if value in (None, "", []) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return re.sub(r"[{]([\w.]*)[}]", lambda match: str(host.value(match[1])) if match[1] else own, text)
 
@@ -362,7 +362,7 @@ def _filled(text: str, host: Host, value: Any = "") -> str:
 # ---- platform and OS -----------------------------------------------------------------------------------------------
 
 
-def host_platform(host: Host) -> Answer:
+def host_platform(host: CheckedHost) -> Answer:
     """Bare metal for a BM shape. ``Missing`` if the probe ran in a container."""
     kind = host.get("platform.kind")
     if kind == "container":
@@ -372,7 +372,7 @@ def host_platform(host: Host) -> Answer:
     )
 
 
-def os_image(host: Host) -> Answer:
+def os_image(host: CheckedHost) -> Answer:
     """Name of the OS and kernel version match the profile's patterns."""
     rules = host.profile["nodes"]
     name, kernel = host.get("os.name"), host.get("os.kernel")
@@ -395,7 +395,7 @@ def _plain(patterns: Optional[Sequence[str]]) -> str:
     return " or ".join(re.sub(r"[\\^$]|\.\*", "", pattern) for pattern in patterns or ()) or "any"
 
 
-def os_runtime(host: Host) -> Answer:
+def os_runtime(host: CheckedHost) -> Answer:
     """The container runtime is one that the profile supports."""
     name, patterns = host.get("runtime.name"), host.profile["nodes"].get("runtime")
     if name == "none":
@@ -406,12 +406,12 @@ def os_runtime(host: Host) -> Answer:
 # ---- NVIDIA driver -------------------------------------------------------------------------------------------------
 
 
-def driver_old(host: Host) -> Answer:
+def driver_old(host: CheckedHost) -> Answer:
     """The driver is new enough for nvidia_peermem."""
     return _driver_from(host, int(host.limits["driver_min"]), "nvidia_peermem comes with it")
 
 
-def driver_cuda(host: Host) -> Answer:
+def driver_cuda(host: CheckedHost) -> Answer:
     """The driver is new enough for CUDA in the profile's test image."""
     image = host.profile.get("test_image", {})
     if not image.get("min_driver"):
@@ -419,24 +419,24 @@ def driver_cuda(host: Host) -> Answer:
     return _driver_from(host, _number(image["min_driver"]), f"CUDA {image.get('cuda')} of the test image")
 
 
-def _driver_from(host: Host, least: int, why: str) -> Answer:
+def _driver_from(host: CheckedHost, least: int, why: str) -> Answer:
     found = host.get("driver.version")
     return _need(_number(found) >= least, f"driver {found}", f">= {least} ({why})")
 
 
-def driver_xid(host: Host) -> Answer:
+def driver_xid(host: CheckedHost) -> Answer:
     """The kernel log has no Xid code of faulty hardware or firmware."""
     return _xids(host, lambda code: code in host.limits["hardware_xids"], "no code of hardware or firmware faults")
 
 
-def driver_xid_other(host: Host) -> Answer:
+def driver_xid_other(host: CheckedHost) -> Answer:
     """The kernel log has only Xid codes that files/host_rules.yml classifies."""
     names = ("hardware_xids", "application_xids", "ecc_xids", "remap_xids", "nvlink5_xids")
     known = {code for name in names for code in host.limits[name]}
     return _xids(host, lambda code: code not in known, "only codes that files/host_rules.yml lists")
 
 
-def _xids(host: Host, wanted: Callable[[int], bool], expected: str) -> Answer:
+def _xids(host: CheckedHost, wanted: Callable[[int], bool], expected: str) -> Answer:
     found = [item for item in host.get("driver.xids") if wanted(item["code"])]
     named = [f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]
     return _need(not found, listed(named, _SHOWN), expected)
@@ -445,14 +445,14 @@ def _xids(host: Host, wanted: Callable[[int], bool], expected: str) -> Answer:
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
-def gpu_missing(host: Host) -> Answer:
+def gpu_missing(host: CheckedHost) -> Answer:
     """The host has as many GPUs as the shape."""
     gpus, wanted = host.gpus(), host.shape.gpu_count
     lost = f"; missing: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
     return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({host.shape.name})")
 
 
-def gpu_address(host: Host) -> Answer:
+def gpu_address(host: CheckedHost) -> Answer:
     """Each GPU has a PCI address of the shape."""
     known = {gpu.pci for gpu in host.shape.gpus}
     expected = f"the addresses of {host.shape.name}"
@@ -464,7 +464,7 @@ def gpu_address(host: Host) -> Answer:
     )
 
 
-def gpu_link(host: Host) -> Answer:
+def gpu_link(host: CheckedHost) -> Answer:
     """Each GPU's PCIe link has the width of the shape and the full width of the device."""
     _speed, width = _shape_link(host.shape)
     return _each(
@@ -472,7 +472,7 @@ def gpu_link(host: Host) -> Answer:
     )
 
 
-def gpu_link_speed(host: Host) -> Answer:
+def gpu_link_speed(host: CheckedHost) -> Answer:
     """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s."""
     speed, _width = _shape_link(host.shape)
     return _each(
@@ -483,7 +483,7 @@ def gpu_link_speed(host: Host) -> Answer:
     )
 
 
-def gpu_numa(host: Host) -> Answer:
+def gpu_numa(host: CheckedHost) -> Answer:
     """Each GPU is on its NUMA node of the shape."""
     wanted = {gpu.pci: gpu.numa for gpu in host.shape.gpus}
     return _numa(host.gpus(), "gpus", "GPUs", wanted)
@@ -526,7 +526,7 @@ def _numa(devices: Devices, group: str, what: str, wanted: Mapping[str, Optional
 # ---- NIC stack -----------------------------------------------------------------------------------------------------
 
 
-def nic_modules(host: Host) -> Answer:
+def nic_modules(host: CheckedHost) -> Answer:
     """All kernel modules that RDMA needs are loaded. ``Missing`` only if no module is known to be absent."""
     loaded: dict[str, bool] = {}
     missing: Optional[Missing] = None
@@ -541,7 +541,7 @@ def nic_modules(host: Host) -> Answer:
     return _need(not absent, f"not loaded: {', '.join(absent)}", ", ".join(MODULES))
 
 
-def nic_same_build(host: Host) -> Answer:
+def nic_same_build(host: CheckedHost) -> Answer:
     """The loaded RDMA modules, and the files from which they would be loaded next, are of one build."""
     if host.get("nic_stack.modules.mlx5_core.loaded") is False:
         return Skip("mlx5_core is not loaded")
@@ -559,7 +559,7 @@ def nic_same_build(host: Host) -> Answer:
     return Bad("; ".join(parts), f"one build ({host.document['nic_stack'].get('kind')})")
 
 
-def ofed_origin(host: Host) -> Answer:
+def ofed_origin(host: CheckedHost) -> Answer:
     """OFED comes from the source that rdma_ofed selects; on OCI never from the Network Operator."""
     found = host.get("nic_stack.origin")
     if found == "none":
@@ -577,7 +577,7 @@ def ofed_origin(host: Host) -> Answer:
 # ---- NICs and ports ------------------------------------------------------------------------------------------------
 
 
-def nic_missing(host: Host) -> Answer:
+def nic_missing(host: CheckedHost) -> Answer:
     """All RDMA ports of the shape are present."""
     ports, wanted = host.ports(), len(host.shape.pfs)
     if not ports.absent:
@@ -589,13 +589,13 @@ def nic_missing(host: Host) -> Answer:
     return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {host.shape.nic_model} ({host.shape.name})")
 
 
-def nic_id(host: Host) -> Answer:
+def nic_id(host: CheckedHost) -> Answer:
     """Each RDMA port has the PCI ID of the shape."""
     wanted = {"pf": host.shape.pf_id, "vf": host.shape.vf_id}
     return _ports(host, lambda port: _other(_field(port, "functions", "id"), wanted[port["kind"]]), host.shape.pf_id)
 
 
-def nic_extra(host: Host) -> Answer:
+def nic_extra(host: CheckedHost) -> Answer:
     """Every PF of the host is one of the shape's, for RDMA or VCN."""
     known = {port.pci for port in host.shape.pfs} | {port.pci for port in host.shape.vcn}
     pfs = [item for item in host.functions() if item["kind"] == "pf"]
@@ -608,7 +608,7 @@ def nic_extra(host: Host) -> Answer:
     )
 
 
-def nic_driver(host: Host) -> Answer:
+def nic_driver(host: CheckedHost) -> Answer:
     """Each RDMA port is bound to mlx5_core and has an RDMA device."""
 
     def test(port: Json) -> str:
@@ -619,7 +619,7 @@ def nic_driver(host: Host) -> Answer:
     return _ports(host, test, "mlx5_core")
 
 
-def nic_link(host: Host) -> Answer:
+def nic_link(host: CheckedHost) -> Answer:
     """Each RDMA port is ACTIVE."""
 
     def test(port: Json) -> str:
@@ -629,7 +629,7 @@ def nic_link(host: Host) -> Answer:
     return _ports(host, test, "ACTIVE, LinkUp")
 
 
-def nic_rate(host: Host) -> Answer:
+def nic_rate(host: CheckedHost) -> Answer:
     """Each active RDMA port has the shape's rate in Gb/s, or that of the host's fastest port if the shape's is
     unknown."""
     line = host.shape.line_gbps
@@ -651,7 +651,7 @@ def _small(mtu: int, wanted: int) -> str:
     return "" if mtu >= wanted else f"MTU {mtu}"
 
 
-def nic_pci_fit(host: Host) -> Answer:
+def nic_pci_fit(host: CheckedHost) -> Answer:
     """The PCIe link that each card can have carries the line rate of all its RDMA ports, in Gb/s."""
     line = host.shape.line_gbps
     if not line:
@@ -667,7 +667,7 @@ def nic_pci_fit(host: Host) -> Answer:
     return _ports(host, test, f"a link that carries {line:g} Gb/s for each port of the card")
 
 
-def nic_gid_duplicate(host: Host) -> Answer:
+def nic_gid_duplicate(host: CheckedHost) -> Answer:
     """No two functions of the host have the same GID 3. ``Missing`` if one that a pod does not use is not known."""
     ports = host.ports()
     functions = [*ports.have, *(vf for vf in host.vfs().have if not _in_pod(vf))]
@@ -677,7 +677,7 @@ def nic_gid_duplicate(host: Host) -> Answer:
     return answer
 
 
-def nic_mac_duplicate(host: Host) -> Answer:
+def nic_mac_duplicate(host: CheckedHost) -> Answer:
     """No two ports or VFs of the host have the same MAC; of a VF it is the one that its port holds for it."""
     ports, vfs = host.ports(), host.vfs().have
 
@@ -709,7 +709,7 @@ def _twice(functions: Sequence[Json], value: Callable[[Json], str], what: str) -
     return None
 
 
-def nic_gid_network(host: Host) -> Answer:
+def nic_gid_network(host: CheckedHost) -> Answer:
     """GID 3 of each RDMA port is an address of the network that Oracle Cloud Agent was given, where it has a file."""
     if "rdma_network" in (host.document.get("oca") or {}) and host.document["oca"]["rdma_network"] is None:
         if "oca.rdma_network" in (host.document.get("unread") or {}):
@@ -727,7 +727,7 @@ def nic_gid_network(host: Host) -> Answer:
     return _ports(host, test, f"an address of {network}")
 
 
-def nic_wpa(host: Host) -> Answer:
+def nic_wpa(host: CheckedHost) -> Answer:
     """Oracle Cloud Agent runs wpa_supplicant for each RDMA port."""
     running = host.get("oca.supplicants")
     return _ports(
@@ -737,17 +737,17 @@ def nic_wpa(host: Host) -> Answer:
     )
 
 
-def pcie_uplink_width(host: Host) -> Answer:
+def pcie_uplink_width(host: CheckedHost) -> Answer:
     """Every link between bridges on the ways of GPUs and their NICs has its full width."""
     return _uplinks(host, "width", "x{} of x{}")
 
 
-def pcie_uplink_speed(host: Host) -> Answer:
+def pcie_uplink_speed(host: CheckedHost) -> Answer:
     """Every link between bridges on the ways of GPUs and their NICs has its full speed in GT/s."""
     return _uplinks(host, "speed", "{:g} of {:g} GT/s")
 
 
-def _uplinks(host: Host, what: str, text: str) -> Answer:
+def _uplinks(host: CheckedHost, what: str, text: str) -> Answer:
     slow = [link for link in host.get("pcie.slow") if link[what] < link[f"max_{what}"]]
     named = [f"{link['pci']} below {link['upper']}: {text.format(link[what], link[f'max_{what}'])}" for link in slow]
     if not slow:
@@ -755,7 +755,7 @@ def _uplinks(host: Host, what: str, text: str) -> Answer:
     return _need(not slow, listed(named, _SHOWN, "; "), "what both ends of each link can do")
 
 
-def nic_pci_link(host: Host) -> Answer:
+def nic_pci_link(host: CheckedHost) -> Answer:
     """The PCIe link of each RDMA port has the width and speed of the shape and of the card."""
     speed, width = _shape_link(host.shape)
 
@@ -781,7 +781,7 @@ def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> It
         raise missing
 
 
-def nic_firmware(host: Host) -> Answer:
+def nic_firmware(host: CheckedHost) -> Answer:
     """All RDMA ports have the firmware version of the majority."""
     ports = host.ports()
     found = [port["firmware"] for port in ports.have if port.get("firmware")]
@@ -789,7 +789,7 @@ def nic_firmware(host: Host) -> Answer:
     return _each(ports, "ports", lambda port: _other(_field(port, "functions", "firmware"), usual), f"{usual} on all")
 
 
-def nic_names(host: Host) -> Answer:
+def nic_names(host: CheckedHost) -> Answer:
     """In modes shared and host, the RDMA device of each port has the name that the shape gives it."""
     if host.mode.vfs:
         return Skip("in mode sriov pods use VFs, which have other names")
@@ -797,7 +797,7 @@ def nic_names(host: Host) -> Answer:
     return _ports(host, lambda port: _other(_field(port, "functions", "hca"), wanted[port["pci"]]), host.shape.host_hca)
 
 
-def nic_gpu_distance(host: Host) -> Answer:
+def nic_gpu_distance(host: CheckedHost) -> Answer:
     """Each RDMA port is at most a PCIe switch away (PIX or PXB) from the GPU that the shape pairs it with."""
     mine = {pf.pci: host.shape.gpus[pf.gpu].pci for pf in host.shape.pfs}
 
@@ -811,12 +811,12 @@ def nic_gpu_distance(host: Host) -> Answer:
     return _ports(host, test, "PIX or PXB to its GPU")
 
 
-def nic_numa(host: Host) -> Answer:
+def nic_numa(host: CheckedHost) -> Answer:
     """Each RDMA port is on its NUMA node of the shape."""
     return _numa(host.ports(), "functions", "ports", {pf.pci: pf.numa for pf in host.shape.pfs})
 
 
-def host_pci_flat(host: Host) -> Answer:
+def host_pci_flat(host: CheckedHost) -> Answer:
     """In a VM, at least one GPU shares a PCIe switch with an RDMA port. ``Missing`` if no distance is known."""
     if not host.virtual:
         return Skip("not a virtual machine")
@@ -833,14 +833,14 @@ def host_pci_flat(host: Host) -> Answer:
     )
 
 
-def _ports(host: Host, test: Callable[[Json], str], expected: str) -> Answer:
+def _ports(host: CheckedHost, test: Callable[[Json], str], expected: str) -> Answer:
     return _each(host.ports(), "ports", test, expected)
 
 
 # ---- SR-IOV --------------------------------------------------------------------------------------------------------
 
 
-def vf_admin_mac(host: Host) -> Answer:
+def vf_admin_mac(host: CheckedHost) -> Answer:
     """Each VF has an administrative MAC, equal to its own MAC unless a pod uses it."""
 
     def test(vf: Json) -> str:
@@ -860,13 +860,13 @@ def _in_pod(vf: Json) -> bool:
 # ---- GPUDirect -----------------------------------------------------------------------------------------------------
 
 
-def peermem_not_loaded(host: Host) -> Answer:
+def peermem_not_loaded(host: CheckedHost) -> Answer:
     """nvidia_peermem is loaded where DMA-BUF is not possible."""
     found = f"nvidia_peermem is not loaded; {_no_dmabuf(host)}"
     return _need(host.get("gpudirect.peermem.loaded"), found, "loaded, or DMA-BUF")
 
 
-def _no_dmabuf(host: Host) -> str:
+def _no_dmabuf(host: CheckedHost) -> str:
     lacks = {
         "open_module": "the driver's module is not open",
         "kernel": f"kernel {host.document.get('os', {}).get('kernel')} is older than 5.12",
@@ -877,7 +877,7 @@ def _no_dmabuf(host: Host) -> str:
     return "no DMA-BUF: " + "; ".join(text for key, text in lacks.items() if facts.get(key) is False)
 
 
-def gpudirect_path(host: Host) -> Answer:
+def gpudirect_path(host: CheckedHost) -> Answer:
     """NCCL can use DMA-BUF or nvidia_peermem. ``Missing`` if the probe could not determine the path."""
     found, why = host.get("gpudirect.path"), host.document["gpudirect"].get("why") or ""
     if found == "unknown":
@@ -885,7 +885,7 @@ def gpudirect_path(host: Host) -> Answer:
     return _need(found in ("dmabuf", "peermem"), f"none: {why}", "dmabuf or peermem")
 
 
-def gpudirect_open_module(host: Host) -> Answer:
+def gpudirect_open_module(host: CheckedHost) -> Answer:
     """The driver uses the open kernel modules, where only they are lacking for DMA-BUF."""
     if host.get("gpudirect.dmabuf.open_module"):
         return None
@@ -897,7 +897,7 @@ def gpudirect_open_module(host: Host) -> Answer:
     )
 
 
-def gpudirect_nvidia_fs(host: Host) -> Answer:
+def gpudirect_nvidia_fs(host: CheckedHost) -> Answer:
     """nvidia_fs is not loaded, where the profile's GPU Operator would react to it."""
     if not host.get("gpudirect.nvidia_fs"):
         return None
@@ -910,7 +910,7 @@ def gpudirect_nvidia_fs(host: Host) -> Answer:
 # ---- RDMA subsystem ------------------------------------------------------------------------------------------------
 
 
-def rdma_devices(host: Host) -> Answer:
+def rdma_devices(host: CheckedHost) -> Answer:
     """/dev/infiniband has rdma_cm and a uverbs device per RDMA port."""
     found = host.get("rdma.devices")
     number, wanted = sum(name.startswith("uverbs") for name in found), len(host.shape.pfs)
@@ -920,7 +920,7 @@ def rdma_devices(host: Host) -> Answer:
     return _need(not lacks, ", ".join(lacks), f"rdma_cm and at least {wanted} uverbs devices in /dev/infiniband")
 
 
-def rdma_uverbs(host: Host) -> Answer:
+def rdma_uverbs(host: CheckedHost) -> Answer:
     """/dev/infiniband has a uverbs device for every function that has an RDMA device."""
     number = sum(name.startswith("uverbs") for name in host.get("rdma.devices"))
     here = [item for item in host.functions() if not _in_pod(item)]
@@ -942,7 +942,7 @@ def rdma_uverbs(host: Host) -> Answer:
 # ---- limits --------------------------------------------------------------------------------------------------------
 
 
-def host_acs(host: Host) -> Answer:
+def host_acs(host: CheckedHost) -> Answer:
     """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
     found = host.get("limits.acs")
     if found:
@@ -958,7 +958,7 @@ def _all_there(path: str, *devices: Devices) -> None:
         raise Missing(path, f"missing: {listed(absent, _SHOWN)}")
 
 
-def nic_relaxed_ordering(host: Host) -> Answer:
+def nic_relaxed_ordering(host: CheckedHost) -> Answer:
     """Relaxed ordering is enabled on all RDMA ports. ``Missing`` if a port is absent."""
     if not host.get("limits.relaxed_ordering"):
         return Bad("off on at least one port", "on for all")
@@ -966,7 +966,7 @@ def nic_relaxed_ordering(host: Host) -> Answer:
     return None
 
 
-def host_default_route(host: Host) -> Answer:
+def host_default_route(host: CheckedHost) -> Answer:
     """The default route is not on an RDMA port. ``Missing`` if a port is absent."""
     found = host.get("limits.default_route")
     ports = host.ports()
@@ -980,7 +980,7 @@ def host_default_route(host: Host) -> Answer:
 # ---- counters ------------------------------------------------------------------------------------------------------
 
 
-def _counted(host: Host, names: Mapping[str, str]) -> Answer:
+def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
     """Compares rates of counters with the table: between two readings, else per day of uptime, at least one. A counter
     that went back was reset in between: what it shows since then is the least that happened, as is what a full one
     shows."""
@@ -1014,10 +1014,10 @@ def _counted(host: Host, names: Mapping[str, str]) -> Answer:
     return _each(host.counters(), "ports", test, f"{expected} per {key}")
 
 
-CONDITIONS: dict[str, Callable[[Host], Answer]] = {
+CONDITIONS: dict[str, Callable[[CheckedHost], Answer]] = {
     name: one
     for name, one in globals().items()
-    if name[0] != "_" and getattr(one, "__annotations__", {}) == {"host": "Host", "return": "Answer"}
+    if name[0] != "_" and getattr(one, "__annotations__", {}) == {"host": "CheckedHost", "return": "Answer"}
 }
 """Function name -> condition of the rule of that name."""
 
@@ -1026,17 +1026,17 @@ CONDITIONS: dict[str, Callable[[Host], Answer]] = {
 
 
 @dataclass(frozen=True)
-class Result:
+class RuleResult:
     """``status``: pass | warn | fail | unknown | skip. ``found`` is the reason of a skip."""
 
-    rule: Rule
+    rule: HostRule
     status: str
     found: str = ""
     expected: str = ""
 
 
 def results(
-    rules: Table,
+    rules: HostRules,
     document: Json,
     shape: Shape,
     *,
@@ -1046,7 +1046,7 @@ def results(
     ofed: str = "auto",
     select: Sequence[str] = (),
     mute: Sequence[str] = (),
-) -> list[Result]:
+) -> list[RuleResult]:
     """One result per rule, in the table's order. ``profile`` is the data of files/profiles; ``driver`` and ``ofed`` are
     auto, host or operator. InputError for ids that no rule has, DataError for a document of another format."""
     chosen = choose(rules, select, mute)
@@ -1057,12 +1057,12 @@ def results(
         )
     if shape.status == "refused":
         raise InputError(f"Cannot judge a host of shape {shape.name}: {shape.reason}.")
-    host = Host(document, shape, mode, profile, driver, ofed, rules.limits)
+    host = CheckedHost(document, shape, mode, profile, driver, ofed, rules.limits)
     found = {rule.id: _result(rule, host) for rule in chosen}
     return [_without_effects(result, found) for result in found.values()]
 
 
-def judge(rules: Table, document: Json, shape: Shape, *, mode: Mode, profile: Json, **how: Any) -> list[Finding]:
+def judge(rules: HostRules, document: Json, shape: Shape, *, mode: Mode, profile: Json, **how: Any) -> list[Finding]:
     """Findings of rules that fail or are unknown, worst first. Parameters and errors as for ``results``."""
     subject = str(document.get("host") or "host")
     found = results(rules, document, shape, mode=mode, profile=profile, **how)
@@ -1071,7 +1071,7 @@ def judge(rules: Table, document: Json, shape: Shape, *, mode: Mode, profile: Js
     return sorted(reported, key=lambda item: order.index(item.severity))
 
 
-def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[Rule]:
+def choose(rules: HostRules, select: Sequence[str] = (), mute: Sequence[str] = ()) -> list[HostRule]:
     """The rules to apply. InputError for an unknown ID, with the nearest one, or if no rule is left."""
     ids = [rule.id for rule in rules.rules]
     unknown = [name for name in dict.fromkeys((*select, *mute)) if name not in ids]
@@ -1085,7 +1085,7 @@ def choose(rules: Table, select: Sequence[str] = (), mute: Sequence[str] = ()) -
     return chosen
 
 
-def of_rdma(rules: Table) -> list[str]:
+def of_rdma(rules: HostRules) -> list[str]:
     """IDs of the rules that only a run over RDMA depends on."""
     return [rule.id for rule in rules.rules if {rule.group, rule.id} & {*rules.limits["of_rdma"]}]
 
@@ -1095,11 +1095,11 @@ def _near(name: str, ids: Sequence[str]) -> str:
     return repr(name) + (f" (nearest: {near[0]})" if near else "")
 
 
-def _result(rule: Rule, host: Host) -> Result:
+def _result(rule: HostRule, host: CheckedHost) -> RuleResult:
     try:
         return _judged(rule, host)
     except DAMAGE as error:
-        return Result(rule, "unknown", f"the host document is damaged: {_words(error)}", rule.what)
+        return RuleResult(rule, "unknown", f"the host document is damaged: {_words(error)}", rule.what)
 
 
 def _words(error: Exception) -> str:
@@ -1107,21 +1107,21 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__} {error}".replace("\n", " ")[:120]
 
 
-def _judged(rule: Rule, host: Host) -> Result:
+def _judged(rule: HostRule, host: CheckedHost) -> RuleResult:
     kind = (host.document.get("platform") or {}).get("kind")
     if kind in rule.blind:
-        return Result(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)
+        return RuleResult(rule, "unknown", f"not visible inside {_PLATFORMS.get(kind, kind)}", rule.what)
     try:
         why = next((why for name, how, wanted, why in rule.unless if OPERATORS[how](host.value(name), wanted)), "")
         answer = Skip(why) if why else _answer(rule, host)
     except Missing as missing:
-        return Result(rule, "unknown", _why_missing(missing, host.document), rule.what)
+        return RuleResult(rule, "unknown", _why_missing(missing, host.document), rule.what)
     if isinstance(answer, Bad):
-        return Result(rule, rule.severity, answer.found, answer.expected)
-    return Result(rule, "skip", answer.why) if isinstance(answer, Skip) else Result(rule, "pass")
+        return RuleResult(rule, rule.severity, answer.found, answer.expected)
+    return RuleResult(rule, "skip", answer.why) if isinstance(answer, Skip) else RuleResult(rule, "pass")
 
 
-def _answer(rule: Rule, host: Host) -> Answer:
+def _answer(rule: HostRule, host: CheckedHost) -> Answer:
     if rule.counters:
         return _counted(host, rule.counters)
     if rule.events:
@@ -1138,18 +1138,18 @@ def _why_missing(missing: Missing, document: Json) -> str:
     return f"{missing.path} is unknown: {why}"
 
 
-def _without_effects(result: Result, found: Mapping[str, Result]) -> Result:
+def _without_effects(result: RuleResult, found: Mapping[str, RuleResult]) -> RuleResult:
     """Skips a rule that is unknown because of a rule on which it depends, which is reported instead."""
     if result.status == "unknown":
         cause = next(
             (name for name in result.rule.after if name in found and found[name].status in ("fail", "unknown")), ""
         )
         if cause:
-            return Result(result.rule, "skip", f"follows from {cause}: {result.found}")
+            return RuleResult(result.rule, "skip", f"follows from {cause}: {result.found}")
     return result
 
 
-def _finding(result: Result, subject: str) -> Finding:
+def _finding(result: RuleResult, subject: str) -> Finding:
     remedy = result.rule.remedy
     if result.status == "unknown":
         remedy = f"make it readable for the probe (docs/host_document.md lists what it reads), or mute {result.rule.id}"

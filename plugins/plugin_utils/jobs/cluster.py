@@ -14,7 +14,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, network
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Around, dicts, is_shared, rdma_resource
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
+    JobContext,
+    dicts,
+    is_shared,
+    rdma_resource,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu, shape_files, shape_table
@@ -23,7 +28,9 @@ _TRAINER = "trainer.kubeflow.org/v1alpha1"
 _NETWORKS = "k8s.cni.cncf.io/v1"
 
 
-def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]) -> Around:
+def around(
+    client: Optional[Client], documents: Sequence[Any], args: Mapping[str, Any], plan: Optional[Plan]
+) -> JobContext:
     """Options first, then the plan, then the cluster; what none of them says is unknown. ``client`` None = the cluster
     is not asked. InputError for an unknown shape, an invalid taint, or a selector that matches no node."""
     if plan:
@@ -35,7 +42,7 @@ def around(client: Optional[Client], documents: Sequence[Any], args: Mapping[str
         nodes = [one for one in nodes if one.shape == shape.name]
     resource = args["resource"] or (plan.resources.vf if plan else "") or _offered(nodes)
     mode = Mode(args["mode"]) if args["mode"] != "auto" else (plan and plan.mode) or _mode(nodes, resource)
-    given = Around(
+    given = JobContext(
         mode=mode,
         vf_resource=resource,
         network=args["network"] or (plan.network_attachment if plan and mode.vfs else ""),
@@ -91,7 +98,7 @@ def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> Mode:
     return Mode.SHARED if is_shared(resource) else Mode.SRIOV
 
 
-def _of_cluster(client: Client, documents: Sequence[Any], given: Around) -> Around:
+def _of_cluster(client: Client, documents: Sequence[Any], given: JobContext) -> JobContext:
     objects = [one for one in documents if isinstance(one, dict)]
     spaces = sorted({str(mapping(one.get("metadata")).get("namespace") or "default") for one in objects})
     networks = _readable(lambda: dict(_listed(client, (_NETWORKS,), "NetworkAttachmentDefinition", lint.resource_of)))

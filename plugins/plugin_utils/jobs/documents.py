@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import Kind
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import JobKind
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
 SUFFIXES = (".yml", ".yaml", ".json")
@@ -51,7 +51,7 @@ def live(client: Client, kind: str, namespace: str, name: str, api_version: str 
     return objects
 
 
-def served(client: Client, kind: str, namespace: str, name: str, api_version: str = "") -> tuple[Kind, str, str]:
+def served(client: Client, kind: str, namespace: str, name: str, api_version: str = "") -> tuple[JobKind, str, str]:
     """(kind, served apiVersion, path of the object or collection). InputError if the cluster has no such kind."""
     group = api_version.rpartition("/")[0] if api_version else None
     known = kinds.named(kind, group)
@@ -66,7 +66,7 @@ def served(client: Client, kind: str, namespace: str, name: str, api_version: st
     )
 
 
-def _versions(kind: Kind) -> Iterator[str]:
+def _versions(kind: JobKind) -> Iterator[str]:
     for version in kind.versions:
         yield f"{kind.group}/{version}" if kind.group else version
 

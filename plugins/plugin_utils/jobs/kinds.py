@@ -28,7 +28,7 @@ EACH = "*"
 
 
 @dataclass(frozen=True)
-class Place:
+class TemplatePath:
     """A pod template of a kind."""
 
     path: str
@@ -41,13 +41,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     kind: str
     group: str
     versions: tuple[str, ...]
     """Served versions, the one to write first."""
     plural: str
-    places: tuple[Place, ...]
+    places: tuple[TemplatePath, ...]
     pods_label: str = ""
     """Label of the kind's pods whose value is the object's name (of a RayJob that of status.rayClusterName); "" = they
     are found by its selector, or are it."""
@@ -62,7 +62,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Template:
+class PodTemplate:
     """A pod template of an object."""
 
     path: str
@@ -99,8 +99,8 @@ class Template:
 
 _JOBS = "spec.replicatedJobs.*"
 _PARALLEL = f"{_JOBS}.template.spec.parallelism"
-_JOBSET = Place(f"{_JOBS}.template.spec.template", counts=(f"{_JOBS}.replicas", _PARALLEL))
-_RUNTIME = Place(
+_JOBSET = TemplatePath(f"{_JOBS}.template.spec.template", counts=(f"{_JOBS}.replicas", _PARALLEL))
+_RUNTIME = TemplatePath(
     f"spec.template.{_JOBSET.path}",
     counts=tuple(f"spec.template.{path}" for path in _JOBSET.counts),
 )
@@ -108,18 +108,18 @@ _PATCH = f"spec.runtimePatches.*.trainingRuntimeSpec.template.{_JOBSET.path}"
 _GROUPS = "workerGroupSpecs.*"
 
 
-def _ray(spec: str) -> tuple[Place, ...]:
+def _ray(spec: str) -> tuple[TemplatePath, ...]:
     workers = (f"{spec}.{_GROUPS}.replicas", f"{spec}.{_GROUPS}.numOfHosts")
     return (
-        Place(f"{spec}.headGroupSpec.template", HEAD),
-        Place(f"{spec}.{_GROUPS}.template", counts=workers, optional=True),
+        TemplatePath(f"{spec}.headGroupSpec.template", HEAD),
+        TemplatePath(f"{spec}.{_GROUPS}.template", counts=workers, optional=True),
     )
 
 
-def _replicas(specs: str, first: str, role: str, optional: bool) -> tuple[Place, ...]:
+def _replicas(specs: str, first: str, role: str, optional: bool) -> tuple[TemplatePath, ...]:
     return (
-        Place(f"{specs}.{first}.template", role, (f"{specs}.{first}.replicas",), optional=optional),
-        Place(f"{specs}.Worker.template", WORKER, (f"{specs}.Worker.replicas",), optional=True),
+        TemplatePath(f"{specs}.{first}.template", role, (f"{specs}.{first}.replicas",), optional=optional),
+        TemplatePath(f"{specs}.Worker.template", WORKER, (f"{specs}.Worker.replicas",), optional=True),
     )
 
 
@@ -130,38 +130,41 @@ _KUBEFLOW = "training.kubeflow.org/job-name"
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 _TEMPLATE = "spec.template"
 KINDS = (
-    Kind("MPIJob", "kubeflow.org", ("v2beta1", "v1"), "mpijobs",
-         _replicas("spec.mpiReplicaSpecs", "Launcher", LAUNCHER, optional=False), _KUBEFLOW),
-    Kind("PyTorchJob", "kubeflow.org", ("v1",), "pytorchjobs",
-         _replicas("spec.pytorchReplicaSpecs", "Master", WORKER, optional=True), _KUBEFLOW),
-    Kind("TrainJob", "trainer.kubeflow.org", ("v1alpha1",), "trainjobs", (Place(_PATCH, optional=True),), _JOBSET_NAME),
-    Kind("TrainingRuntime", "trainer.kubeflow.org", ("v1alpha1",), "trainingruntimes", (_RUNTIME,)),
-    Kind("ClusterTrainingRuntime", "trainer.kubeflow.org", ("v1alpha1",), "clustertrainingruntimes", (_RUNTIME,),
-         namespaced=False),
-    Kind("JobSet", "jobset.x-k8s.io", ("v1alpha2",), "jobsets", (_JOBSET,), _JOBSET_NAME),
-    Kind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), "leaderworkersets",
-         (Place(f"{_LWS}.leaderTemplate", LEADER, optional=True), Place(f"{_LWS}.workerTemplate")),
-         "leaderworkerset.sigs.k8s.io/name"),
-    Kind("RayCluster", "ray.io", ("v1", "v1alpha1"), "rayclusters", _ray("spec"), "ray.io/cluster"),
-    Kind("RayJob", "ray.io", ("v1", "v1alpha1"), "rayjobs",
-         (*_ray("spec.rayClusterSpec"), Place("spec.submitterPodTemplate", SUBMITTER, optional=True)),
-         "ray.io/cluster"),
-    Kind("Job", "batch.volcano.sh", ("v1alpha1",), "jobs",
-         (Place("spec.tasks.*.template", counts=("spec.tasks.*.replicas",)),), "volcano.sh/job-name"),
-    Kind("Job", "batch", ("v1",), "jobs", (Place(_TEMPLATE, counts=("spec.parallelism",)),),
-         "batch.kubernetes.io/job-name"),
-    Kind("CronJob", "batch", ("v1",), "cronjobs",
-         (Place("spec.jobTemplate.spec.template", counts=("spec.jobTemplate.spec.parallelism",)),)),
-    Kind("Deployment", "apps", ("v1",), "deployments", (Place(_TEMPLATE, counts=("spec.replicas",)),), many=False),
-    Kind("StatefulSet", "apps", ("v1",), "statefulsets", (Place(_TEMPLATE, counts=("spec.replicas",)),), many=False),
-    Kind("DaemonSet", "apps", ("v1",), "daemonsets", (Place(_TEMPLATE),), many=False),
-    Kind("Pod", "", ("v1",), "pods", (Place(""),), many=False),
+    JobKind("MPIJob", "kubeflow.org", ("v2beta1", "v1"), "mpijobs",
+            _replicas("spec.mpiReplicaSpecs", "Launcher", LAUNCHER, optional=False), _KUBEFLOW),
+    JobKind("PyTorchJob", "kubeflow.org", ("v1",), "pytorchjobs",
+            _replicas("spec.pytorchReplicaSpecs", "Master", WORKER, optional=True), _KUBEFLOW),
+    JobKind("TrainJob", "trainer.kubeflow.org", ("v1alpha1",), "trainjobs", (TemplatePath(_PATCH, optional=True),),
+            _JOBSET_NAME),
+    JobKind("TrainingRuntime", "trainer.kubeflow.org", ("v1alpha1",), "trainingruntimes", (_RUNTIME,)),
+    JobKind("ClusterTrainingRuntime", "trainer.kubeflow.org", ("v1alpha1",), "clustertrainingruntimes", (_RUNTIME,),
+            namespaced=False),
+    JobKind("JobSet", "jobset.x-k8s.io", ("v1alpha2",), "jobsets", (_JOBSET,), _JOBSET_NAME),
+    JobKind("LeaderWorkerSet", "leaderworkerset.x-k8s.io", ("v1",), "leaderworkersets",
+            (TemplatePath(f"{_LWS}.leaderTemplate", LEADER, optional=True), TemplatePath(f"{_LWS}.workerTemplate")),
+            "leaderworkerset.sigs.k8s.io/name"),
+    JobKind("RayCluster", "ray.io", ("v1", "v1alpha1"), "rayclusters", _ray("spec"), "ray.io/cluster"),
+    JobKind("RayJob", "ray.io", ("v1", "v1alpha1"), "rayjobs",
+            (*_ray("spec.rayClusterSpec"), TemplatePath("spec.submitterPodTemplate", SUBMITTER, optional=True)),
+            "ray.io/cluster"),
+    JobKind("Job", "batch.volcano.sh", ("v1alpha1",), "jobs",
+            (TemplatePath("spec.tasks.*.template", counts=("spec.tasks.*.replicas",)),), "volcano.sh/job-name"),
+    JobKind("Job", "batch", ("v1",), "jobs", (TemplatePath(_TEMPLATE, counts=("spec.parallelism",)),),
+            "batch.kubernetes.io/job-name"),
+    JobKind("CronJob", "batch", ("v1",), "cronjobs",
+            (TemplatePath("spec.jobTemplate.spec.template", counts=("spec.jobTemplate.spec.parallelism",)),)),
+    JobKind("Deployment", "apps", ("v1",), "deployments", (TemplatePath(_TEMPLATE, counts=("spec.replicas",)),),
+            many=False),
+    JobKind("StatefulSet", "apps", ("v1",), "statefulsets", (TemplatePath(_TEMPLATE, counts=("spec.replicas",)),),
+            many=False),
+    JobKind("DaemonSet", "apps", ("v1",), "daemonsets", (TemplatePath(_TEMPLATE),), many=False),
+    JobKind("Pod", "", ("v1",), "pods", (TemplatePath(""),), many=False),
 )  # fmt: skip
 """All kinds that this collection renders, lints and proves."""
 BY_NAME = {(one.group, one.kind): one for one in KINDS}
 
 
-def named(kind: str, group: Optional[str] = None) -> Kind:
+def named(kind: str, group: Optional[str] = None) -> JobKind:
     """The kind of that name; of the two of the name Job that of Kubernetes unless ``group`` is another. InputError if
     there is none."""
     found = [one for one in KINDS if one.kind == kind and group in (None, one.group)]
@@ -171,7 +174,7 @@ def named(kind: str, group: Optional[str] = None) -> Kind:
     return found[-1]
 
 
-def kind_of(document: Any) -> Optional[Kind]:
+def kind_of(document: Any) -> Optional[JobKind]:
     """The kind of an object; None if it is none of KINDS, or of a version that we do not read."""
     if not isinstance(document, Mapping):
         return None
@@ -180,7 +183,7 @@ def kind_of(document: Any) -> Optional[Kind]:
     return found if found and version in found.versions else None
 
 
-def known_kind(document: Json) -> Kind:
+def known_kind(document: Json) -> JobKind:
     """The kind of an object. InputError if it is none of KINDS."""
     kind = kind_of(document)
     if kind is None:
@@ -191,13 +194,13 @@ def known_kind(document: Json) -> Kind:
 # ---- an object's templates -------------------------------------------------------------------------------------------
 
 
-def templates(document: Json) -> list[Template]:
+def templates(document: Json) -> list[PodTemplate]:
     """All pod templates of an object, in the order of its kind; of a TrainJob the patches alone, see ``resolved``.
 
     InputError if it is none of KINDS, a field on the way has another type, or a required template is absent.
     """
     kind = known_kind(document)
-    found: list[Template] = []
+    found: list[PodTemplate] = []
     for place in kind.places:
         entries = list(_entries(document, place.path))
         if not entries and not place.optional:
@@ -210,7 +213,7 @@ def templates(document: Json) -> list[Template]:
     return found
 
 
-def resolved(job: Json, runtime: Json) -> list[Template]:
+def resolved(job: Json, runtime: Json) -> list[PodTemplate]:
     """The templates of a TrainJob as its runtime and its own patches and ``trainer`` make them.
 
     As Trainer 2.3 does it: maps are merged, containers, volumes, variables and mounts by name, resources of the trainer
@@ -229,7 +232,7 @@ def resolved(job: Json, runtime: Json) -> list[Template]:
         if one.role == WORKER and trainer:
             body = _trained(body, trainer)
             replicas = trainer["numNodes"] if is_int(trainer.get("numNodes")) else replicas
-        made.append(Template(one.path, one.name, one.role, replicas, body))
+        made.append(PodTemplate(one.path, one.name, one.role, replicas, body))
     return made
 
 
@@ -252,7 +255,9 @@ def asks(spec: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _template(document: Json, place: Place, kind: Kind, keys: tuple[Union[str, int], ...], body: Any) -> Template:
+def _template(
+    document: Json, place: TemplatePath, kind: JobKind, keys: tuple[Union[str, int], ...], body: Any
+) -> PodTemplate:
     shown = _shown(keys)
     if not isinstance(body, Mapping):
         raise InputError(f"{reference(document)}: {shown or 'it'} is {_type(body)}, it must be a mapping.")
@@ -282,10 +287,10 @@ def _template(document: Json, place: Place, kind: Kind, keys: tuple[Union[str, i
     if kind.kind == "Job" and kind.group == "batch":
         most = mapping(document.get("spec")).get("completions")
         replicas = min(replicas or 0, int(most)) if most is not None and is_int(most) else replicas
-    return Template(shown, name, role, replicas, dict(body), kind.kind == "TrainJob")
+    return PodTemplate(shown, name, role, replicas, dict(body), kind.kind == "TrainJob")
 
 
-def _leader_and_workers(document: Json, found: list[Template]) -> list[Template]:
+def _leader_and_workers(document: Json, found: list[PodTemplate]) -> list[PodTemplate]:
     """Groups of ``size`` pods, the first of each the leader; without a template of its own it is made as a worker."""
     spec = mapping(document.get("spec"))
     size = mapping(spec.get("leaderWorkerTemplate")).get("size", 1)
@@ -294,10 +299,10 @@ def _leader_and_workers(document: Json, found: list[Template]) -> list[Template]
         raise InputError(f"{reference(document)}: replicas {groups!r} and size {size!r} must be whole numbers.")
     led = any(one.role == LEADER for one in found)
     each = {LEADER: 1, WORKER: size - 1 if led else size}
-    return [Template(one.path, one.role, one.role, groups * each[one.role], one.body) for one in found]
+    return [PodTemplate(one.path, one.role, one.role, groups * each[one.role], one.body) for one in found]
 
 
-def _tasks(document: Json, found: list[Template]) -> list[Template]:
+def _tasks(document: Json, found: list[PodTemplate]) -> list[PodTemplate]:
     """The launcher of a Volcano Job is the task that plugin mpi names, or the one without GPUs beside tasks with."""
     plugins = mapping(mapping(document.get("spec")).get("plugins"))
     words = " ".join(map(str, listed(plugins.get("mpi"))))
@@ -305,7 +310,7 @@ def _tasks(document: Json, found: list[Template]) -> list[Template]:
     launcher = (master[1] if master else "master") if "mpi" in plugins else ""
     gpus = [any(value for name, value in asks(one.spec).items() if "/gpu" in name) for one in found]
     return [
-        Template(one.path, one.name, LAUNCHER, one.replicas, one.body)
+        PodTemplate(one.path, one.name, LAUNCHER, one.replicas, one.body)
         if one.name == launcher or (any(gpus) and not has)
         else one
         for one, has in zip(found, gpus)

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import f
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed, mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Around, Job, dicts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, JobContext, dicts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.rules import CONDITIONS, FACTS, Fault
 
 DOCUMENT, KIND = "workload.document", "workload.kind"
@@ -31,7 +31,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Rule:
+class WorkloadRule:
     """One entry of files/workload_rules.yml, which says what the fields mean."""
 
     id: str
@@ -45,16 +45,16 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Table:
-    rules: tuple[Rule, ...]
+class WorkloadRules:
+    rules: tuple[WorkloadRule, ...]
     limits: Json
 
 
-def table(document: Json) -> Table:
+def table(document: Json) -> WorkloadRules:
     """The rules of files/workload_rules.yml. DataError if one has no condition, or a condition no rule."""
     limits = document["limits"]
     rules = tuple(
-        Rule(**{**one, "what": one["what"].format(**limits), "needs": tuple(one.get("needs", ()))})
+        WorkloadRule(**{**one, "what": one["what"].format(**limits), "needs": tuple(one.get("needs", ()))})
         for one in document["rules"]
     )
     ids = {rule.id for rule in rules} - {DOCUMENT, KIND}
@@ -64,7 +64,7 @@ def table(document: Json) -> Table:
         raise DataError(
             f"files/workload_rules.yml: these rules do not have exactly one valid condition: {', '.join(sorted(odd))}."
         )
-    return Table(rules, limits)
+    return WorkloadRules(rules, limits)
 
 
 def _function(rule: str) -> str:
@@ -75,7 +75,7 @@ def _function(rule: str) -> str:
 
 
 @dataclass(frozen=True)
-class Result:
+class LintResult:
     """``unchecked``: rule -> the facts that it lacks. ``jobs``: names of the objects that were judged; ``ignored``: of
     those without pods."""
 
@@ -90,7 +90,7 @@ class Result:
         return not self.findings
 
 
-def lint(documents: Sequence[Any], rules: Table, around: Around) -> Result:
+def lint(documents: Sequence[Any], rules: WorkloadRules, around: JobContext) -> LintResult:
     """All faults of the documents, which may be several of a file. What they contain besides jobs (ConfigMaps,
     networks, runtimes, queues, namespaces) counts as being in the cluster. InputError if no document is a job."""
     flat = list(_flat(documents))
@@ -119,10 +119,12 @@ def lint(documents: Sequence[Any], rules: Table, around: Around) -> Result:
         shown = ", ".join(ignored[:_SHOWN]) or "there is none"
         raise InputError(f"Nothing to lint: no job among {len(flat)} documents ({shown}). Known kinds: {known}.")
     lacking = {rule.id: tuple(one for one in rule.needs if not around.known(one)) for rule in rules.rules}
-    return Result(tuple(found), tuple(jobs), tuple(ignored), {name: facts for name, facts in lacking.items() if facts})
+    return LintResult(
+        tuple(found), tuple(jobs), tuple(ignored), {name: facts for name, facts in lacking.items() if facts}
+    )
 
 
-def _judged(job: Job, rules: Table) -> Iterator[Finding]:
+def _judged(job: Job, rules: WorkloadRules) -> Iterator[Finding]:
     for rule in rules.rules:
         condition = CONDITIONS.get(_function(rule.id))
         if condition and all(job.around.known(fact) for fact in rule.needs):
@@ -130,7 +132,7 @@ def _judged(job: Job, rules: Table) -> Iterator[Finding]:
                 yield _finding(rule, job.name, fault)
 
 
-def _finding(rule: Rule, name: str, fault: Fault) -> Finding:
+def _finding(rule: WorkloadRule, name: str, fault: Fault) -> Finding:
     return finding(
         rule.id,
         name,
@@ -181,7 +183,7 @@ def _has_containers(value: Any) -> bool:
     return isinstance(value, list) and any(_has_containers(one) for one in value)
 
 
-def _with_own(documents: Sequence[Any], around: Around) -> Around:
+def _with_own(documents: Sequence[Any], around: JobContext) -> JobContext:
     """``around`` with what the documents themselves bring."""
     maps, runtimes = dict(around.config_maps), dict(around.runtimes)
     networks = None if around.networks is None else dict(around.networks)

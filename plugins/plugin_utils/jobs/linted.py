@@ -22,7 +22,7 @@ WORSE = {"never": (), "error": ("error", "unknown"), "warning": ("error", "unkno
 
 
 @functools.lru_cache(maxsize=1)
-def table() -> lint.Table:
+def table() -> lint.WorkloadRules:
     """files/workload_rules.yml, parsed."""
     return lint.table(document("workload_rules.yml"))
 

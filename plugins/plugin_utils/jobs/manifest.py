@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import plai
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape, node_terms
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import render
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.render import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.render import JobSpec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 
@@ -39,7 +39,7 @@ def _text(dumper: Any, value: str) -> Any:
 _Dumper.add_representer(str, _text)
 
 
-def wanted(args: Json) -> tuple[Wanted, str]:
+def wanted(args: Json) -> tuple[JobSpec, str]:
     """(The job that the module's arguments describe, its shape's name). InputError if they contradict the plan, or say
     too little."""
     own, nodes, shape, gang = _source(args)
@@ -49,7 +49,7 @@ def wanted(args: Json) -> tuple[Wanted, str]:
     number = args["nodes"] or nodes
     needed = number > 1 and not args["kueue_queue"]
     queue = (gang if needed else "") if args["queue"] == "auto" else args["queue"]
-    job = Wanted(
+    job = JobSpec(
         kind=args["kind"],
         name=args["name"],
         namespace=args["namespace"],
@@ -99,7 +99,7 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     return own, 1, shape, ""
 
 
-def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:
+def text(job: JobSpec, objects: Sequence[Json], shape: str) -> str:
     """The objects as YAML documents, below lines that say what it is, and a digest by which changes are seen."""
     options: Json = {"Dumper": _Dumper, "sort_keys": False, "width": 1000, "default_flow_style": False}
     body = "".join(f"---\n{yaml.dump(one, **options)}" for one in plain(list(objects)))
@@ -111,7 +111,7 @@ def text(job: Wanted, objects: Sequence[Json], shape: str) -> str:
     return f"{head}# Digest of the lines below: {_digest(body)}\n{body}"
 
 
-def _size(job: Wanted, shape: str) -> str:
+def _size(job: JobSpec, shape: str) -> str:
     return f"{job.nodes} node{'s' if job.nodes > 1 else ''} of {shape}"
 
 
@@ -144,7 +144,7 @@ def write(path: Path, content: str) -> None:
     files.replace(path, content)
 
 
-def told(job: Wanted, result: Json, shape: str) -> list[str]:
+def told(job: JobSpec, result: Json, shape: str) -> list[str]:
     """What to print about a written file."""
     does = f"kubectl apply -f {result['dest']}"
     todo = f"replace {' and '.join(result['missing'])}, then {does}" if result["missing"] else does

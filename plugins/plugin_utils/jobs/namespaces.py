@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
 
 
-class Namespaces:
+class NamespaceSetup:
     """One run of the module: all is looked at before anything is changed."""
 
     def __init__(self, task: Task, args: Json) -> None:

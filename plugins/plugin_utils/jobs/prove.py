@@ -32,7 +32,7 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 
 @dataclass(frozen=True)
-class Seen:
+class LoggedPod:
     """A pod of the job as it was when its log was read."""
 
     name: str
@@ -76,7 +76,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Proof:
+class JobProof:
     verdict: str
     reason: str
     rows: tuple[Row, ...] = ()
@@ -86,7 +86,7 @@ class Proof:
 # ---- pods ------------------------------------------------------------------------------------------------------------
 
 
-def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "", shared: bool = False) -> Seen:
+def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "", shared: bool = False) -> LoggedPod:
     """A Pod object, read. ``lost``: why its log is not that of this pod, or could not be read. ``shared``: whether one
     ``vf_resource`` stands for all ports of the node; so does one without a network, since VFs need them."""
     spec, status, meta = mapping(pod.get("spec")), mapping(pod.get("status")), mapping(pod.get("metadata"))
@@ -98,7 +98,7 @@ def seen(pod: Json, vf_resource: str, shape: Optional[Shape], lost: str = "", sh
     gpus = _gpus(spec)
     vfs, attached = asks.get(vf_resource, 0), NETWORKS in mapping(meta.get("annotations"))
     of_node = shared or not attached if vfs else on_host
-    return Seen(
+    return LoggedPod(
         name=name,
         node=node,
         host=node if on_host else str(spec.get("hostname") or name),
@@ -223,13 +223,13 @@ def _file(value: str) -> str:
 
 def prove(
     job: str,
-    pods: Sequence[Seen],
+    pods: Sequence[LoggedPod],
     transports: Mapping[str, Json],
     counters: Counters,
     shape: Optional[Shape],
     ending: str = "",
     number: Optional[int] = None,
-) -> Proof:
+) -> JobProof:
     """The verdict: ``fail`` if a pod's traffic is shown to have missed the fabric, ``pass`` if all of it is shown to
     have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ending``: why the whole job cannot be
     judged, such as a namespace that is terminating; ``number``: of pods with GPUs that it must have, if known."""
@@ -253,10 +253,10 @@ def prove(
     elif len(ranks) == 1:
         found.append(finding("prove.one-pod", job, "one pod with GPUs: nothing of it has to cross the fabric"))
     verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS
-    return Proof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
+    return JobProof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
 
 
-def silent(pods: Sequence[Seen], transports: Mapping[str, Json]) -> list[str]:
+def silent(pods: Sequence[LoggedPod], transports: Mapping[str, Json]) -> list[str]:
     """Nodes of pods with GPUs of whose traffic no log shows anything: their counters are worth reading."""
     ranks = [one for one in pods if one.gpus]
     evidence = dict(_by_pod(ranks, transports))
@@ -268,8 +268,8 @@ def _shows(facts: Optional[Json]) -> bool:
     return facts is not None and bool(facts["net"] or facts["used"])
 
 
-def _nothing(job: str, why: str) -> Proof:
-    return Proof(UNKNOWN, why, (), (finding("prove.pods", job, why, expected="running pods with GPUs"),))
+def _nothing(job: str, why: str) -> JobProof:
+    return JobProof(UNKNOWN, why, (), (finding("prove.pods", job, why, expected="running pods with GPUs"),))
 
 
 def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
@@ -280,7 +280,7 @@ def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
     return f"{worst[0].subject}: {worst[0].found}" + (f", and {len(worst) - 1} more" if len(worst) > 1 else "")
 
 
-def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+def _by_pod(pods: Sequence[LoggedPod], transports: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
     """(pod, its host's facts). A launcher's log has the lines of all hosts; a rank's own log those of its own, under
     whatever name."""
     known: dict[str, str] = {}
@@ -297,7 +297,9 @@ def _by_pod(pods: Sequence[Seen], transports: Mapping[str, Json]) -> Iterator[tu
     yield from best.items()
 
 
-def _judged(pod: Seen, facts: Optional[Json], counters: Counters, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
+def _judged(
+    pod: LoggedPod, facts: Optional[Json], counters: Counters, shape: Optional[Shape]
+) -> tuple[Row, list[Finding]]:
     if facts is not None and _shows(facts):
         row, found = _by_log(pod, facts)
     elif pod.node in counters.read and not pod.ended:
@@ -316,7 +318,7 @@ def _judged(pod: Seen, facts: Optional[Json], counters: Counters, shape: Optiona
     return Row(row.pod, row.node, verdict, row.by, row.net, row.rails, row.wanted, row.gpudirect, why), found
 
 
-def _by_log(pod: Seen, facts: Json) -> tuple[Row, list[Finding]]:
+def _by_log(pod: LoggedPod, facts: Json) -> tuple[Row, list[Finding]]:
     net, used, hcas = str(facts["net"]), list(facts["used"]), list(facts["hcas"])
     gdr = {name: on for name, on in facts["gdr"].items() if name in used} or dict(facts["gdr"])
     found: list[Finding] = []
@@ -342,7 +344,7 @@ def _by_log(pod: Seen, facts: Json) -> tuple[Row, list[Finding]]:
     return Row(pod.name, pod.node, verdict, "log", net, len(used), pod.rails, direct), found
 
 
-def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
+def _rails(pod: LoggedPod, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
     if pod.rails is None:
         what = f"channels went over {len(used)} HCAs; how many it has is not known"
         yield finding("prove.rails-unknown", pod.name, what, expected="the shape of its node")
@@ -355,7 +357,7 @@ def _rails(pod: Seen, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Find
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
 
 
-def _silent(pod: Seen, facts: Optional[Json], unread: str) -> Finding:
+def _silent(pod: LoggedPod, facts: Optional[Json], unread: str) -> Finding:
     """``unread``: why the counters of its node could not be read; "" = they were not asked for."""
     if pod.ended:
         what = "it was deleted when the job ended, and no log that is left has NCCL's INFO lines about its channels"
@@ -377,7 +379,7 @@ def _silent(pod: Seen, facts: Optional[Json], unread: str) -> Finding:
 # ---- counters --------------------------------------------------------------------------------------------------------
 
 
-def _by_counters(pod: Seen, counters: Json, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
+def _by_counters(pod: LoggedPod, counters: Json, shape: Optional[Shape]) -> tuple[Row, list[Finding]]:
     """Traffic of the node's RDMA ports, whosever it is: enough to see that fewer carry some than the pod has. Of a part
     of the node's GPUs it is not known which ports these are."""
     wanted = [pf.hca for pf in shape.pfs] if shape else []

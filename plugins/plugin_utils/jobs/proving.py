@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PR
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import documents, kinds, prove
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.prove import Counters, Proof, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.prove import Counters, JobProof, LoggedPod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import dicts, is_shared, rdma_resource
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.objects import label_selector
@@ -82,7 +82,7 @@ def result(
     return {**_told(proof, args["fail_when"]), **({"would": would} if would else {})}
 
 
-def _told(proof: Proof, fail_when: str) -> dict[str, Any]:
+def _told(proof: JobProof, fail_when: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "verdict": proof.verdict,
         "reason": proof.reason,
@@ -180,7 +180,7 @@ def _seen(
     resource: str,
     shared: bool,
     shapes: Mapping[str, Optional[Shape]],
-) -> Seen:
+) -> LoggedPod:
     """The pod as it is after its log was read: one that was replaced in between counts as gone."""
     name = str(pod["metadata"]["name"])
     lost = logs[name][1]
@@ -192,7 +192,7 @@ def _seen(
     return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost, shared)
 
 
-def _ended(pod: Json, resource: str, shape: Optional[Shape], shared: bool) -> Seen:
+def _ended(pod: Json, resource: str, shape: Optional[Shape], shared: bool) -> LoggedPod:
     """A pod that was deleted when its job ended."""
     return dataclasses.replace(prove.seen(pod, resource, shape, "", shared), ended=True)
 

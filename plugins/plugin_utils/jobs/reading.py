@@ -17,7 +17,13 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import VF_RESOURCES, Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import Kind, Template, listed, mapping, reference
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import (
+    JobKind,
+    PodTemplate,
+    listed,
+    mapping,
+    reference,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import CONF, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu
@@ -41,7 +47,7 @@ def is_shared(resource: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Around:
+class JobContext:
     """What is known besides the documents. None = not known, and what needs it is not judged."""
 
     mode: Mode = Mode.SRIOV
@@ -85,7 +91,7 @@ class Around:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankSetting:
     """A variable of NCCL as the ranks get it."""
 
     value: str
@@ -98,7 +104,7 @@ class Setting:
 class Rank:
     """A pod template whose pods run ranks: its container with the GPUs."""
 
-    template: Template
+    template: PodTemplate
     container: Json = field(repr=False)
     place: str
     """Path of the container."""
@@ -107,9 +113,9 @@ class Rank:
     vfs: int
     networks: tuple[str, ...]
     """Entries of the annotation as ``namespace/name``."""
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, RankSetting]
 
-    def known(self, name: str) -> Optional[Setting]:
+    def known(self, name: str) -> Optional[RankSetting]:
         """A variable of NCCL that is set to a known value."""
         one = self.settings.get(name)
         return one if one and one.known else None
@@ -162,10 +168,10 @@ class Job:
     """An object of a user's, read."""
 
     document: Json = field(repr=False)
-    kind: Kind
+    kind: JobKind
     namespace: str
-    around: Around = field(repr=False)
-    templates: tuple[Template, ...]
+    around: JobContext = field(repr=False)
+    templates: tuple[PodTemplate, ...]
     ranks: tuple[Rank, ...]
     runtime: Optional[Json] = field(default=None, repr=False)
     """Of a TrainJob, where it is known."""
@@ -196,7 +202,7 @@ class Job:
         return bool(self.ranks) and (self.spans or any(rank.wants_fabric for rank in self.ranks))
 
 
-def read(document: Json, around: Around) -> Job:
+def read(document: Json, around: JobContext) -> Job:
     """Reads an object. InputError if it is none of the known kinds, or is damaged."""
     kind, templates = kinds.known_kind(document), kinds.templates(document)
     namespace = str(mapping(document.get("metadata")).get("namespace") or "default")
@@ -207,13 +213,13 @@ def read(document: Json, around: Around) -> Job:
     return Job(document, kind, namespace, around, tuple(templates), ranks, runtime)
 
 
-def _runtime(job: Json, namespace: str, around: Around) -> Optional[Json]:
+def _runtime(job: Json, namespace: str, around: JobContext) -> Optional[Json]:
     ref = mapping(mapping(job.get("spec")).get("runtimeRef"))
     kind, name = str(ref.get("kind") or "ClusterTrainingRuntime"), str(ref.get("name") or "")
     return around.runtimes.get(f"{kind}/{namespace}/{name}" if kind == "TrainingRuntime" else f"{kind}/{name}")
 
 
-def _rank(template: Template, namespace: str, templates: list[Template], around: Around) -> Iterator[Rank]:
+def _rank(template: PodTemplate, namespace: str, templates: list[PodTemplate], around: JobContext) -> Iterator[Rank]:
     """The rank of a template; none without GPUs. A patch of a TrainJob whose runtime is unknown is none."""
     if template.partial:
         return
@@ -296,21 +302,21 @@ def passed(container: Mapping[str, Any]) -> set[str]:
 
 
 def _settings(
-    template: Template, container: Json, path: str, namespace: str, templates: list[Template], around: Around
-) -> dict[str, Setting]:
+    template: PodTemplate, container: Json, path: str, namespace: str, templates: list[PodTemplate], around: JobContext
+) -> dict[str, RankSetting]:
     """NCCL's variables of the ranks, the strongest last: nccl.conf, ConfigMaps, env, command, mpirun of a launcher."""
-    found: dict[str, Setting] = {}
+    found: dict[str, RankSetting] = {}
     for name, where in _mounted(template.spec, container):
         data = around.config_maps.get(f"{namespace}/{name}", {})
         text = data.get("nccl.conf", "") or data.get("rccl.conf", "")
         for line in text.splitlines():
             key, equals, value = line.strip().partition("=")
             if equals and not key.startswith("#"):
-                found[key.strip()] = Setting(value.strip(), f"{where} (ConfigMap {name})")
+                found[key.strip()] = RankSetting(value.strip(), f"{where} (ConfigMap {name})")
     for one in dicts(container.get("envFrom")):
         name = str(mapping(one.get("configMapRef")).get("name") or "")
         for key, value in around.config_maps.get(f"{namespace}/{name}", {}).items():
-            found[f"{one.get('prefix') or ''}{key}"] = Setting(str(value), f"{path}.envFrom (ConfigMap {name})")
+            found[f"{one.get('prefix') or ''}{key}"] = RankSetting(str(value), f"{path}.envFrom (ConfigMap {name})")
     found.update({key: _setting(value, f"{path}.env") for key, value in environment(container).items()})
     for key, value in _SET.findall(command_text(container)):
         found[key] = _of_shell(value, f"{path}.args")
@@ -325,13 +331,13 @@ def _settings(
     return {key: one for key, one in found.items() if key.startswith(("NCCL_", "RCCL_"))}
 
 
-def _setting(value: Optional[str], where: str) -> Setting:
-    return Setting(value or "", where, value is not None)
+def _setting(value: Optional[str], where: str) -> RankSetting:
+    return RankSetting(value or "", where, value is not None)
 
 
-def _of_shell(value: str, where: str) -> Setting:
+def _of_shell(value: str, where: str) -> RankSetting:
     """A value of a command line, which a shell or the kubelet may expand."""
-    return Setting(value, where, not set("$`") & set(value))
+    return RankSetting(value, where, not set("$`") & set(value))
 
 
 def _mounted(spec: Json, container: Json) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A user's job on the fabric, as each kind's controller wants it: only image and command are the user's. PRIVATE.
 
-Every pod that uses the fabric is made of _nccl.fabric, as the workers of our own NCCL test are, and takes a whole node.
+Every pod that uses the fabric is made of nccl.fabric, as the workers of our own NCCL test are, and takes a whole node.
 Where the controller does not set torchrun's variables (``PET_*``), the pods have them, so that ``torchrun train.py``
 is a whole command in every kind that runs one.
 """
@@ -52,7 +52,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobSpec:
     """One job of a user: ``nodes`` pods of ``fabric``, each with a node of its own."""
 
     kind: str
@@ -133,7 +133,7 @@ def of_shape(shape: Shape, mode: Mode) -> Fabric:
 # ---- the pods ------------------------------------------------------------------------------------------------------
 
 
-def _worker(wanted: Wanted, name: str, *, env: Sequence[Json] = (), restart: str = "Never", **container: Any) -> Json:
+def _worker(wanted: JobSpec, name: str, *, env: Sequence[Json] = (), restart: str = "Never", **container: Any) -> Json:
     """The template of a pod on the fabric. ``env``: more variables; ``container``: other fields of its container."""
     own = wanted.fabric
     variables = [{"name": key, "value": value} for key, value in sorted(wanted.variables.items())]
@@ -151,7 +151,7 @@ def _worker(wanted: Wanted, name: str, *, env: Sequence[Json] = (), restart: str
     return _template(wanted, {**own.annotations(), **_near(wanted)}, {**spec, "volumes": own.volumes()})
 
 
-def _beside(wanted: Wanted, name: str, restart: str, **container: Any) -> Json:
+def _beside(wanted: JobSpec, name: str, restart: str, **container: Any) -> Json:
     """The template of a pod without GPUs, such as a launcher: it prefers other nodes, and needs no privilege."""
     away: Json = {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}]}
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": away}]}
@@ -164,20 +164,20 @@ def _beside(wanted: Wanted, name: str, restart: str, **container: Any) -> Json:
     return _template(wanted, {}, {**_pod(wanted, restart), "affinity": {"nodeAffinity": wish}, "containers": [main]})
 
 
-def _pod(wanted: Wanted, restart: str) -> Json:
+def _pod(wanted: JobSpec, restart: str) -> Json:
     """Variables of Services would be thousands in a large namespace; a job needs no access to the API."""
     spec = {"restartPolicy": restart} if restart else {}
     spec.update({"schedulerName": "volcano"} if wanted.gang else {})
     return {**spec, "automountServiceAccountToken": False, "enableServiceLinks": False, **wanted.fabric.admission()}
 
 
-def _template(wanted: Wanted, annotations: Mapping[str, str], spec: Json) -> Json:
+def _template(wanted: JobSpec, annotations: Mapping[str, str], spec: Json) -> Json:
     grouped = wanted.gang and wanted.kind not in ("VolcanoJob", "TrainJob")
     meta = {**annotations, **({job.GROUP: _group(wanted)} if grouped else {})}
     return {**({"metadata": {"annotations": meta}} if meta else {}), "spec": spec}
 
 
-def _affinity(wanted: Wanted) -> Json:
+def _affinity(wanted: JobSpec) -> Json:
     """Nodes of the shape that no run has marked as faulty."""
     good = {"key": EXCLUDE_LABEL, "operator": "NotIn", "values": ["true"]}
     terms = [{"matchExpressions": [*term["matchExpressions"], good]} for term in wanted.where or _ANY]
@@ -185,7 +185,7 @@ def _affinity(wanted: Wanted) -> Json:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def _near(wanted: Wanted) -> dict[str, str]:
+def _near(wanted: JobSpec) -> dict[str, str]:
     """Kueue's annotations. Two sets of pods that run ranks, Master and Worker, have to be one group."""
     if not wanted.kueue_queue or wanted.near == "none":
         return {}
@@ -195,7 +195,7 @@ def _near(wanted: Wanted) -> dict[str, str]:
     return found
 
 
-def _torchrun(wanted: Wanted, rank: str, master: str) -> list[Json]:
+def _torchrun(wanted: JobSpec, rank: str, master: str) -> list[Json]:
     """torchrun's variables. ``rank``: path of the pod's own field that has it."""
     values = {
         "PET_NNODES": str(wanted.nodes),
@@ -215,7 +215,7 @@ _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # ---- the kinds -----------------------------------------------------------------------------------------------------
 
 
-def _object(wanted: Wanted, kind: str, group: str, spec: Json, labels: Optional[Mapping[str, str]] = None) -> Json:
+def _object(wanted: JobSpec, kind: str, group: str, spec: Json, labels: Optional[Mapping[str, str]] = None) -> Json:
     """``labels``: those of an object that is no job; a job has the queue's."""
     meta: Json = {"name": wanted.name, "namespace": wanted.namespace}
     if labels is None and wanted.kueue_queue:
@@ -225,17 +225,17 @@ def _object(wanted: Wanted, kind: str, group: str, spec: Json, labels: Optional[
     return {"apiVersion": named(kind, group).api_version, "kind": kind, "metadata": meta, "spec": spec}
 
 
-def _suspended(wanted: Wanted) -> Json:
+def _suspended(wanted: JobSpec) -> Json:
     """Kueue's webhook would suspend it too; without the webhook the job must not bypass the queue."""
     return {"suspend": True} if wanted.kueue_queue else {}
 
 
-def _mpi_job(wanted: Wanted) -> list[Json]:
+def _mpi_job(wanted: JobSpec) -> list[Json]:
     """Ranks are started by sshd, which passes no environment on: NCCL's variables are in a file, the user's others in
     mpirun's arguments. sshd's port is not 22, which on the host network is the node's."""
     conf = f"{wanted.name}-nccl"
     settings = {name: value for name, value in wanted.variables.items() if name.startswith("NCCL_")}
-    test = job.Test(
+    test = job.JobTest(
         name=wanted.name,
         namespace=wanted.namespace,
         nodes=("",) * wanted.nodes,
@@ -285,7 +285,7 @@ exec "$mpirun" {argv} "${{runtime[@]}}" $export_path "$@"
     return [files, *_pod_group(wanted, 1), _object(wanted, "MPIJob", "kubeflow.org", spec)]
 
 
-def _pytorch_job(wanted: Wanted) -> list[Json]:
+def _pytorch_job(wanted: JobSpec) -> list[Json]:
     """The operator needs the container's name, and sets torchrun's variables."""
 
     def replicas(number: int) -> Json:
@@ -300,7 +300,7 @@ def _pytorch_job(wanted: Wanted) -> list[Json]:
     return [*_pod_group(wanted), _object(wanted, "PyTorchJob", "kubeflow.org", spec)]
 
 
-def _train_job(wanted: Wanted) -> list[Json]:
+def _train_job(wanted: JobSpec) -> list[Json]:
     """With a runtime of its own: a TrainJob cannot ask for the host network, and until Trainer 2.2 its resources
     replace those of the runtime, with the VFs among them."""
     trainer: Json = {
@@ -336,7 +336,7 @@ def _train_job(wanted: Wanted) -> list[Json]:
     ]
 
 
-def _indexed(wanted: Wanted, master: str) -> Json:
+def _indexed(wanted: JobSpec, master: str) -> Json:
     """The spec of a Job with one pod per node, each with its own name and number."""
     return {
         "completionMode": "Indexed",
@@ -347,7 +347,7 @@ def _indexed(wanted: Wanted, master: str) -> Json:
     }
 
 
-def _job_set(wanted: Wanted) -> list[Json]:
+def _job_set(wanted: JobSpec) -> list[Json]:
     workers = {
         "name": "workers",
         "replicas": 1,
@@ -361,7 +361,7 @@ def _job_set(wanted: Wanted) -> list[Json]:
     return [*_pod_group(wanted), _object(wanted, "JobSet", "jobset.x-k8s.io", spec)]
 
 
-def _plain_job(wanted: Wanted) -> list[Json]:
+def _plain_job(wanted: JobSpec) -> list[Json]:
     """The Service gives the pods their names, also before they are ready."""
     spec = {**_indexed(wanted, f"{wanted.name}-0.{wanted.name}"), **_suspended(wanted)}
     spec["template"]["spec"]["subdomain"] = wanted.name
@@ -379,7 +379,7 @@ def _plain_job(wanted: Wanted) -> list[Json]:
     return [service, *_pod_group(wanted), _object(wanted, "Job", "batch", spec)]
 
 
-def _leader_worker_set(wanted: Wanted) -> list[Json]:
+def _leader_worker_set(wanted: JobSpec) -> list[Json]:
     """The leader's template is the workers', so that neither can lack what the other has."""
     rank = "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"
     master = f"{wanted.name}-0.{wanted.name}.{wanted.namespace}"
@@ -389,7 +389,7 @@ def _leader_worker_set(wanted: Wanted) -> list[Json]:
     return [*_pod_group(wanted), _object(wanted, "LeaderWorkerSet", "leaderworkerset.x-k8s.io", spec)]
 
 
-def _ray_cluster(wanted: Wanted) -> list[Json]:
+def _ray_cluster(wanted: JobSpec) -> list[Json]:
     """KubeRay starts Ray; the head has no GPUs, so that Ray places no work there that needs the fabric."""
     worker = _worker(wanted, "ray-worker", restart="Always")
     del worker["spec"]["containers"][0]["command"]
@@ -413,7 +413,7 @@ def _ray_cluster(wanted: Wanted) -> list[Json]:
     return [*_pod_group(wanted, 1), _object(wanted, "RayCluster", "ray.io", spec)]
 
 
-def _volcano_job(wanted: Wanted) -> list[Json]:
+def _volcano_job(wanted: JobSpec) -> list[Json]:
     """Always a gang. A failed or evicted pod ends it; otherwise it would keep the GPUs."""
     wanted = replace(wanted, gang=wanted.gang or "default")
     master = f"{wanted.name}-worker-0.{wanted.name}"
@@ -436,17 +436,17 @@ def _volcano_job(wanted: Wanted) -> list[Json]:
     return [_object(wanted, "Job", "batch.volcano.sh", spec)]
 
 
-def _network_topology(wanted: Wanted) -> Json:
+def _network_topology(wanted: JobSpec) -> Json:
     mode = "hard" if wanted.near == "required" else "soft"
     return {"mode": mode, "highestTierAllowed": LEVELS[wanted.level][1]}
 
 
-def _group(wanted: Wanted) -> str:
+def _group(wanted: JobSpec) -> str:
     """Not the job's name: an operator with gang scheduling enabled creates a PodGroup of that name."""
     return f"{wanted.name}-gang"
 
 
-def _pod_group(wanted: Wanted, more: int = 0) -> list[Json]:
+def _pod_group(wanted: JobSpec, more: int = 0) -> list[Json]:
     """Volcano's PodGroup of the job's pods and ``more`` without GPUs; [] without a gang."""
     if not wanted.gang:
         return []
@@ -457,7 +457,7 @@ def _pod_group(wanted: Wanted, more: int = 0) -> list[Json]:
     return [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": meta, "spec": spec}]
 
 
-KINDS: dict[str, Callable[[Wanted], list[Json]]] = {
+KINDS: dict[str, Callable[[JobSpec], list[Json]]] = {
     "MPIJob": _mpi_job,
     "PyTorchJob": _pytorch_job,
     "TrainJob": _train_job,
@@ -469,7 +469,7 @@ KINDS: dict[str, Callable[[Wanted], list[Json]]] = {
 }
 
 
-def objects(wanted: Wanted) -> list[Json]:
+def objects(wanted: JobSpec) -> list[Json]:
     """The job and what it needs besides, in the order to apply them. InputError that lists everything wrong with it."""
     faults = list(_faults(wanted))
     if faults:
@@ -477,7 +477,7 @@ def objects(wanted: Wanted) -> list[Json]:
     return KINDS[wanted.kind](wanted)
 
 
-def _faults(wanted: Wanted) -> Sequence[str]:
+def _faults(wanted: JobSpec) -> Sequence[str]:
     own, found = wanted.fabric, []
     if wanted.kind not in KINDS:
         return [f"the kind is unknown; known: {', '.join(KINDS)}"]

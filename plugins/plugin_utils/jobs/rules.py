@@ -21,8 +21,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import list
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     INFINIBAND,
     SHM,
-    Around,
     Job,
+    JobContext,
     Rank,
     amount,
     dicts,
@@ -146,7 +146,7 @@ def vf_count(job: Job, limits: Json) -> Faults:
             yield Fault(f"{found} {around.vf_resource}", f"{wanted} and {wanted}")
 
 
-def _of_fabric(name: str, around: Around) -> bool:
+def _of_fabric(name: str, around: JobContext) -> bool:
     """Whether a network is one of VFs: by the cluster's networks, else by name, else any is."""
     if around.networks is not None:
         return around.networks.get(name, "") in ("", around.vf_resource)
@@ -394,7 +394,7 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
         yield from _host_hca(one, [pf.hca for pf in shape.pfs], vcn, shape.host_hca)
 
 
-def _host_hca(one: reading.Setting, ports: Sequence[str], vcn: Sequence[str], wanted: str) -> Faults:
+def _host_hca(one: reading.RankSetting, ports: Sequence[str], vcn: Sequence[str], wanted: str) -> Faults:
     names = _names(one.value)
     head = f"{one.where}: NCCL_IB_HCA={_cut(one.value)}"
     if one.value.startswith("^"):
@@ -750,4 +750,4 @@ CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""
 FACTS = ("shape", "nodes", "taints", "networks", "namespaces", "queues", "served")
-"""What a rule may need of ``Around``."""
+"""What a rule may need of ``JobContext``."""

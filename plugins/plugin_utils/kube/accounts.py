@@ -34,7 +34,7 @@ def write(
     folder: Path, name: str, needed: Iterable[Permission], grants: Sequence[Json] = (), privileged: Iterable[str] = ()
 ) -> Path:
     """Writes the manifest of an account with exactly the rights that the playbook ``name`` needs; returns its path.
-    ``grants``, ``privileged``: see _kube/permissions.account. Raises InputError if it cannot be written."""
+    ``grants``, ``privileged``: see kube/permissions.account. Raises InputError if it cannot be written."""
     # Ansible's strings are of a type of their own, which YAML refuses and JSON does not.
     objects = json.loads(json.dumps(account(f"{PREFIX}{name.replace('_', '-')}", needed, grants, privileged)))
     text = yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=None, width=120)

@@ -26,7 +26,7 @@ DURATION = 60
 _PREFIX = "gpuops.rdma/"
 
 
-class State(enum.Enum):
+class LeaseState(enum.Enum):
     """What a Lease is to the one who asks."""
 
     FREE = "free"
@@ -37,7 +37,7 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Holder:
+class LeaseHolder:
     """``run``: id of the run. ``job``: of AWX, "" without it."""
 
     run: str
@@ -52,16 +52,16 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Decision:
+class LeaseDecision:
     """``since``: when the holder took it, RFC 3339. ``age``: seconds since its last renewal."""
 
-    state: State
-    holder: Holder = Holder("")
+    state: LeaseState
+    holder: LeaseHolder = LeaseHolder("")
     since: str = ""
     age: float = 0.0
 
 
-def lease(holder: Holder, now: datetime.datetime, namespace: str = NAMESPACE, name: str = NAME) -> Json:
+def lease(holder: LeaseHolder, now: datetime.datetime, namespace: str = NAMESPACE, name: str = NAME) -> Json:
     """The Lease as its new holder writes it. HOLDER of ``kubectl get lease`` is the run and who started it."""
     told = {_PREFIX + key: value for key, value in dataclasses.asdict(holder).items()}
     meta = {"name": name, "namespace": namespace, "labels": dict(OWNED), "annotations": told}
@@ -74,28 +74,28 @@ def stamp(now: datetime.datetime) -> str:
     return now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def decide(found: Optional[Json], run: str, now: datetime.datetime) -> Decision:
+def decide(found: Optional[Json], run: str, now: datetime.datetime) -> LeaseDecision:
     """What the Lease ``found`` (None: there is none) is to the run with this id."""
     if found is None:
-        return Decision(State.FREE)
+        return LeaseDecision(LeaseState.FREE)
     spec, told = found.get("spec") or {}, found["metadata"].get("annotations") or {}
-    named = {field.name: str(told.get(_PREFIX + field.name) or "") for field in dataclasses.fields(Holder)}
-    holder, since = Holder(**named), str(spec.get("acquireTime") or "")
+    named = {field.name: str(told.get(_PREFIX + field.name) or "") for field in dataclasses.fields(LeaseHolder)}
+    holder, since = LeaseHolder(**named), str(spec.get("acquireTime") or "")
     renewed = _time(spec.get("renewTime"))
     if not objects.is_ours(found) or not holder.run or renewed is None:
-        return Decision(State.FOREIGN, Holder("", user=str(spec.get("holderIdentity") or "")), since)
+        return LeaseDecision(LeaseState.FOREIGN, LeaseHolder("", user=str(spec.get("holderIdentity") or "")), since)
     age = (now - renewed).total_seconds()
     if holder.run == run:
-        return Decision(State.OURS, holder, since, age)
+        return LeaseDecision(LeaseState.OURS, holder, since, age)
     seconds = spec.get("leaseDurationSeconds")
     lasts = seconds if isinstance(seconds, int) else DURATION
-    return Decision(State.HELD if age <= lasts else State.EXPIRED, holder, since, age)
+    return LeaseDecision(LeaseState.HELD if age <= lasts else LeaseState.EXPIRED, holder, since, age)
 
 
-def refusal(decision: Decision, place: str) -> str:
+def refusal(decision: LeaseDecision, place: str) -> str:
     """Why the run must not write, and what to do. ``place``: the Lease's namespace/name."""
     space, _sep, name = place.partition("/")
-    if decision.state is State.FOREIGN:
+    if decision.state is LeaseState.FOREIGN:
         by = f", held by {decision.holder.user!r}," if decision.holder.user else ""
         return (
             f"Cannot take the Lease {place} of this run: the one that is there{by} is not this collection's, and is "

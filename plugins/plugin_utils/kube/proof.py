@@ -42,7 +42,7 @@ def pod(
     return parts.made("v1", "Pod", meta, spec=spec)
 
 
-class Proof:
+class ProofPods:
     """A context manager: the pods are removed at its end, also after an error. ``dress`` adds to each what the user
     wants on all pods."""
 
@@ -58,7 +58,7 @@ class Proof:
         self.priority_class = priority_class
         self.pods: list[str] = []
 
-    def __enter__(self) -> Proof:
+    def __enter__(self) -> ProofPods:
         return self
 
     def __exit__(self, *_: Any) -> None:

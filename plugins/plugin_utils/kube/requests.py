@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import LAST_WORDS, PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness, wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Dress, Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Dress, ProofPods, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import READY, WAITING, Status
 
 APP = "gpuops-probe"
@@ -117,7 +117,7 @@ def ask(
 ) -> dict[str, list[Json]]:
     """The answers. Raises Unrecoverable or DeadlinePassed when a pod does not finish; always removes the pods."""
     image = image or default_image()
-    with Proof(client, namespace, say, dress, priority_class) as proof:
+    with ProofPods(client, namespace, say, dress, priority_class) as proof:
         proof.start([probe_pod(name, namespace, one, image, pull_secrets) for name, one in asks.items()])
         pods = dict(zip(asks, proof.pods))
         wait.await_state(

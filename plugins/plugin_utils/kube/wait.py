@@ -4,7 +4,7 @@
 """One deadline for a set of things. PRIVATE to the collection. Pure: reading, clock, waiting and showing are given.
 
 A set is a mapping ``key -> status``; a key is ``part`` or ``part/name`` (``toolkit/10.140.0.3``), and a status is any
-value with ``state`` (ready, waiting, broken), ``why``, ``stuck`` and ``progress``, as _readiness.Status has them.
+value with ``state`` (ready, waiting, broken), ``why``, ``stuck`` and ``progress``, as readiness.Status has them.
 Parts keep the order in which they first appear.
 """
 
@@ -27,7 +27,7 @@ IN_ERROR = 10
 TIMELINE = 50
 
 
-class Status(Protocol):
+class WaitStatus(Protocol):
     @property
     def state(self) -> str:
         """``ready``, ``waiting`` or ``broken``."""
@@ -46,13 +46,13 @@ class Status(Protocol):
 
 
 Set = Mapping[str, Any]
-"""Values are Status; Any because a mapping of a concrete class is no mapping of the protocol."""
+"""Values are WaitStatus; Any because a mapping of a concrete class is no mapping of the protocol."""
 Remedy = Union[str, Callable[[Mapping[str, str]], str]]
 """What ends the error of a wait; of those that are late (name -> reason), where it depends on them."""
 
 
 @dataclass(frozen=True)
-class Result:
+class WaitResult:
     """``timeline``: ``{t, ready, total}`` in seconds from the start, at most TIMELINE entries. ``slowest``: the key
     that became ready last, "" when nothing had to. ``late`` is empty unless the set was read only once."""
 
@@ -64,9 +64,9 @@ class Result:
     timeline: tuple[Json, ...] = ()
 
 
-def look(statuses: Set) -> Result:
+def look(statuses: Set) -> WaitResult:
     """One reading without waiting: check mode."""
-    return Result(0.0, _ready_count(statuses), len(statuses), late_map(statuses))
+    return WaitResult(0.0, _ready_count(statuses), len(statuses), late_map(statuses))
 
 
 def await_state(
@@ -82,8 +82,8 @@ def await_state(
     heartbeat: float = 30.0,
     min_gap: float = 2.0,
     remedy: Remedy = "",
-) -> Result:
-    """Reads until everything is ready, and returns the Result; all times in seconds.
+) -> WaitResult:
+    """Reads until everything is ready, and returns the WaitResult; all times in seconds.
 
     ``wait_change(s)`` returns when something may have changed, after s at the latest. ``clock`` is monotonic. ``read``
     may raise Unreachable: the wait continues, because a restarting API server decides nothing. A status that stays
@@ -179,12 +179,12 @@ class _Watch:
         """Name -> reason for everything that the last reading found not ready."""
         return late_map(self.statuses)
 
-    def finish(self, now: float) -> Result:
-        """The Result of a wait that succeeded; prints the last line if any was printed before."""
+    def finish(self, now: float) -> WaitResult:
+        """The WaitResult of a wait that succeeded; prints the last line if any was printed before."""
         if self.printed:
             self.show(self.line(now, ""))
         total = len(self.statuses)
-        return Result(round(now - self.start, 1), total, total, {}, self.slowest, tuple(self.timeline))
+        return WaitResult(round(now - self.start, 1), total, total, {}, self.slowest, tuple(self.timeline))
 
     def report(self, now: float, trouble: str) -> float:
         """Prints a line when it has news or the heartbeat is due; returns the seconds until the next line."""

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as n
 
 MODES = ("skip", "wait", "fail")
 HEARTBEAT = 30.0
-Busy = dict[str, list[nodes_busy.Holder]]
+Busy = dict[str, list[nodes_busy.PodUse]]
 
 
 class BusyNodes:
@@ -40,7 +40,7 @@ class BusyNodes:
         self.resources = gpus | {plan.resources.gpu, plan.resources.vf}
         self.path = client.path("v1", "Pod")
 
-    def _read(self, pod: Json) -> Optional[nodes_busy.Holder]:
+    def _read(self, pod: Json) -> Optional[nodes_busy.PodUse]:
         meta = pod["metadata"]
         if meta.get("namespace") == self.namespace and not self.leftovers and RUN_LABEL in (meta.get("labels") or {}):
             return None
@@ -57,7 +57,7 @@ class BusyNodes:
         left = nodes_busy.free(self._pods(), self.allocatable)
         return [left[name] for name in nodes if name in left]
 
-    def _pods(self) -> list[nodes_busy.Holder]:
+    def _pods(self) -> list[nodes_busy.PodUse]:
         return [one for one in self.client.projected(self.path, self._read) if one is not None]
 
     def until_free(

@@ -42,7 +42,7 @@ def collectives(entry: NcclTest, asked: Sequence[str]) -> list[str]:
 
 def job_of(
     plan: Plan, entry: NcclTest, collective: str, *, asked: Sequence[str] = (), gang: bool = False, pull: int = 0
-) -> job.Test:
+) -> job.JobTest:
     """The job of one collective on the plan's present nodes. With several collectives, its name is added to the
     job's."""
     more: Json = {"collective": collective, "pull": pull}

@@ -62,7 +62,7 @@ DIRS = ("/opt/nccl-tests/build", "/opt/nccl_tests/build", "/workspace/nccl-tests
 
 
 @dataclass(frozen=True)
-class Test:
+class JobTest:
     """One run of one nccl-tests program over named nodes, with one worker on each."""
 
     name: str
@@ -124,12 +124,12 @@ class Test:
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def command(test: Test, program: str = "", hostfile: str = f"{_FILES}/hostfile") -> list[str]:
+def command(test: JobTest, program: str = "", hostfile: str = f"{_FILES}/hostfile") -> list[str]:
     """The whole command line of mpirun. ``program``: path of the test program if it is not on PATH."""
     return [*mpirun(test, hostfile), program or test.program, *program_args(test)]
 
 
-def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
+def mpirun(test: JobTest, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
     """mpirun and its options but those of its runtime, see ``find_mpirun``.
 
     MPI only exchanges NCCL's ids, so it uses plain TCP: no other transport can then fail or use a VF.
@@ -147,12 +147,12 @@ def mpirun(test: Test, hostfile: str = f"{_FILES}/hostfile") -> list[str]:
     return [*first, *(word for words in options.values() for word in words)]
 
 
-def _transport(test: Test) -> dict[str, str]:
+def _transport(test: JobTest) -> dict[str, str]:
     own = {"btl_tcp_if_include": test.fabric.interface} if test.fabric.interface else {}
     return {"pml": "ob1", "btl": "tcp,self", "coll": "^hcoll,ucc", **own}
 
 
-def runtime(test: Test, major: int) -> list[str]:
+def runtime(test: JobTest, major: int) -> list[str]:
     """Options of mpirun's runtime for Open MPI 4 or 5, which renamed them and ignores the old names; without those that
     the user sets."""
     ssh = (
@@ -172,7 +172,7 @@ def runtime(test: Test, major: int) -> list[str]:
     return [word for key, value in options.items() if f"--mca {key}" not in users for word in (mca, key, value)]
 
 
-def program_args(test: Test) -> list[str]:
+def program_args(test: JobTest) -> list[str]:
     """Returns the arguments of the nccl-tests program: sizes by a factor of 2, one GPU per rank."""
     args = ["-b", test.min_bytes, "-e", test.max_bytes, "-f", "2", "-g", "1"]
     args += ["-n", str(test.iterations)] if test.iterations else []
@@ -180,7 +180,7 @@ def program_args(test: Test) -> list[str]:
     return args + (["-c", str(test.check)] if test.check != nccl_settings.OWN else [])
 
 
-def nccl_env(test: Test) -> dict[str, str]:
+def nccl_env(test: JobTest) -> dict[str, str]:
     """NCCL's variables. Its debug output goes to stderr: on stdout it would interrupt table rows."""
     env = test.fabric.nccl
     if test.algo:
@@ -195,18 +195,18 @@ def nccl_env(test: Test) -> dict[str, str]:
 # ---- the files in the pods -----------------------------------------------------------------------------------------
 
 
-def workers(test: Test, launcher: str) -> list[str]:
+def workers(test: JobTest, launcher: str) -> list[str]:
     """Host names of the workers as the launcher's headless Service publishes them."""
     suffix = f"{test.job}.{test.namespace}.svc" if launcher == "mpi" else test.job
     return [f"{worker(test, index)}.{suffix}" for index in range(len(test.nodes))]
 
 
-def worker(test: Test, index: int) -> str:
+def worker(test: JobTest, index: int) -> str:
     """Name of a worker's pod, for both launchers."""
     return f"{test.job}-worker-{index}"
 
 
-def hostfile(test: Test, launcher: str) -> str:
+def hostfile(test: JobTest, launcher: str) -> str:
     """Our own hostfile: Volcano's has no slots and no final newline, and Open MPI 5 ignores the MPI Operator's."""
     return "".join(f"{host} slots={test.fabric.gpus}\n" for host in workers(test, launcher))
 
@@ -241,13 +241,13 @@ k8s-app=kube-dns of kube-system"
 }}"""
 
 
-def reach_of(test: Test, launcher: str) -> int:
+def reach_of(test: JobTest, launcher: str) -> int:
     """Seconds for which the launcher waits for sshd. Only an MPIJob without a gang starts it after its workers; other
     workers may still be pulling their image."""
     return test.reach if launcher == "mpi" and not test.gang else test.reach + test.pull
 
 
-def launcher_script(test: Test, patience: int = 0) -> str:
+def launcher_script(test: JobTest, patience: int = 0) -> str:
     """The launcher's script: waits for all workers' sshd, finds the program, then execs mpirun to pass on its exit
     code."""
     patience = patience or test.reach
@@ -280,7 +280,7 @@ exec "$mpirun" {shlex.join(mpirun(test)[1:])} "${{runtime[@]}}" $export_path {pr
 """
 
 
-def find_mpirun(fail: str, test: Test) -> str:
+def find_mpirun(fail: str, test: JobTest) -> str:
     """Shell lines that set ``mpirun`` to its absolute path and the array ``runtime`` to the options of its version, or
     call ``fail`` with what the image lacks.
 
@@ -312,7 +312,7 @@ def debug_filter() -> str:
 fi"""
 
 
-def info_span(test: Test) -> tuple[int, int]:
+def info_span(test: JobTest) -> tuple[int, int]:
     """First and number of the ranks that print INFO lines: all, or as many whole nodes as DEBUG_RANKS allows, from
     ``info_from`` on; after the last rank comes rank 0. mpirun fills one node after the other, in the hostfile's order.
     """
@@ -320,7 +320,7 @@ def info_span(test: Test) -> tuple[int, int]:
     return test.info_from % total * each, min(max(1, DEBUG_RANKS // each), total) * each
 
 
-def info_ranks(test: Test) -> frozenset[int]:
+def info_ranks(test: JobTest) -> frozenset[int]:
     """The ranks of ``info_span``."""
     first, count = info_span(test)
     return frozenset((first + i) % test.np for i in range(count))
@@ -334,7 +334,7 @@ place=$(((${{OMPI_COMM_WORLD_RANK:-0}} - {span[0]} % ranks + ranks) % ranks))
 [ "$place" -lt {span[1]} ] || export NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS="""
 
 
-def rank_script(test: Test) -> str:
+def rank_script(test: JobTest) -> str:
     """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only, and
     the first of each host there the counters of its ports.
 
@@ -355,7 +355,7 @@ fi
 """
 
 
-def files(test: Test, launcher: str) -> Json:
+def files(test: JobTest, launcher: str) -> Json:
     """The ConfigMap with hostfile, scripts and /etc/nccl.conf."""
     data = {
         "hostfile": hostfile(test, launcher),
@@ -370,21 +370,21 @@ def files(test: Test, launcher: str) -> Json:
 # ---- the pods ------------------------------------------------------------------------------------------------------
 
 
-def _labels(test: Test, role: str = "") -> dict[str, str]:
+def _labels(test: JobTest, role: str = "") -> dict[str, str]:
     labels = {**OWNED, NAME_LABEL: APP, TEST_LABEL: test.job, **run_labels(test.suffix)}
     return {**labels, ROLE_LABEL: role} if role else labels
 
 
-def _meta(test: Test, name: str) -> Json:
+def _meta(test: JobTest, name: str) -> Json:
     return {"name": name, "namespace": test.namespace, "labels": _labels(test)}
 
 
-def _backstop(test: Test) -> int:
+def _backstop(test: JobTest) -> int:
     """Seconds of activeDeadlineSeconds, which the kubelet counts from scheduling: the image pull is included."""
     return test.pull + test.reach + test.deadline + BACKSTOP
 
 
-def _pod_base(test: Test) -> Json:
+def _pod_base(test: JobTest) -> Json:
     spec: Json = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -396,14 +396,14 @@ def _pod_base(test: Test) -> Json:
     return {**spec, **test.fabric.admission()}
 
 
-def _worker_pod(test: Test) -> Json:
+def _worker_pod(test: JobTest) -> Json:
     own = test.fabric
     spec = {**_pod_base(test), **own.net(), "affinity": _worker_affinity(test), "containers": [_worker(test)]}
     spec["volumes"] = [{"name": "files", "configMap": {"name": f"{test.job}-files"}}, *own.volumes()]
     return {"metadata": {"labels": _labels(test, "worker"), "annotations": own.annotations()}, "spec": spec}
 
 
-def _worker(test: Test) -> Json:
+def _worker(test: JobTest) -> Json:
     own = test.fabric
     return {
         "name": "worker",
@@ -422,7 +422,7 @@ def _worker(test: Test) -> Json:
     }
 
 
-def _worker_affinity(test: Test) -> Json:
+def _worker_affinity(test: JobTest) -> Json:
     """One worker on each of the named nodes. They are matched by name, because labels can be wrong."""
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in test.nodes]
     apart = {
@@ -435,7 +435,7 @@ def _worker_affinity(test: Test) -> Json:
     }
 
 
-def _launcher_pod(test: Test) -> Json:
+def _launcher_pod(test: JobTest) -> Json:
     """Prefers a node without GPUs: the launcher needs a core, but no device and no privilege. The workers' nodes are
     named, because no label says so where NFD does not run."""
     wish = {
@@ -467,7 +467,7 @@ def _launcher_pod(test: Test) -> Json:
 # ---- the jobs ------------------------------------------------------------------------------------------------------
 
 
-def objects(test: Test, launcher: str) -> list[Json]:
+def objects(test: JobTest, launcher: str) -> list[Json]:
     """All objects of the job in the order to apply them; namespace and network must exist. InputError as in
     ``check``."""
     check(test, launcher)
@@ -476,7 +476,7 @@ def objects(test: Test, launcher: str) -> list[Json]:
     return [files(test, launcher), *groups, extras.dressed(job, test.fabric.extras)]
 
 
-def volcano_job(test: Test) -> Json:
+def volcano_job(test: JobTest) -> Json:
     """The Volcano Job. minAvailable is the sum of all replicas: with less, Volcano may start half a gang.
 
     A failed or evicted pod ends the job; otherwise it would keep the GPUs. There is no policy for pending pods:
@@ -518,7 +518,7 @@ def volcano_job(test: Test) -> Json:
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": _meta(test, test.job), "spec": spec}
 
 
-def mpi_job(test: Test) -> Json:
+def mpi_job(test: JobTest) -> Json:
     """The MPIJob: one attempt, and workers are deleted at the end unless they are kept. With a gang the launcher must
     not wait for the workers, because they wait for it."""
     launcher, worker = _launcher_pod(test), _worker_pod(test)
@@ -549,12 +549,12 @@ def mpi_job(test: Test) -> Json:
     return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
-def _group_name(test: Test) -> str:
+def _group_name(test: JobTest) -> str:
     """Not the job's name: an operator with gang scheduling enabled creates a PodGroup of that name."""
     return f"{test.job}-gang"
 
 
-def _pod_group(test: Test) -> Json:
+def _pod_group(test: JobTest) -> Json:
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -566,17 +566,17 @@ def _pod_group(test: Test) -> Json:
 # ---- from the plan -------------------------------------------------------------------------------------------------
 
 
-def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> Test:
-    """The job of one of the plan's tests on these nodes; ``more`` overrides fields of Test. Workers request what fits
-    the allocatable resources of the nodes, if those are known."""
+def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> JobTest:
+    """The job of one of the plan's tests on these nodes; ``more`` overrides fields of JobTest. Workers request what
+    fits the allocatable resources of the nodes, if those are known."""
     named = set(nodes)
     least = fabric.least([node for node in plan.nodes if node.name in named])
     own: Json = {**_same(entry, Fabric), **fabric.of_plan(plan), **fabric.room(entry.gpus_per_node, *least)}
     own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
     pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
-    values = {**_same(entry, Test), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
+    values = {**_same(entry, JobTest), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
     values.update(priority_class=plan.priority_class, lost=plan.remove_lost_pods)
-    return Test(**{**values, **more})
+    return JobTest(**{**values, **more})
 
 
 def _same(entry: NcclTest, kind: Any) -> Json:
@@ -589,7 +589,7 @@ def slug(collective: str) -> str:
     return collective.replace("_", "-")
 
 
-def check(test: Test, launcher: str) -> None:
+def check(test: JobTest, launcher: str) -> None:
     """InputError that lists everything that is wrong with the test."""
     faults = []
     if launcher not in LAUNCHERS:

@@ -34,7 +34,7 @@ class JobObjects:
     """``launcher``: ``volcano`` or ``mpi``."""
 
     def __init__(
-        self, client: Client, test: nccl_job.Test, launcher: str, clock: Callable[[], float] = time.monotonic
+        self, client: Client, test: nccl_job.JobTest, launcher: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.client, self.test, self.launcher, self.clock = client, test, launcher, clock
         self.clear = Clear(client, test.namespace, test.lost, clock)
@@ -87,7 +87,7 @@ class JobObjects:
             path = self.client.path(self.workloads, "LocalQueue", test.namespace, test.kueue_queue)
             if self.client.find(path) is None:
                 raise RdmaError(f"Cannot run the NCCL test {test.name} through Kueue: there is no {place}. Create it.")
-        if test.queue != nccl_job.Test.queue and (self.launcher == "volcano" or test.gang):
+        if test.queue != nccl_job.JobTest.queue and (self.launcher == "volcano" or test.gang):
             found = self.client.find(self.client.path(QUEUES, "Queue", "", test.queue))
             state = str((found or {}).get("status", {}).get("state") or "Open")
             if found is None or state != "Open":

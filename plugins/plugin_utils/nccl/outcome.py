@@ -17,16 +17,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge as n
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import size_bytes, size_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.by_node import by_node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import Test, info_ranks, nccl_env
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import JobTest, info_ranks, nccl_env
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
 
-Holders = Mapping[str, Sequence[busy.Holder]]
+Holders = Mapping[str, Sequence[busy.PodUse]]
 NOT_STARTED = ("schedule", "start", "launch")
 """Stages in which mpirun did not run."""
 
 
 @dataclass
-class Outcome:
+class JobOutcome:
     """How the job ended. ``stage``: ``schedule`` (not schedulable), ``start`` (image, configuration), ``launch``
     (workers not reached), ``run`` (mpirun ran), ``worker`` (a worker died), ``disturbed`` (a pod or node was taken from
     the test), ``deadline``, ``gone`` (the job, or what would prove its end, is gone)."""
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def judge(
-    run: NcclRun, outcome: Outcome, test: Test, *, shape: Shape, table: Json, history: Iterable[Json] = ()
+    run: NcclRun, outcome: JobOutcome, test: JobTest, *, shape: Shape, table: Json, history: Iterable[Json] = ()
 ) -> NcclVerdict:
     """The verdict on a run. A test that never started is incomplete, not failed: it is no evidence about bandwidth."""
     nodes = [outcome.places.get(nccl_job.worker(test, index), "") for index in range(len(test.nodes))]
@@ -89,14 +89,14 @@ def not_run(
     return NcclVerdict("incomplete", text, findings=tuple(busy.findings(held, "unknown", "nccl_test")))
 
 
-def felt(test: Test, table: Json) -> list[str]:
+def felt(test: JobTest, table: Json) -> list[str]:
     """What user or profile set that may change the bandwidth, as text; ``table``: from files/nccl.yml."""
     own = nccl_env(replace(test, fabric=replace(test.fabric, settings=())))
     found = settings.felt(test.fabric.settings, own, table.get("harmless", ()))
     return [*found, *(f"mpirun {text}" for text in test.mpi_args)]
 
 
-def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
+def _expected(outcome: JobOutcome, test: JobTest, shape: Shape, table: Json) -> Json:
     return {
         "collective": test.collective,
         "ranks": test.np,
@@ -114,7 +114,7 @@ def _expected(outcome: Outcome, test: Test, shape: Shape, table: Json) -> Json:
     }
 
 
-def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
+def _by_outcome(outcome: JobOutcome, run: NcclRun) -> Optional[tuple[str, str]]:
     """(verdict, reason) if the end of the job decides rather than the log; else None."""
     at = f"; the last size was {size_text(run.rows[-1].size)}" if run.rows else ""
     if outcome.stage == "worker":
@@ -133,7 +133,7 @@ def _by_outcome(outcome: Outcome, run: NcclRun) -> Optional[tuple[str, str]]:
     return None
 
 
-def _findings(outcome: Outcome, test: Test) -> list[Finding]:
+def _findings(outcome: JobOutcome, test: JobTest) -> list[Finding]:
     """Findings about nodes that the end of the job identifies."""
     remedy = f"kubectl describe node NODE; the log is in run/logs/{test.name}.log"
     found = [
@@ -160,7 +160,7 @@ def _findings(outcome: Outcome, test: Test) -> list[Finding]:
     return found
 
 
-def _mixed_images(outcome: Outcome, test: Test) -> list[Finding]:
+def _mixed_images(outcome: JobOutcome, test: JobTest) -> list[Finding]:
     """A tag may have changed between two pulls; the nodes then run different programs."""
     kinds = sorted(set(outcome.images.values()))
     if len(kinds) < 2:

@@ -54,7 +54,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Test:
+class PairTest:
     """One run over nodes of one shape."""
 
     suffix: str
@@ -125,7 +125,7 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     return [pairs] if len(nodes) % 2 == 0 else [pairs, [(nodes[0], nodes[-1])]]
 
 
-def again(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[Pair]:
+def again(outcomes: Sequence[PairOutcome], limit: Optional[float]) -> list[Pair]:
     """Pairs of a suspect node with a node that has passed, to find the faulty node of a pair; as many as good nodes
     allow. A node that has failed with a good node is not tested again."""
     good = _good(outcomes, limit)
@@ -134,7 +134,7 @@ def again(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[Pair]:
     return list(zip(good, open_))
 
 
-def _good(outcomes: Sequence[Outcome], limit: Optional[float]) -> list[str]:
+def _good(outcomes: Sequence[PairOutcome], limit: Optional[float]) -> list[str]:
     """Nodes that have passed with at least one partner."""
     return list(dict.fromkeys(node for item in outcomes if not faults(item, limit) for node in item.pair))
 
@@ -177,7 +177,7 @@ def dmabuf_nodes(
 # ---- the pods ------------------------------------------------------------------------------------------------------
 
 
-def options(test: Test) -> list[str]:
+def options(test: PairTest) -> list[str]:
     """Options of ib_write_bw for server and client, with NCCL's GID index, traffic class and service level."""
     env = test.shape.nccl_env
     found = ["-F", "--report_gbits", "-s", str(test.size), "-q", str(test.queue_pairs), "-D", str(test.seconds)]
@@ -189,7 +189,7 @@ def options(test: Test) -> list[str]:
     return found
 
 
-def script(test: Test) -> str:
+def script(test: PairTest) -> str:
     """Script of both pods. A port's RDMA device is found by its PCI address, for a VF by the address of its PF."""
     return f"""set -u
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
@@ -236,19 +236,19 @@ for entry in $RAILS; do cat "$folder/${{entry%%,*}}"; done
 """
 
 
-def memory(test: Test, node: str) -> str:
+def memory(test: PairTest, node: str) -> str:
     """ib_write_bw's options for the memory of a node's pod, GPU standing for the number; "" for host memory."""
     # ib_write_bw rejects --use_cuda_dmabuf before --use_cuda (perftest issue 336).
     return ("--use_cuda=GPU" + (" --use_cuda_dmabuf" if node in test.dmabuf else "")) if test.cuda else ""
 
 
-def files(test: Test) -> Json:
+def files(test: PairTest) -> Json:
     """Returns the ConfigMap with the pods' script."""
     meta = {"name": test.files, "namespace": test.namespace, "labels": _labels(test)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"perftest.sh": script(test)}}
 
 
-def pod(test: Test, number: int, node: str, peer: str = "") -> Json:
+def pod(test: PairTest, number: int, node: str, peer: str = "") -> Json:
     """The server pod of pair ``number``, or its client with ``peer``, the server's address."""
     shape, role = test.shape, "client" if peer else "server"
     rails = " ".join(f"{pf.rail},{pf.pci},{pf.gpu}" for pf in shape.pfs)
@@ -289,7 +289,7 @@ def _on(node: str) -> Json:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def _labels(test: Test) -> dict[str, str]:
+def _labels(test: PairTest) -> dict[str, str]:
     return {**OWNED, NAME_LABEL: APP, PERFTEST_LABEL: test.suffix, **run_labels(test.suffix)}
 
 
@@ -308,7 +308,7 @@ class Rail:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PairOutcome:
     """Results of a pair's client; ``why`` is the reason if there is no output at all."""
 
     pair: Pair
@@ -372,16 +372,16 @@ def parse(text: str) -> tuple[Rail, ...]:
     return (*rails, *([_torn(head)] if head else []))
 
 
-def outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
+def outcome(pair: Pair, text: str, shape: Shape) -> PairOutcome:
     """The outcome in a client's log; ports of the shape that are not in it have an error."""
     rails = parse(text)
     if not rails:
-        return Outcome(pair, (), trouble(text.splitlines()) or "its client printed nothing")
+        return PairOutcome(pair, (), trouble(text.splitlines()) or "its client printed nothing")
     missing = {pf.rail for pf in shape.pfs} - {item.rail for item in rails}
-    return Outcome(pair, (*rails, *(Rail(rail, "", 0, None, "not in the output") for rail in sorted(missing))))
+    return PairOutcome(pair, (*rails, *(Rail(rail, "", 0, None, "not in the output") for rail in sorted(missing))))
 
 
-def server_outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
+def server_outcome(pair: Pair, text: str, shape: Shape) -> PairOutcome:
     """The outcome of a pair whose server ended before its client, by the server's log."""
     found = outcome(pair, text, shape)
     errors = [_of_server(pair, rail.error or "it ended early") for rail in found.rails]
@@ -389,7 +389,7 @@ def server_outcome(pair: Pair, text: str, shape: Shape) -> Outcome:
     return replace(found, rails=rails, why=found.why and _of_server(pair, found.why))
 
 
-def with_server(client: Outcome, text: str) -> Outcome:
+def with_server(client: PairOutcome, text: str) -> PairOutcome:
     """The client's outcome with the error of the server's log where the client knows only that the server has gone."""
     errors = {rail.rail: rail.error for rail in parse(text) if rail.error}
     rails = tuple(
@@ -434,7 +434,7 @@ def threshold(
     return earlier if measured else (None, f"the bandwidth per port of {shape.name} is unknown")
 
 
-def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
+def faults(outcome: PairOutcome, limit: Optional[float]) -> dict[int, str]:
     """Rail -> its fault; {-1: reason} for a pair without output."""
     if outcome.why or not outcome.rails:
         return {-1: outcome.why or "no output"}
@@ -448,7 +448,7 @@ def faults(outcome: Outcome, limit: Optional[float]) -> dict[int, str]:
 
 
 def judge(
-    outcomes: Sequence[Outcome], shape: Shape, table: Json, before: Optional[Mapping[str, Optional[float]]] = None
+    outcomes: Sequence[PairOutcome], shape: Shape, table: Json, before: Optional[Mapping[str, Optional[float]]] = None
 ) -> Json:
     """``{verdict, reason, threshold, source, worst, findings}`` of all pairs, including those of ``again``.
 
@@ -481,7 +481,7 @@ def judge(
     }
 
 
-def _findings(outcomes: Sequence[Outcome], limit: Optional[float], ports: int) -> list[Finding]:
+def _findings(outcomes: Sequence[PairOutcome], limit: Optional[float], ports: int) -> list[Finding]:
     good = _good(outcomes, limit)
     tries: dict[str, dict[str, dict[int, str]]] = {}
     for item in outcomes:

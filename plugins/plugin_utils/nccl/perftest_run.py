@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import perftest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clear import Clear
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import Outcome, Pair, Test
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import Pair, PairOutcome, PairTest
 
 ENDED = ("Succeeded", "Failed")
 HEARTBEAT = 15.0
@@ -36,14 +36,14 @@ class Running:
     since: float
     client: bool = False
     stuck: float = 0.0
-    outcome: Optional[Outcome] = None
+    outcome: Optional[PairOutcome] = None
 
 
 class PerftestRun:
     def __init__(
         self,
         client: Client,
-        test: Test,
+        test: PairTest,
         show: Callable[[str], None],
         *,
         start_timeout: float,
@@ -80,7 +80,7 @@ class PerftestRun:
                 self.client.apply(objects.owned(obj), dry_run=True)
         return [f"ib_write_bw {client} -> {server}, {len(self.test.shape.pfs)} ports" for server, client in pairs]
 
-    def round(self, pairs: Sequence[Pair]) -> list[Outcome]:
+    def round(self, pairs: Sequence[Pair]) -> list[PairOutcome]:
         """All pairs at once; an outcome each, in their order."""
         running = [Running(self._next(), pair, time.monotonic()) for pair in pairs]
         with Watcher(self.client) as watcher:
@@ -111,7 +111,7 @@ class PerftestRun:
         node = item.pair[1] if peer else item.pair[0]
         self.client.apply(objects.owned(perftest.pod(self.test, item.number, node, peer)))
 
-    def _step(self, item: Running, pods: dict[str, Json]) -> Optional[Outcome]:
+    def _step(self, item: Running, pods: dict[str, Json]) -> Optional[PairOutcome]:
         """Brings a pair one step on; its outcome when it has come to its end."""
         name = f"{self.test.files}-{item.number}"
         server, client = pods.get(f"{name}-server"), pods.get(f"{name}-client")
@@ -122,7 +122,7 @@ class PerftestRun:
         for pod, node in ((server, item.pair[0]), (client, item.pair[1])):
             held = self._held(item, pod, node)
             if held:
-                return Outcome(item.pair, (), held)
+                return PairOutcome(item.pair, (), held)
         address = (server or {}).get("status", {}).get("podIP", "")
         if not item.client and address and readiness.pod(server).ready:
             self._make(item, address)
@@ -130,7 +130,7 @@ class PerftestRun:
         limit = self.start_timeout + (self.test.limit if item.client else 0)
         if time.monotonic() - item.since > limit:
             what = "its client did not end" if item.client else f"its server did not start: {readiness.pod(server).why}"
-            return Outcome(item.pair, (), f"{what} within {limit:.0f} s")
+            return PairOutcome(item.pair, (), f"{what} within {limit:.0f} s")
         return None
 
     def _held(self, item: Running, pod: Optional[Json], node: str) -> str:
@@ -142,12 +142,12 @@ class PerftestRun:
         lasted = time.monotonic() - item.stuck >= self.grace
         return f"its pod on {node}: {status.why}" if lasted or status.state == readiness.BROKEN else ""
 
-    def _read(self, item: Running, name: str, role: str) -> Outcome:
+    def _read(self, item: Running, name: str, role: str) -> PairOutcome:
         """By the log of ``role``; where a client found no server, also by that one's."""
         try:
             text = self._log(item, name, role)
         except ClusterError as error:
-            return Outcome(item.pair, (), f"its log cannot be read: {error}")
+            return PairOutcome(item.pair, (), f"its log cannot be read: {error}")
         if role == "server":
             return perftest.server_outcome(item.pair, text, self.test.shape)
         found = perftest.outcome(item.pair, text, self.test.shape)

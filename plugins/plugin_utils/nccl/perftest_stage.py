@@ -103,14 +103,14 @@ class PerftestStage:
         test = dataclasses.replace(test, fabric=fitted(test.fabric, room))
         return PerftestRun(self.client, test, self.show, **limits, logs=logs, lost=self.plan.remove_lost_pods)
 
-    def _test_of(self, shape: Shape) -> perftest.Test:
+    def _test_of(self, shape: Shape) -> perftest.PairTest:
         """The image is the NCCL test's unless set."""
         plan, args = self.plan, self.args
         entry = next((test for test in plan.tests if test.shape == shape.name), None)
         if entry:  # the GID index and traffic class that the user gave NCCL
             over = settings.overrides(entry.settings)
             shape = dataclasses.replace(shape, nccl_env=settings.merged(shape.nccl_env, over))
-        return perftest.Test(
+        return perftest.PairTest(
             suffix=self.client.suffix(),
             namespace=plan.namespaces.job,
             shape=shape,

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import severed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.objects import JobObjects
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import Outcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import JobOutcome
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.pods import (
     at,
     began,
@@ -55,13 +55,13 @@ QUIET = 2.0
 """Seconds before the first line about a wait: a healthy start needs no comment."""
 
 
-class Run(JobObjects):
+class JobRun(JobObjects):
     """One job, from its start to its end. ``show`` prints a line of progress."""
 
     def __init__(
         self,
         client: Client,
-        test: nccl_job.Test,
+        test: nccl_job.JobTest,
         launcher: str,
         log: Path,
         show: Callable[[str], None],
@@ -106,7 +106,7 @@ class Run(JobObjects):
         """What the start waits for that has a limit of its own (queue, pull), since when, and for how long so far."""
         self._began = clock()
 
-    def follow(self) -> Outcome:
+    def follow(self) -> JobOutcome:
         """Until the job has ended, by itself or by a deadline of ours; nothing is removed here."""
         with Watcher(self.client) as watcher:
             try:
@@ -125,7 +125,7 @@ class Run(JobObjects):
                 if self.tail is not None:
                     self.tail.close()
 
-    def _look(self, watcher: Watcher) -> Optional[Outcome]:
+    def _look(self, watcher: Watcher) -> Optional[JobOutcome]:
         try:
             pods, status = self._read(watcher)
         except Unreachable as error:
@@ -259,7 +259,7 @@ class Run(JobObjects):
                 where = self._places.get(name) or pod["spec"].get("nodeName", "")
                 self._disturbed.setdefault(name, (where, words))
 
-    def _from_outside(self, outcome: Outcome) -> Outcome:
+    def _from_outside(self, outcome: JobOutcome) -> JobOutcome:
         """The outcome of a job that ended badly because a pod or a node was taken from it. A lost node's pods may still
         say Running."""
         if outcome.stage not in ("run", "launch", "worker", "deadline", "gone") or outcome.exit_code == 0:
@@ -281,7 +281,9 @@ class Run(JobObjects):
         used = sorted({*self._places.values(), self._launched})
         return {name: found[name] for name in used if found.get(name)}
 
-    def _ended(self, launcher: Optional[Json], workers: Sequence[Json], status: readiness.Status) -> Optional[Outcome]:
+    def _ended(
+        self, launcher: Optional[Json], workers: Sequence[Json], status: readiness.Status
+    ) -> Optional[JobOutcome]:
         places = self._places
         dead = [pod for pod in workers if pod.get("status", {}).get("phase") == "Failed"]
         code = readiness.exit_code(launcher)
@@ -289,7 +291,7 @@ class Run(JobObjects):
             dead = [pod for pod in dead if _alone(pod)]
         bare = next((pod for pod in dead if unstarted(pod)), None)
         if bare is not None:
-            return Outcome("start", f"worker {at(bare)} ended with {readiness.failure(bare)}", code, places)
+            return JobOutcome("start", f"worker {at(bare)} ended with {readiness.failure(bare)}", code, places)
         if dead:
             self._dead_since = self._dead_since or self.clock()
             if code is None and launcher is not None and self.clock() - self._dead_since < LAST_WORDS:
@@ -298,9 +300,9 @@ class Run(JobObjects):
             first = dead[0]
             why = f"worker {at(first)} ended with {readiness.failure(first)}"
             more = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
-            return Outcome("worker", f"{why}{more}", code, places, blamed)
+            return JobOutcome("worker", f"{why}{more}", code, places, blamed)
         if code is not None and code != nccl_job.LAUNCH_FAILED and launcher is not None and unstarted(launcher):
-            return Outcome(
+            return JobOutcome(
                 "start", f"the launcher {at(launcher)} ended with {readiness.failure(launcher)}", code, places
             )
         if (code and code != nccl_job.LAUNCH_FAILED) or status.code == "unknown":
@@ -310,15 +312,15 @@ class Run(JobObjects):
             if self.clock() - self._over_since < patience:
                 return None
         if code is not None:
-            return Outcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)
+            return JobOutcome("launch" if code == nccl_job.LAUNCH_FAILED else "run", f"exit {code}", code, places)
         if status.state == readiness.BROKEN:
             stage = "start" if status.code in (*readiness.STUCK_REASONS, "InvalidImageName") else "gone"
-            return Outcome(stage, status.why, status.exit_code, places)
+            return JobOutcome(stage, status.why, status.exit_code, places)
         return None
 
     def _overdue(
         self, workers: Sequence[Json], status: Optional[readiness.Status], launcher: Optional[Json] = None
-    ) -> Optional[Outcome]:
+    ) -> Optional[JobOutcome]:
         """Our deadlines: in the queue, for a place, for the images, for the start of all workers, for the run."""
         now, places = self.clock(), self._places
         hold = self._holds(workers, status, launcher) if self._running_since is None else ""
@@ -328,24 +330,24 @@ class Run(JobObjects):
             self._running_since = now
         if self._running_since is not None:
             if status is not None and status.code == "suspended":
-                return Outcome("gone", f"{status.why}: it was suspended while it ran", None, places)
+                return JobOutcome("gone", f"{status.why}: it was suspended while it ran", None, places)
             if not self._reached and now - self._running_since > self.test.reach + LAST_WORDS:
                 text = f"all workers run, but the launcher did not reach their sshd within {duration(self.test.reach)}"
-                return Outcome("launch", text, None, places)
+                return JobOutcome("launch", text, None, places)
             if now - self._running_since > self.run_timeout:
-                return Outcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
+                return JobOutcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
             return self._cut([*workers, *([launcher] if launcher else [])])
         why = status.why if status is not None else "the API server does not answer"
         held = self._held_too_long([*workers, *([launcher] if launcher else [])])
         if held is not None:
-            return Outcome(
+            return JobOutcome(
                 self._held(workers, status), f"{at(held)}: {self._words[held['metadata']['name']]}", None, places
             )
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
-            return Outcome(self._held(workers, status), why, None, places)
+            return JobOutcome(self._held(workers, status), why, None, places)
         return self._held_up(hold, workers, why) or self._late(workers, status, why)
 
-    def _cut(self, pods: Sequence[Json]) -> Optional[Outcome]:
+    def _cut(self, pods: Sequence[Json]) -> Optional[JobOutcome]:
         """The end of a test of which a node is lost: its ranks would wait for each other until the deadline. One that
         goes on speaking is let go on: a kubelet may be away while its containers run."""
         lost = next((pod for pod in pods if cut_off(pod)), None)
@@ -357,7 +359,7 @@ class Run(JobObjects):
         if min(self.clock() - self._cut_since, self.tail.quiet) < LOST:
             return None
         text = f"{at(lost)}: its node is lost, and the test has said nothing for {duration(LOST)}"
-        return Outcome("gone", text, None, self._places)
+        return JobOutcome("gone", text, None, self._places)
 
     def _held_too_long(self, pods: Sequence[Json]) -> Optional[Json]:
         """The first pod that could not start for as long as the grace, whatever the others do."""
@@ -380,32 +382,34 @@ class Run(JobObjects):
             return self._hold
         if status.code == "suspended" and self.test.kueue_queue:
             return "queue"
-        queued = self.launcher == "volcano" and self.test.queue != nccl_job.Test.queue
+        queued = self.launcher == "volcano" and self.test.queue != nccl_job.JobTest.queue
         if queued and status.stuck and status.code not in readiness.UNMADE and not workers:
             return "queue"
         return "pull" if any(map(pulls, [*workers, *([launcher] if launcher else [])])) else ""
 
-    def _held_up(self, hold: str, workers: Sequence[Json], why: str) -> Optional[Outcome]:
+    def _held_up(self, hold: str, workers: Sequence[Json], why: str) -> Optional[JobOutcome]:
         now = self.clock()
         if hold != self._hold:
             self._held_time += now - self._held_since if self._hold else 0.0
             self._hold, self._held_since = hold, now
         spent = now - self._held_since
         if hold == "queue" and spent > self.queue_timeout:
-            return Outcome("schedule", f"not admitted within {duration(self.queue_timeout)}: {why}", None, self._places)
+            return JobOutcome(
+                "schedule", f"not admitted within {duration(self.queue_timeout)}: {why}", None, self._places
+            )
         if hold == "pull" and spent > self.pull_timeout:
             slow = [at(pod) for pod in workers if pulls(pod)] or ["the launcher"]
             why = f"{self.test.image} was not pulled within {duration(self.pull_timeout)}: {listed(slow)}"
-            return Outcome("start", why, None, self._places)
+            return JobOutcome("start", why, None, self._places)
         return None
 
-    def _late(self, workers: Sequence[Json], status: Optional[readiness.Status], why: str) -> Optional[Outcome]:
+    def _late(self, workers: Sequence[Json], status: Optional[readiness.Status], why: str) -> Optional[JobOutcome]:
         """Neither queueing nor pulling counts."""
         spent = self.clock() - self._began - self._held_time
         if self._hold or spent <= self.start_timeout:
             return None
         text = f"its pods did not start within {duration(self.start_timeout)}: {why}"
-        return Outcome(self._held(workers, status), text, None, self._places)
+        return JobOutcome(self._held(workers, status), text, None, self._places)
 
     def _held(self, workers: Sequence[Json], status: Optional[readiness.Status]) -> str:
         """``schedule`` if pods that were made have no place."""

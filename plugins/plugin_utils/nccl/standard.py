@@ -41,7 +41,7 @@ class Standard:
         """The site's records, oldest first; [] without a history file. InputError if it cannot be read."""
         return nccl_history.read(self.path) if self.path else []
 
-    def record(self, run: NcclRun, verdict: NcclVerdict, test: job.Test, shape: Shape) -> None:
+    def record(self, run: NcclRun, verdict: NcclVerdict, test: job.JobTest, shape: Shape) -> None:
         """Appends a measured result to the history file, if there is one: results without RDMA are no history of it.
         InputError if it cannot be written."""
         if self.path is not None and verdict.measured is not None and test.fabric.mode:

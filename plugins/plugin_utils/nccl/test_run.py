@@ -23,8 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse as n
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import Busy, BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import split
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.objects import JobObjects
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import NOT_STARTED, Outcome, judge, not_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import NOT_STARTED, JobOutcome, judge, not_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -33,7 +33,7 @@ ROWS = 40
 CHUNK = 1 << 18
 
 
-def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: str) -> tuple[nccl_job.Test, str]:
+def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: str) -> tuple[nccl_job.JobTest, str]:
     """The job, and the launcher, by the options of gpuops.rdma.nccl_test."""
     test = choice.job_of(
         plan, entry, collective, asked=args["collectives"], gang=args["gang"], pull=args["pull_timeout"]
@@ -41,7 +41,7 @@ def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: st
     return test, plan.launcher if args["launcher"] == "auto" else args["launcher"]
 
 
-def dry_run(client: Client, plan: Plan, test: nccl_job.Test, launcher: str) -> tuple[str, str]:
+def dry_run(client: Client, plan: Plan, test: nccl_job.JobTest, launcher: str) -> tuple[str, str]:
     """Has the server check every field; no job is made. Returns (the job in words, who uses its nodes or "")."""
     JobObjects(client, test, launcher).apply(dry_run=True)
     held = BusyNodes(client, plan, fabric.floor(test.fabric), leftovers=False).once(test.nodes)
@@ -119,8 +119,8 @@ class TestRun:
         self.say(f"{verdict.verdict}: {verdict.reason}")
         return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
 
-    def _job_run(self, test: nccl_job.Test, log: Path) -> Run:
-        return Run(
+    def _job_run(self, test: nccl_job.JobTest, log: Path) -> JobRun:
+        return JobRun(
             self.client,
             test,
             self.launcher,
@@ -144,7 +144,7 @@ class TestRun:
             self.say(f"{one.subject}: {one.found}")
         return list(remains)
 
-    def _clean(self, job_run: Run) -> list[Finding]:
+    def _clean(self, job_run: JobRun) -> list[Finding]:
         try:
             return self._named(job_run.clean().remains)
         except RdmaError as error:
@@ -169,7 +169,7 @@ class TestRun:
     def _busy_nodes(self) -> BusyNodes:
         return BusyNodes(self.client, self.plan, fabric.floor(self.test.fabric), leftovers=False)
 
-    def _name_holders(self, outcome: Outcome) -> None:
+    def _name_holders(self, outcome: JobOutcome) -> None:
         """Somebody may have been faster: the scheduler only says that there is no room."""
         with contextlib.suppress(RdmaError):
             held = self._busy_nodes().once(self.test.nodes)
@@ -177,7 +177,7 @@ class TestRun:
                 outcome.why += f"; {nodes_busy.summary(held, len(self.test.nodes))}"
 
     def _keep(
-        self, verdict: NcclVerdict, run: NcclRun, log: str, seconds: float, outcome: Optional[Outcome] = None
+        self, verdict: NcclVerdict, run: NcclRun, log: str, seconds: float, outcome: Optional[JobOutcome] = None
     ) -> Json:
         """Writes the document that the report is made of; returns the small result."""
         test, images = self.test, outcome.images if outcome else {}

@@ -52,7 +52,7 @@ class Process:
         self.network = ""
 
 
-class Host:
+class HostTransport:
     """What the ranks of one host print. The worst of its processes decides."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Transport:
     def __init__(self) -> None:
         self.seen = False
         self.nccl_version = self.cuda_version = ""
-        self.hosts: dict[str, Host] = {}
+        self.hosts: dict[str, HostTransport] = {}
         self.places: dict[str, Process] = {}
         self.names: dict[int, str] = {}
         self.sockets: tuple[str, ...] = ()
@@ -188,11 +188,11 @@ class Transport:
         name, _colon, rest = _place(place).partition(":")
         return self._host(name).process(rest.partition(":")[0])
 
-    def _host(self, name: str) -> Host:
+    def _host(self, name: str) -> HostTransport:
         name = name[:MAX_TEXT]
         if name not in self.hosts and len(self.hosts) >= MAX_KINDS:
-            return Host()
-        return self.hosts.setdefault(name, Host())
+            return HostTransport()
+        return self.hosts.setdefault(name, HostTransport())
 
     def _net(self, line: str, text: str) -> None:
         place = line[: line.index(" NCCL INFO ")]

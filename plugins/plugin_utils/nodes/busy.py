@@ -56,7 +56,7 @@ def capacity(cpu: float, memory: float, pods: int) -> Room:
 
 
 @dataclass(frozen=True)
-class Holder:
+class PodUse:
     """One pod that keeps something of ``node`` from others. ``owner``: ``Job train``, "" for a pod of its own;
     ``held``: devices; ``room``: what it requests; ``since``: when it started, in RFC 3339."""
 
@@ -94,7 +94,7 @@ def requested(spec: Json) -> Room:
     return Room(of("cpu"), of("memory"))
 
 
-def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
+def holder(pod: Json, resources: Collection[str]) -> Optional[PodUse]:
     """None for a pod without a node and one that has ended."""
     spec, meta = pod.get("spec") or {}, pod["metadata"]
     node = spec.get("nodeName")
@@ -109,7 +109,7 @@ def holder(pod: Json, resources: Collection[str]) -> Optional[Holder]:
             held[name] = max(held.get(name, 0), count)
     owners = meta.get("ownerReferences") or ()
     owner = next((one for one in owners if one.get("controller")), owners[0] if owners else {})
-    return Holder(
+    return PodUse(
         str(node),
         f"{meta.get('namespace', '')}/{meta['name']}",
         f"{owner['kind']} {owner['name']}" if owner else "",
@@ -127,7 +127,7 @@ def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterab
             yield name, int(amount)
 
 
-def free(holders: Iterable[Holder], allocatable: Mapping[str, Room]) -> dict[str, Room]:
+def free(holders: Iterable[PodUse], allocatable: Mapping[str, Room]) -> dict[str, Room]:
     """Node -> what its pods leave of what it has."""
     found = dict(allocatable)
     for one in holders:
@@ -137,15 +137,15 @@ def free(holders: Iterable[Holder], allocatable: Mapping[str, Room]) -> dict[str
 
 
 def by_node(
-    holders: Iterable[Holder],
+    holders: Iterable[PodUse],
     nodes: Sequence[str],
     allocatable: Optional[Mapping[str, Room]] = None,
     need: Room = NOTHING,
-) -> dict[str, list[Holder]]:
+) -> dict[str, list[PodUse]]:
     """Node -> what uses its GPUs, for those of ``nodes`` that are in use, in the order of ``nodes``. A node of
     ``allocatable`` whose pods leave less than ``need`` is in use by those of them that request most of what it
     lacks."""
-    pods: dict[str, list[Holder]] = {name: [] for name in nodes}
+    pods: dict[str, list[PodUse]] = {name: [] for name in nodes}
     for one in holders:
         if one.node in pods:
             pods[one.node].append(one)
@@ -156,7 +156,7 @@ def by_node(
     return {name: held for name, held in found.items() if held}
 
 
-def _in_the_way(pods: Sequence[Holder], allocatable: Optional[Room], need: Room) -> list[Holder]:
+def _in_the_way(pods: Sequence[PodUse], allocatable: Optional[Room], need: Room) -> list[PodUse]:
     """The largest pods without which ``need`` would have room, of a node that takes no more pods the last one of the
     lowest priority; [] where it has room, and where the node itself is too small."""
     if allocatable is None or not allocatable.holds(need):
@@ -171,19 +171,19 @@ def _in_the_way(pods: Sequence[Holder], allocatable: Optional[Room], need: Room)
     return chosen
 
 
-def reason(held: Sequence[Holder]) -> str:
+def reason(held: Sequence[PodUse]) -> str:
     """Why one node is left out."""
     return f"{IN_USE}{listed([one.text for one in held], SHOWN)}"
 
 
-def summary(busy: Mapping[str, Sequence[Holder]], total: int) -> str:
+def summary(busy: Mapping[str, Sequence[PodUse]], total: int) -> str:
     """``2 of 8 nodes are in use: a (pod x/y (Job z) holds 8 nvidia.com/gpu), b (...)``."""
     named = listed([f"{name} ({held[0].text})" for name, held in busy.items()], SHOWN)
     verb = "is" if len(busy) == 1 else "are"
     return f"{len(busy)} of {total} nodes {verb} in use: {named}"
 
 
-def findings(busy: Mapping[str, Sequence[Holder]], severity: str, stage: str) -> list[Finding]:
+def findings(busy: Mapping[str, Sequence[PodUse]], severity: str, stage: str) -> list[Finding]:
     """One finding per node that other pods use."""
     expected = "its GPUs and VFs free, and CPU, memory and a place for the pod of a worker"
     return [

@@ -5,8 +5,8 @@
 
 ::
 
-    change(machine_set, annotations, labels, taints) -> Change      the patch to write, and the values before it
-    undo(machine_set) -> Change                                     reverts to those values
+    change(machine_set, annotations, labels, taints) -> MachineSetPatch  the patch to write, and the values before it
+    undo(machine_set) -> MachineSetPatch                            reverts to those values
     merged(value, patch) -> value                                   as the API server applies a merge patch
     copy(machine_set, name, provider_spec, replicas) -> object      a new set like this one; InputError
 
@@ -32,7 +32,7 @@ OWN_LABEL = "machine.openshift.io/cluster-api-machineset"
 
 
 @dataclass(frozen=True)
-class Change:
+class MachineSetPatch:
     """``patch``: a merge patch, {} when nothing is to be written. ``before`` and ``after``: for a diff."""
 
     patch: Json = field(default_factory=dict)
@@ -74,7 +74,7 @@ def noted(machine_set: Json) -> Json:
 
 def change(
     machine_set: Json, annotations: Mapping[str, str], labels: Mapping[str, str], taints: Sequence[Json]
-) -> Change:
+) -> MachineSetPatch:
     """``taints``: all desired ones, merged with those that exist. What an earlier call wrote and this one does not
     request is reverted."""
     note = noted(machine_set)
@@ -89,13 +89,13 @@ def change(
     return _change(machine_set, notes_new, labels_new, taints_new, fresh)
 
 
-def undo(machine_set: Json) -> Change:
-    """The Change that reverts all of ours: earlier annotations and labels, without the taints that we added."""
+def undo(machine_set: Json) -> MachineSetPatch:
+    """The patch that reverts all of ours: earlier annotations and labels, without the taints that we added."""
     return change(machine_set, {}, {}, [one for one in node_taints(machine_set) if one not in _ours(machine_set)])
 
 
 def lost(wrote: Json, live: Json, spared: Sequence[str] = ()) -> list[str]:
-    """Messages about values that a task wrote (``wrote``: its Change's ``after``) and that were reverted or changed
+    """Messages about values that a task wrote (``wrote``: the patch's ``after``) and that were reverted or changed
     since. ``spared``: annotations that the platform sets."""
     now: dict[str, dict[str, Any]] = {"annotations": _annotations(live), "labels": node_labels(live)}
     found = [
@@ -141,12 +141,12 @@ def _change(
     labels: dict[str, Optional[str]],
     taints: list[Json],
     note: Json,
-) -> Change:
+) -> MachineSetPatch:
     text = json.dumps(note, sort_keys=True) if any(note.values()) else None
     notes_now, labels_now = _annotations(machine_set), node_labels(machine_set)
     new_taints = taints != node_taints(machine_set)
     if not notes and not labels and not new_taints and notes_now.get(NOTE) == text:
-        return Change()
+        return MachineSetPatch()
     spec: Json = {"metadata": _labels_patch(machine_set, labels)} if labels else {}
     spec.update({"taints": taints or None} if new_taints else {})
     patch: Json = {"metadata": {"annotations": {**notes, NOTE: text}}}
@@ -158,7 +158,7 @@ def _change(
     after: Json = {"annotations": dict(notes), "labels": dict(labels)}
     if new_taints:
         before["taints"], after["taints"] = node_taints(machine_set), taints
-    return Change(patch, _filled(before), _filled(after))
+    return MachineSetPatch(patch, _filled(before), _filled(after))
 
 
 def _labels_patch(machine_set: Json, labels: Mapping[str, Optional[str]]) -> Optional[Json]:

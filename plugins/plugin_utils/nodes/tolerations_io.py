@@ -23,7 +23,7 @@ CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
 
 @dataclass(frozen=True)
-class Holder:
+class TolerationList:
     """``fields`` lead to the list in ``obj``."""
 
     title: str
@@ -52,7 +52,7 @@ class Holder:
         return {"metadata": {"annotations": {TOLERATIONS_ADDED: text(ours)}}, **value}
 
 
-def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[Holder], list[str]]:
+def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[TolerationList], list[str]]:
     """(the objects named by ``{kind, namespace, name}``, notes on those whose API this cluster does not have).
     Raises InputError for one that does not exist."""
     found, notes = [], []
@@ -73,7 +73,7 @@ def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[Holder], list[
     return found, notes
 
 
-def noting_profiles(client: Client) -> list[Holder]:
+def noting_profiles(client: Client) -> list[TolerationList]:
     """Of all profiles those with tolerations of ours."""
     found = []
     for kind in PROFILES:
@@ -85,7 +85,7 @@ def noting_profiles(client: Client) -> list[Holder]:
     return found
 
 
-def _profile(client: Client, kind: str, folder: str, obj: Json) -> Holder:
+def _profile(client: Client, kind: str, folder: str, obj: Json) -> TolerationList:
     """The place of the list differs by kind and release: it is taken from the cluster's own definition."""
     name = obj["metadata"]["name"]
     crd = client.get(client.path(*CRD, "", f"{folder.rsplit('/', 1)[-1]}.{PROFILES[kind]}"))
@@ -98,7 +98,7 @@ def _profile(client: Client, kind: str, folder: str, obj: Json) -> Holder:
             f"Cannot add tolerations to {kind} {obj['metadata']['namespace']}/{name}: the definition "
             f"{crd['metadata']['name']} has {listed}, where one was expected. Write them into the profile yourself."
         )
-    return Holder(f"{kind} {obj['metadata']['namespace']}/{name}", f"{folder}/{name}", obj, places[0])
+    return TolerationList(f"{kind} {obj['metadata']['namespace']}/{name}", f"{folder}/{name}", obj, places[0])
 
 
 def _folder(client: Client, kind: str, namespace: str = "") -> Optional[str]:

@@ -51,7 +51,7 @@ _LINES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Member:
+class PoolInstance:
     """One instance of a pool. ``state``: OCI's, in capitals; ``error``: what OKE reports for a managed node."""
 
     id: str
@@ -62,7 +62,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class JoinEvidence:
     """What could be read about one instance that does not join; None = not read, ``unread`` has the reason.
 
     ``rules``: findings on the security rules, empty = they allow what joining needs. ``policies``: findings on the
@@ -92,7 +92,7 @@ class Cause:
 # ---- who has joined --------------------------------------------------------------------------------------------------
 
 
-def match(members: Iterable[Member], nodes: Iterable[NodeFacts]) -> dict[str, NodeFacts]:
+def match(members: Iterable[PoolInstance], nodes: Iterable[NodeFacts]) -> dict[str, NodeFacts]:
     """Instance OCID -> its node: by provider ID, else by private address, which is the node's name on OKE."""
     listed = list(nodes)
     by_id = {node.provider_id.rpartition("/")[2]: node for node in listed if node.provider_id}
@@ -109,7 +109,7 @@ def match(members: Iterable[Member], nodes: Iterable[NodeFacts]) -> dict[str, No
 
 
 def statuses(
-    members: Sequence[Member], nodes: Mapping[str, NodeFacts], wanted: int, causes: Mapping[str, str]
+    members: Sequence[PoolInstance], nodes: Mapping[str, NodeFacts], wanted: int, causes: Mapping[str, str]
 ) -> dict[str, Status]:
     """States for a wait: ``instances`` (running out of ``wanted``), then ``joined/NAME``. ``causes``: OCID -> proven
     reason why an instance cannot join. A replaced node is not waited for: its instance is no longer listed."""
@@ -127,7 +127,7 @@ def statuses(
     return found
 
 
-def _joined(member: Member, node: Optional[NodeFacts], cause: str) -> Status:
+def _joined(member: PoolInstance, node: Optional[NodeFacts], cause: str) -> Status:
     if node is not None:
         why = "" if node.ready else f"node {node.name} is not Ready: {node.ready_reason or 'no reason given'}"
         return Status(READY if node.ready else WAITING, why)
@@ -141,7 +141,7 @@ def _joined(member: Member, node: Optional[NodeFacts], cause: str) -> Status:
 # ---- why one has not -------------------------------------------------------------------------------------------------
 
 
-def causes(evidence: Evidence) -> list[Cause]:
+def causes(evidence: JoinEvidence) -> list[Cause]:
     """A verdict for each of CAUSES, the most certain first."""
     shown = _console(evidence)
     found = [shown.get(cause) or judge(evidence) for cause, judge in _JUDGES.items()]
@@ -167,7 +167,7 @@ def explain(found: Sequence[Cause], instance: str, unread: Mapping[str, str]) ->
     return ". ".join(parts), first.verdict == PROVEN
 
 
-def _console(evidence: Evidence) -> dict[str, Cause]:
+def _console(evidence: JoinEvidence) -> dict[str, Cause]:
     """Causes that the instance's console proves; the last line of a kind counts, lines before a success do not."""
     found: dict[str, Cause] = {}
     text = evidence.console or ""
@@ -186,7 +186,7 @@ def _short(line: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def _policy(evidence: Evidence) -> Cause:
+def _policy(evidence: JoinEvidence) -> Cause:
     if evidence.kind == MANAGED:
         return Cause("policy", EXCLUDED, "nodes of a managed pool need no policy")
     if evidence.policies is None:
@@ -199,7 +199,7 @@ def _policy(evidence: Evidence) -> Cause:
     return Cause("policy", EXCLUDED, "the text of a statement allows it")
 
 
-def _image(evidence: Evidence) -> Cause:
+def _image(evidence: JoinEvidence) -> Cause:
     script = _user_data(evidence.metadata)
     if evidence.kind == SELF_MANAGED and evidence.metadata is not None and script == "":
         return Cause("image", PROVEN, "the instance has no user_data that would run oke bootstrap")
@@ -210,7 +210,7 @@ def _image(evidence: Evidence) -> Cause:
     return Cause("image", OPEN, "the console shows neither oke bootstrap nor the end of cloud-init")
 
 
-def _network(evidence: Evidence) -> Cause:
+def _network(evidence: JoinEvidence) -> Cause:
     if evidence.rules is None:
         return Cause("network", OPEN, "security rules were not read")
     bad = [item.found for item in evidence.rules if item.severity == "error"]
@@ -221,7 +221,7 @@ def _network(evidence: Evidence) -> Cause:
     return Cause("network", EXCLUDED, "security lists and groups allow 6443 and 12250; routes were not checked")
 
 
-def _endpoint(evidence: Evidence) -> Cause:
+def _endpoint(evidence: JoinEvidence) -> Cause:
     if evidence.kind == MANAGED:
         return Cause("endpoint", EXCLUDED, "OKE gives them to nodes of a managed pool")
     given = evidence.metadata or {}
@@ -257,10 +257,10 @@ def _pem(text: str) -> str:
     return re.sub(r"-----[^-]+-----|\s", "", text)
 
 
-def instance_of(item: Json) -> Member:
-    """A Member made from an entry of OCI's list: a node of a node pool, or an instance of a cluster network."""
+def instance_of(item: Json) -> PoolInstance:
+    """A PoolInstance made from an entry of OCI's list: a node of a node pool, or an instance of a cluster network."""
     error = item.get("nodeError") or {}
     reported = ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
     state = str(item.get("lifecycleState") or item.get("state") or "").upper()
     name = item.get("name") or item.get("displayName") or item["id"]
-    return Member(item["id"], name, state, item.get("privateIp") or "", reported)
+    return PoolInstance(item["id"], name, state, item.get("privateIp") or "", reported)

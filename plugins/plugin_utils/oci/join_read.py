@@ -27,9 +27,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join, policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.join import Evidence, Member
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.join import JoinEvidence, PoolInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 
 FIRST, POLL = 2.0, 15.0
 """Seconds between two reads of the pool: a tenth of the time passed, at least FIRST, at most POLL."""
@@ -58,7 +58,7 @@ class Joining:
         self.waits = Waits(lambda _line: None, **clocks)
         self.kind = pool_kind(options["pool"])
         self.wanted = options["nodes"]
-        self.members: list[Member] = []
+        self.members: list[PoolInstance] = []
         self.nodes: dict[str, NodeFacts] = {}
         self.proven: dict[str, str] = {}
         self.texts: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Joining:
 
     # ---- the pool
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[PoolInstance]:
         key, managed = self.options["pool"], self.kind == join.MANAGED
         if managed:
             pool = self.session.body(f"read node pool {key}", "oke", "get_node_pool", key)
@@ -116,7 +116,7 @@ class Joining:
 
     # ---- one instance that does not join
 
-    def _diagnose(self, item: Member) -> None:
+    def _diagnose(self, item: PoolInstance) -> None:
         if item.name in self.texts or len(self.texts) >= DIAGNOSED:
             return
         evidence = self._evidence(item)
@@ -126,7 +126,7 @@ class Joining:
         if proven:
             self.proven[item.id] = f"same as {same}" if same else text
 
-    def _evidence(self, item: Member) -> Evidence:
+    def _evidence(self, item: PoolInstance) -> JoinEvidence:
         unread: dict[str, str] = {}
 
         def read(what: str, call: Callable[[], Any]) -> Any:
@@ -141,7 +141,7 @@ class Joining:
         instance = read("instance", lambda: self._instance(item.id))
         reader = read("VNIC", lambda: self._reader(item.id))
         self_managed = self.kind == join.SELF_MANAGED
-        return Evidence(
+        return JoinEvidence(
             kind=self.kind,
             console=read("console", lambda: self._console(item.id)),
             metadata=instance,
@@ -166,7 +166,7 @@ class Joining:
             raise ClusterError(f"OCI lists no VNIC of {key}.")
         first = min(vnics, key=lambda item: item.get("nicIndex", 0))["vnicId"]
         vnic = self.session.body(f"read VNIC {first}", "network", "get_vnic", first)
-        pool = Wanted("", compartment, cluster=self.options["cluster"], shape=self._shape, nodes=self.wanted)
+        pool = PoolSpec("", compartment, cluster=self.options["cluster"], shape=self._shape, nodes=self.wanted)
         own = {"availability_domain": self._domain, "subnet": vnic["subnetId"]}
         groups = tuple(vnic.get("nsgIds", ()))
         return preflight_read.Reader(self.session, dataclasses.replace(pool, **own, security_groups=groups))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 
 METADATA = 32000
 """Bytes that OCI accepts as metadata and extended metadata of an instance together."""
@@ -58,7 +58,7 @@ class Cluster:
         return self.cni == "OCI_VCN_IP_NATIVE"
 
 
-def labels(wanted: Wanted) -> dict[str, str]:
+def labels(wanted: PoolSpec) -> dict[str, str]:
     """Initial labels of the nodes: the option, the pool's name, and the one that keeps OKE's device plugin away."""
     own = {NO_DEVICE_PLUGIN: "true"} if wanted.disable_gpu_device_plugin else {}
     return {POOL_NAME: wanted.name[:63], **own, **{str(key): str(value) for key, value in wanted.labels.items()}}
@@ -70,7 +70,7 @@ def plugins() -> list[dict[str, str]]:
     return [{"name": name, "desiredState": state} for name, state in sorted(states.items())]
 
 
-def cloud_init(wanted: Wanted, cluster: Cluster) -> str:
+def cloud_init(wanted: PoolSpec, cluster: Cluster) -> str:
     """user_data in base64: cloud-init (JSON is YAML) with the script that joins the cluster."""
     extra = f"--register-with-taints={','.join(wanted.taints)}" if wanted.taints else ""
     filled = {
@@ -93,7 +93,7 @@ def cloud_init(wanted: Wanted, cluster: Cluster) -> str:
     return base64.b64encode(f"#cloud-config\n{json.dumps(config)}\n".encode()).decode()
 
 
-def metadata(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
+def metadata(wanted: PoolSpec, cluster: Cluster) -> dict[str, str]:
     """Metadata of a node. InputError if OCI would refuse it for its size."""
     values = {"apiserver_host": cluster.api_server, "user_data": cloud_init(wanted, cluster)}
     if wanted.kind == "cluster_network":  # read by ``oke bootstrap`` of a self-managed node

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Options:
+class PoolFields:
     """The values of its own options; a list is a tuple."""
 
     name: str

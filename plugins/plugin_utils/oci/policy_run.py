@@ -58,7 +58,7 @@ class Group:
         return self.before != self.after
 
 
-class Writer:
+class PolicyRun:
     """``options``: those of oci_rdma_policy. ``clocks``: clock and sleep, for tests."""
 
     def __init__(

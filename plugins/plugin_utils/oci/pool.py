@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.image import TAG
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.node import Cluster
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import CYCLES, NEEDED, TAGS, Wanted, for_new
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import CYCLES, NEEDED, TAGS, PoolSpec, for_new
 
 ENDING = ("DELETING", "TERMINATING")
 GONE = ("DELETED", "TERMINATED", *ENDING)
@@ -50,7 +50,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Kind(Thing):
+class PoolKind(Thing):
     """A kind of pool. ``works``: client of its work requests; ``delete``: method; ``part``: what is made before it."""
 
     name: str
@@ -62,7 +62,7 @@ class Kind(Thing):
 _CONFIG, _PLACE = "nodeConfigDetails", "nodeConfigDetails.placementConfigs.0"
 _PODS, _LAUNCH = f"{_CONFIG}.nodePoolPodNetworkOptionDetails", "instanceDetails.launchDetails"
 _BOTH = {"compartment": "compartmentId", "tags": "freeformTags", "defined_tags": "definedTags"}
-MANAGED = Kind(
+MANAGED = PoolKind(
     "node pool",
     "oke",
     "node_pool",
@@ -134,7 +134,7 @@ LAUNCH = {
     "node_defined_tags": f"{_LAUNCH}.definedTags",
 }
 """Options that the instances of a cluster network are made from: the content of an instance configuration."""
-NETWORK = Kind(
+NETWORK = PoolKind(
     "cluster network",
     "management",
     "cluster_network",
@@ -166,7 +166,7 @@ _ON_CREATE = {
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPools:
     """What there is of a pool. ``pools``: of this identity, as ``view`` has them; ``unmanaged``: other pools of the
     name; ``parts``: {id, what, kind, has} of this identity; ``gone``: OCIDs of earlier pools and parts of it."""
 
@@ -182,7 +182,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Step:
+class PoolStep:
     """``do``: part, create, set, remove, replace, enable, delete, tidy; ``on``: OCID; ``give``: option -> value;
     ``before``: option -> value that it replaces; ``what``: for people."""
 
@@ -215,19 +215,19 @@ def identity(cluster: str, name: str) -> str:
     return f"{cluster.rpartition('.')[2]}/{name}"
 
 
-def of(wanted: Wanted) -> str:
+def of(wanted: PoolSpec) -> str:
     """Value of TAG of the wanted pool."""
     return identity(wanted.cluster, wanted.name)
 
 
-def token(wanted: Wanted, what: str, gone: Iterable[str]) -> str:
+def token(wanted: PoolSpec, what: str, gone: Iterable[str]) -> str:
     """opc-retry-token: of the kind of request, the identity and its earlier objects, so that OCI carries out one such
     request, whatever its other options are."""
     parts = (what, wanted.compartment, wanted.cluster, wanted.name, *sorted(gone))
     return f"gpuops-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:40]}"
 
 
-def chosen(found: Found, wanted: Wanted) -> Optional[Json]:
+def chosen(found: FoundPools, wanted: PoolSpec) -> Optional[Json]:
     """The pool to use, None if there is none. InputError where that is ambiguous, or one is there that is not ours."""
     alive = found.alive
     if wanted.pool and not alive:
@@ -323,7 +323,7 @@ def minutes(duration: Any) -> Optional[int]:
     return (int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + int(found[3] or 0)) // 60 if found else None
 
 
-def view(kind: Kind, body: Json, config: Optional[Json] = None, nodes: Optional[Sequence[Json]] = None) -> Json:
+def view(kind: PoolKind, body: Json, config: Optional[Json] = None, nodes: Optional[Sequence[Json]] = None) -> Json:
     """A pool as plans and results need it. ``config``: instance configuration; ``nodes``: of a cluster network."""
     own = read(body, kind.fields)
     has = {**read(config or {}, LAUNCH), **{key: of for key, of in own.items() if not key.startswith("node_")}}
@@ -372,7 +372,7 @@ def _node(item: Json) -> Json:
 # ---- what is wanted --------------------------------------------------------------------------------------------------
 
 
-def desired(wanted: Wanted, cluster: Cluster, pool: Optional[Json] = None) -> Json:
+def desired(wanted: PoolSpec, cluster: Cluster, pool: Optional[Json] = None) -> Json:
     """Option -> value that the pool should have, of both its body and what its nodes are made from. ``pool``: the one
     that is there: a call that does not describe the whole pool, or a pool that is not ours, changes what is named."""
     kind = KINDS[wanted.kind]
@@ -401,12 +401,12 @@ def desired(wanted: Wanted, cluster: Cluster, pool: Optional[Json] = None) -> Js
     return found
 
 
-def ours(pool: Json, wanted: Wanted) -> bool:
+def ours(pool: Json, wanted: PoolSpec) -> bool:
     """Whether the collection made the pool, as one of this cluster and name."""
     return bool(pool["tag"] == of(wanted) or (not wanted.cluster and pool["tag"].endswith(f"/{pool['name']}")))
 
 
-def _only_whole(wanted: Wanted) -> None:
+def _only_whole(wanted: PoolSpec) -> None:
     names = ["taints", "before_join", "after_join", "package_repository"]
     names += ["labels"] if wanted.kind == NETWORK.name else []
     given, missing = [
@@ -421,7 +421,7 @@ def _only_whole(wanted: Wanted) -> None:
         )
 
 
-def _new_pods(wanted: Wanted, cluster: Cluster) -> Json:
+def _new_pods(wanted: PoolSpec, cluster: Cluster) -> Json:
     if not cluster.native:
         return {"cni": cluster.cni, "pod_subnet": "", "max_pods": 0, "pod_security_groups": []}
     return {"cni": cluster.cni, "pod_subnet": wanted.pod_subnet or wanted.subnet}
@@ -456,32 +456,34 @@ _OF_NEW_NODES = ("image", "boot_volume_gb", "kubernetes_version", "metadata", "l
 _IN_PLACE = ("security_groups", "boot_volume_key", "in_transit_encryption", "fault_domains", "eviction_minutes")
 
 
-def plan(found: Found, wanted: Wanted, cluster: Cluster) -> list[Step]:
+def plan(found: FoundPools, wanted: PoolSpec, cluster: Cluster) -> list[PoolStep]:
     """The steps from what is there to what is wanted, [] if there is nothing to do. InputError if there are none."""
     pool, kind = chosen(found, wanted), KINDS[wanted.kind]
     goal = desired(wanted, cluster, pool)
     if pool is None:
         for_new(wanted)
-        part = [] if wanted.compute_cluster or usable(found.parts, wanted, goal) else [Step("part", kind.part.what)]
-        return [*part, Step("create", kind.what, give={"nodes": wanted.nodes})]
+        part = [] if wanted.compute_cluster or usable(found.parts, wanted, goal) else [PoolStep("part", kind.part.what)]
+        return [*part, PoolStep("create", kind.what, give={"nodes": wanted.nodes})]
     _refuse(pool, wanted)
     going = resolved(pool, wanted)
     changed = _settings(pool, goal)
     steps = (
-        [Step("part", kind.part.what)] if "configuration" in changed and not usable(found.parts, wanted, goal) else []
+        [PoolStep("part", kind.part.what)]
+        if "configuration" in changed and not usable(found.parts, wanted, goal)
+        else []
     )
     size = _size(pool, wanted)
-    replaced = [Step("remove" if pool["size"] > wanted.nodes else "replace", "nodes", key) for key in going]
+    replaced = [PoolStep("remove" if pool["size"] > wanted.nodes else "replace", "nodes", key) for key in going]
     if replaced or not size:
         steps += [_set(pool, changed, wanted)] if changed else []
         steps += [*replaced, *([_set(pool, size, wanted)] if size else [])]
     else:
         steps.append(_set(pool, {**changed, **size}, wanted))
     off = {item["id"]: item["plugins_off"] for item in pool["nodes"] if item.get("plugins_off")}
-    steps += [Step("enable", "agent plugins", give=off)] if off else []
+    steps += [PoolStep("enable", "agent plugins", give=off)] if off else []
     used = pool["parts"].values()
     if not steps:
-        steps = [Step("tidy", item["what"], item["id"]) for item in found.parts if item["id"] not in used]
+        steps = [PoolStep("tidy", item["what"], item["id"]) for item in found.parts if item["id"] not in used]
     if steps and not ours(pool, wanted) and not wanted.adopt:
         does = "; ".join(step.line() for step in steps)
         raise InputError(
@@ -491,7 +493,7 @@ def plan(found: Found, wanted: Wanted, cluster: Cluster) -> list[Step]:
     return steps
 
 
-def usable(parts: Sequence[Json], wanted: Wanted, goal: Json) -> str:
+def usable(parts: Sequence[Json], wanted: PoolSpec, goal: Json) -> str:
     """OCID of a part of this identity that the wanted pool can be made with; "" if there is none. An instance
     configuration is one by its content, a compute cluster by its place."""
     for item in [item for item in parts if item["kind"] == wanted.kind]:
@@ -503,13 +505,13 @@ def usable(parts: Sequence[Json], wanted: Wanted, goal: Json) -> str:
     return ""
 
 
-def absent(found: Found) -> list[Step]:
+def absent(found: FoundPools) -> list[PoolStep]:
     """The steps that delete the pools of the identity, of both kinds, and what was made for them."""
-    steps = [Step("delete", KINDS[item["kind"]].what, item["id"]) for item in found.alive]
-    return steps or [Step("tidy", item["what"], item["id"]) for item in found.parts]
+    steps = [PoolStep("delete", KINDS[item["kind"]].what, item["id"]) for item in found.alive]
+    return steps or [PoolStep("tidy", item["what"], item["id"]) for item in found.parts]
 
 
-def _refuse(pool: Json, wanted: Wanted) -> None:
+def _refuse(pool: Json, wanted: PoolSpec) -> None:
     name = f"{pool['name']} ({pool['id']})"
     if pool["state"] == "FAILED":
         why = pool["details"] or "OCI gives no reason"
@@ -565,14 +567,14 @@ def _differs(name: str, before: Any, after: Any) -> bool:
     return before != after if name == "eviction_minutes" else not same(before, after)
 
 
-def _set(pool: Json, give: Json, wanted: Wanted) -> Step:
+def _set(pool: Json, give: Json, wanted: PoolSpec) -> PoolStep:
     before = {name: pool["has"].get(name) for name in give}
     if wanted.cycle and any(name in give for name in (*_OF_NEW_NODES, "boot_volume_key", "security_groups")):
         give = {**give, "cycle": wanted.cycle}
-    return Step("set", pool["name"], pool["id"], give, before)
+    return PoolStep("set", pool["name"], pool["id"], give, before)
 
 
-def _size(pool: Json, wanted: Wanted) -> Json:
+def _size(pool: Json, wanted: PoolSpec) -> Json:
     launched = [item for item in pool["nodes"] if not item.get("error") or item["state"] == "ACTIVE"]
     more = wanted.nodes > pool["size"]
     # after a request that failed half-way OCI fills the pool when its size is set again
@@ -580,7 +582,7 @@ def _size(pool: Json, wanted: Wanted) -> Json:
     return {"nodes": wanted.nodes} if more or less else {}
 
 
-def resolved(pool: Json, wanted: Wanted) -> list[str]:
+def resolved(pool: Json, wanted: PoolSpec) -> list[str]:
     """OCIDs of the nodes that remove_nodes means and that are there. InputError for an address or a name that no node
     or several have, for one that would be replaced (its replacement can get the same address), and if fewer nodes are
     wanted than remain."""
@@ -618,7 +620,7 @@ def resolved(pool: Json, wanted: Wanted) -> list[str]:
 # ---- bodies of requests ----------------------------------------------------------------------------------------------
 
 
-def part_body(wanted: Wanted, goal: Json) -> Json:
+def part_body(wanted: PoolSpec, goal: Json) -> Json:
     """Of the request that makes the pool's part."""
     kind = KINDS[wanted.kind]
     body = write(goal, kind.part.fields)
@@ -636,7 +638,7 @@ def part_body(wanted: Wanted, goal: Json) -> Json:
     return body
 
 
-def create_body(wanted: Wanted, goal: Json, part: str) -> Json:
+def create_body(wanted: PoolSpec, goal: Json, part: str) -> Json:
     """Of the request that makes the pool with this part."""
     kind = KINDS[wanted.kind]
     if kind is MANAGED:
@@ -650,7 +652,7 @@ _WHOLE = ("nodeSourceDetails", f"{_PLACE}.")
 """Parts of a body that OKE takes as a whole."""
 
 
-def update_body(pool: Json, give: Mapping[str, Any], wanted: Wanted, part: str = "") -> Json:
+def update_body(pool: Json, give: Mapping[str, Any], wanted: PoolSpec, part: str = "") -> Json:
     """Of the request that sets these options."""
     fields = KINDS[pool["kind"]].fields
     give = {**give, "configuration": part}

@@ -30,9 +30,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import work as oci_work
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.image import TAG
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.pool import Found, Kind, Step, Thing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.pool import FoundPools, PoolKind, PoolStep, Thing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted, check, normal
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec, check, normal
 
 POLL, SOON, SEEN_AFTER, LAG = 30.0, oci_work.SOON, oci_work.SEEN_AFTER, 6.0
 """Seconds between two reads, at most; SEEN_AFTER: limit for OCI to list a new object; LAG: after which a removal that
@@ -40,14 +40,14 @@ finds nothing looks once more."""
 Drain = Callable[[str, str, float], Sequence[str]]
 
 
-class Pool:
+class PoolRun:
     """One pool. ``drain``: drains the node of the cluster with this OCID and address within some seconds; returns the
     pods that are left. ``clocks``: clock and sleep, for tests."""
 
     def __init__(
         self,
         session: oci.Session,
-        wanted: Wanted,
+        wanted: PoolSpec,
         progress: Callable[[str], None],
         minutes: float,
         drain: Optional[Drain] = None,
@@ -56,7 +56,7 @@ class Pool:
         self.session, self.progress, self.seconds, self.drain = session, progress, minutes * 60, drain
         self.wanted, self.waits = normal(wanted), Waits(progress, **clocks)
         self.warnings: list[str] = []
-        self.done: list[Step] = []
+        self.done: list[PoolStep] = []
         self.known: set[str] = set()
         """OCIDs of what this run has made: lists may not have them yet."""
         self.started = self.waits.clock()
@@ -131,11 +131,11 @@ class Pool:
                 self._do(steps[0], found, going)
                 last = going or last
             found = self.read(parts=True)
-        ended = [Step("delete", "pool", last["id"])] if last and not self.done else []
+        ended = [PoolStep("delete", "pool", last["id"])] if last and not self.done else []
         planned = steps if check_mode else [*ended, *self.done]
         return {**self._result(bool(planned), last, planned), "pool": self._shown(last) if last else {}}
 
-    def _confirmed(self, found: Found, steps: Sequence[Step], confirmed: str) -> None:
+    def _confirmed(self, found: FoundPools, steps: Sequence[PoolStep], confirmed: str) -> None:
         pools, wanted = found.pools, self.wanted
         name = pools[0]["name"] if pools else wanted.name
         if confirmed != name:
@@ -152,7 +152,7 @@ class Pool:
                     "deleted. Set adopt (rdma_oci_adopt) to delete it all the same. Nothing was changed."
                 )
 
-    def _not_looked_at(self, found: Found) -> None:
+    def _not_looked_at(self, found: FoundPools) -> None:
         listed = ", ".join(item["id"] for item in found.unmanaged)
         if listed:
             self.warnings.append(
@@ -167,7 +167,7 @@ class Pool:
 
     # ---- reading
 
-    def read(self, parts: bool = False) -> Found:
+    def read(self, parts: bool = False) -> FoundPools:
         """What there is of the pool, of both kinds. ``parts``: also what was made for it."""
         wanted, tag = self.wanted, oci_pool.of(self.wanted)
         pools, unmanaged, gone = list[Json](), list[Json](), list[str]()
@@ -181,7 +181,7 @@ class Pool:
             if pools and not wanted.cluster and pools[0]["has"].get("cluster"):
                 self.wanted = dataclasses.replace(wanted, cluster=pools[0]["has"]["cluster"])
             parts = parts and (not pools or oci_pool.ours(pools[0], self.wanted))
-            return Found(pools, (), *self._parts([]) if parts else ((), ()))
+            return FoundPools(pools, (), *self._parts([]) if parts else ((), ()))
         for kind in oci_pool.KINDS.values():
             for item in self._listed(kind):
                 alive = item["lifecycleState"] not in ("DELETED", "TERMINATED")
@@ -192,7 +192,7 @@ class Pool:
                     gone.append(item["id"])
                 elif not mine and item["lifecycleState"] not in oci_pool.GONE:
                     unmanaged.append({"id": item["id"], "kind": kind.name})
-        return Found(pools, unmanaged, *self._parts(gone) if parts else ((), gone))
+        return FoundPools(pools, unmanaged, *self._parts(gone) if parts else ((), gone))
 
     def _listed(self, thing: Thing) -> list[Json]:
         """Those of the name, if OCI can be asked for it, and what this run has made, which a list may not have yet."""
@@ -226,7 +226,7 @@ class Pool:
     def _find(self, thing: Thing, key: str) -> Optional[Json]:
         return self.session.find(f"read the {thing.what} {key}", thing.client, f"get_{thing.noun}", key)
 
-    def _view(self, kind: Kind, key: str) -> Json:
+    def _view(self, kind: PoolKind, key: str) -> Json:
         answer = self.session.call(f"read the {kind.what} {key}", kind.client, f"get_{kind.noun}", key)
         body = oci.plain(answer.data)
         if kind is oci_pool.MANAGED:
@@ -299,14 +299,14 @@ class Pool:
 
     # ---- steps
 
-    def _plan(self, found: Found) -> list[Step]:
+    def _plan(self, found: FoundPools) -> list[PoolStep]:
         pool = oci_pool.chosen(found, self.wanted)
         steps = oci_pool.plan(found, self.wanted, self._about(pool))
         if pool:  # from now on a name means the node that has it now
             self.wanted = dataclasses.replace(self.wanted, remove_nodes=tuple(oci_pool.resolved(pool, self.wanted)))
         return steps
 
-    def _do(self, step: Step, found: Found, pool: Optional[Json]) -> bool:
+    def _do(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> bool:
         """Requests a step and waits for it; False if another run was faster, and it has to be planned again."""
         self.progress(f"{self.wanted.name}: {step.line()}")
         try:
@@ -326,13 +326,13 @@ class Pool:
         self.done.append(step)
         return True
 
-    def _do_part(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_part(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         part = oci_pool.KINDS[self.wanted.kind].part
         body = oci_pool.part_body(self.wanted, oci_pool.desired(self.wanted, self._about(pool), pool))
         there = [item["id"] for item in found.parts if item["kind"] == self.wanted.kind]
         self._create(part, body, [*found.gone, *there], found)
 
-    def _do_create(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_create(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         kind, goal = oci_pool.KINDS[self.wanted.kind], oci_pool.desired(self.wanted, self._about(None))
         part = self.wanted.compute_cluster or oci_pool.usable(found.parts, self.wanted, goal)
         work = self._create(kind, oci_pool.create_body(self.wanted, goal, part), found.gone, found)
@@ -340,7 +340,7 @@ class Pool:
         if work:
             self._finish(kind, work, f"creation of the {kind.what} {self.wanted.name}")
 
-    def _create(self, thing: Thing, body: Json, gone: Sequence[str], before: Found) -> str:
+    def _create(self, thing: Thing, body: Json, gone: Sequence[str], before: FoundPools) -> str:
         """Requests an object once, and waits until it can be read; returns the work request's OCID or "". Raises
         Conflict when the first request with this token has made, or will make, another one: look again."""
         what = f"create the {thing.what} {self.wanted.name} in {self.wanted.compartment}"
@@ -379,7 +379,7 @@ class Pool:
 
         return self.waits.until(read, bool, SEEN_AFTER, lambda _found: f"Cannot {what}: it is not found", poll=SOON)
 
-    def _do_set(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_set(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         pool = _there(pool)
         wanted, kind = self.wanted, oci_pool.KINDS[pool["kind"]]
         goal = oci_pool.desired(wanted, self._about(pool), pool)
@@ -397,7 +397,7 @@ class Pool:
             self._billed(step.give["nodes"], pool["shape"])
         self._finish(kind, work, f"update of the {self._named(pool)}")
 
-    def _do_remove(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_remove(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         pool = _there(pool)
         kind, minutes, less = oci_pool.KINDS[pool["kind"]], self.wanted.eviction_minutes, step.do == "remove"
         what = f"delete the node {step.on} of {pool['name']}"
@@ -440,7 +440,7 @@ class Pool:
 
         self.waits.until(exists, lambda there: not there, self.seconds, late, poll=POLL)
 
-    def _do_enable(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_enable(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         pool = _there(pool)
         on = [{"name": name, "desiredState": "ENABLED"} for name in oci_node.PLUGINS]
         for node in [item for item in pool["nodes"] if item["id"] in step.give]:
@@ -449,7 +449,7 @@ class Pool:
             what = f"enable the RDMA agent plugins on {node['name']} ({node['id']})"
             self.session.call(what, "compute", "update_instance", node["id"], body)
 
-    def _do_delete(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_delete(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         pool = _there(pool)
         kind = oci_pool.KINDS[pool["kind"]]
         more = {"if_match": pool["etag"]}
@@ -458,7 +458,7 @@ class Pool:
         self._ended(pool)
         self.progress(f"{pool['name']}: none of its nodes runs from here on")
 
-    def _do_tidy(self, step: Step, found: Found, pool: Optional[Json]) -> None:
+    def _do_tidy(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         part = next(kind.part for kind in oci_pool.KINDS.values() if kind.part.what == step.what)
         try:
             self.session.call(f"delete the {part.what} {step.on}", part.client, f"delete_{part.noun}", step.on)
@@ -488,7 +488,7 @@ class Pool:
     def _start(self, *args: Any, **more: Any) -> str:
         return self.session.start(*args, **{key: of for key, of in more.items() if of != ""})
 
-    def _finish(self, kind: Kind, work: str, what: str) -> None:
+    def _finish(self, kind: PoolKind, work: str, what: str) -> None:
         if not work:
             return
         try:
@@ -516,7 +516,7 @@ class Pool:
                 return True
         return False
 
-    def _working(self, pool: Json, kind: Kind, key: str) -> str:
+    def _working(self, pool: Json, kind: PoolKind, key: str) -> str:
         states = oci_work.RUNNING
         return oci_work.newest(self.session, pool["name"], pool["compartment"], key, kind.works, states)
 
@@ -603,7 +603,7 @@ class Pool:
         except ClusterError as error:
             return str(error)
 
-    def _result(self, changed: bool, pool: Optional[Json], steps: Sequence[Step]) -> Json:
+    def _result(self, changed: bool, pool: Optional[Json], steps: Sequence[PoolStep]) -> Json:
         for step in steps if not self.done else ():
             self.progress(f"would {step.line()}")
         asked = self.wanted

@@ -20,7 +20,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 
 KINDS = ("managed_compute_cluster", "cluster_network")
 SELF_MANAGED_FROM, NATIVE_CNI_FROM = "1.25", "1.27.10"
@@ -84,7 +84,7 @@ class Case:
     ``pool``: the requested one; what it does not name is not judged. Its name: of one that may exist already, or its
     OCID."""
 
-    pool: Wanted
+    pool: PoolSpec
     facts: Mapping[str, Any]
     known: Mapping[str, Shape] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.iam import WORKERS, read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.preflight import KINDS, READS, Case
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 
 SERVICE = "compute"
 SETS = dict(zip(KINDS, ("managed_compute_cluster", "self_managed_nodes")))
@@ -31,7 +31,7 @@ SETS = dict(zip(KINDS, ("managed_compute_cluster", "self_managed_nodes")))
 class Reader:
     """Reads what the preflight of one pool needs."""
 
-    def __init__(self, session: oci.Session, pool: Wanted) -> None:
+    def __init__(self, session: oci.Session, pool: PoolSpec) -> None:
         self.session, self.pool = session, pool
         self.root = session.tenancy or pool.compartment
         self.known: Json = {**dataclasses.asdict(pool), "root": self.root, "page": oci.PAGE}

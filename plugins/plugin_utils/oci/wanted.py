@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.option_fields import Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.option_fields import PoolFields
 
 NEEDED = ("cluster", "shape", "availability_domain", "subnet", "image")
 """Options that a new pool needs; with all of them a call describes the whole pool."""
@@ -25,7 +25,7 @@ NAME = 100
 _TAINT = re.compile(r"(?P<key>[\w./-]+)(=(?P<value>[\w.-]*))?:(?P<effect>\w+)")
 
 
-class Wanted(Options):
+class PoolSpec(PoolFields):
     """Options of oci_rdma_node_pool; "" and empty = unchanged, or OCI's default."""
 
     @property
@@ -34,7 +34,7 @@ class Wanted(Options):
         return all(getattr(self, name) for name in NEEDED)
 
 
-def normal(wanted: Wanted) -> Wanted:
+def normal(wanted: PoolSpec) -> PoolSpec:
     """The options as OCI returns them: a version with v, a key without the newline of its file, values of tags as
     text. InputError for defined tags that are none."""
     wrong = [name for name, of in wanted.defined_tags.items() if not isinstance(of, Mapping)]
@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: PoolSpec) -> None:
     """Checks the options without asking OCI. Raises InputError."""
     check_tags(wanted.tags, 1)
     if not 1 <= len(wanted.name) <= NAME:
@@ -98,7 +98,7 @@ def check_tags(tags: Mapping[str, str], ours: int) -> None:
         )
 
 
-def _check_kind(wanted: Wanted) -> None:
+def _check_kind(wanted: PoolSpec) -> None:
     """InputError for an option that this kind of pool does not have, and for places that contradict each other."""
     managed = wanted.kind == "managed_compute_cluster"
     for name in () if managed else ("host_group", "fault_domains"):
@@ -128,7 +128,7 @@ def _check_kind(wanted: Wanted) -> None:
         )
 
 
-def for_new(wanted: Wanted) -> None:
+def for_new(wanted: PoolSpec) -> None:
     """InputError if an option is missing that a new pool needs."""
     missing = [name for name in NEEDED if not getattr(wanted, name)]
     if missing:

@@ -555,7 +555,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Template:
+class NodeTemplate:
     """The node that the autoscaler simulates for an empty group."""
 
     resources: dict[str, float]
@@ -563,7 +563,7 @@ class Template:
     taints: tuple[Json, ...]
 
 
-def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Optional[Template], str]:
+def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Optional[NodeTemplate], str]:
     """(node, ""), or (None, reason) if this version cannot simulate a node of the set."""
     notes = _notes(machine_set)
     cpu, why_cpu = _read(table, behaviour, notes, "cpu")
@@ -580,7 +580,7 @@ def template(table: Tables, behaviour: Behaviour, machine_set: Json) -> tuple[Op
         key, _sep, value = pair.partition("=")
         labels[key] = value
     taints = [*node_taints(machine_set), *_noted_taints(notes)]
-    return Template(resources, labels, tuple(taints)), ""
+    return NodeTemplate(resources, labels, tuple(taints)), ""
 
 
 def _read(table: Tables, behaviour: Behaviour, notes: Mapping[str, str], part: str) -> tuple[Optional[float], str]:
@@ -641,11 +641,11 @@ def _requests(pod: Json) -> dict[str, float]:
     return total
 
 
-def _fits(node: Template, pod: Json, most: int) -> int:
+def _fits(node: NodeTemplate, pod: Json, most: int) -> int:
     return min([most, *(int(node.resources.get(name, 0.0) // need) for name, need in _requests(pod).items() if need)])
 
 
-def _refusal(behaviour: Behaviour, node: Template, pod: Json) -> str:
+def _refusal(behaviour: Behaviour, node: NodeTemplate, pod: Json) -> str:
     """The scheduler's filters in their order: taints, selector, resources."""
     spec = pod["spec"]
     for taint in node.taints:

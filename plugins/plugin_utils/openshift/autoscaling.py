@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autos
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.autoscaler import Tables
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs as sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import sharing_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import Expected, Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import GpuNode, NodeOffer
 
 NAMESPACE = autoscaler.NAMESPACE
 MACHINES = ("machine.openshift.io/v1beta1", "Machine")
@@ -37,7 +37,7 @@ def tables() -> Tables:
 # ---- pools ---------------------------------------------------------------------------------------------------------
 
 
-def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[Expected, str]:
+def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[NodeOffer, str]:
     """(what a node of the pool will offer, PCI id of its GPU): from its shape, or from the options gpus and gpu_id.
     Raises InputError without either."""
     if pool["shape"]:
@@ -46,7 +46,7 @@ def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[Expected, str]:
         )
         node, gpu_id = sharing_plan.node_of(pool["machine_set"], shape), shape.gpu_id
     elif pool["gpus"]:
-        node, gpu_id = Node(pool["machine_set"], pool["gpus"], "", 0), pool["gpu_id"]
+        node, gpu_id = GpuNode(pool["machine_set"], pool["gpus"], "", 0), pool["gpu_id"]
     else:
         raise InputError(
             f"MachineSet {pool['machine_set']} needs shape, or gpus: without the number of GPUs per node it cannot "
@@ -59,7 +59,7 @@ def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[Expected, str]:
 
 def capacity(
     table: Tables, pool: Json, shapes: Mapping[str, Shape], cpu: int, memory_mib: int
-) -> tuple[dict[str, str], Expected]:
+) -> tuple[dict[str, str], NodeOffer]:
     """(annotations of the pool's MachineSet, what a node offers): no annotations for a pool that keeps a node and
     offers nothing that can be simulated. Raises InputError for one that cannot grow from zero."""
     expected, _gpu_id = advertised(pool, shapes)

@@ -28,21 +28,21 @@ SETTLE = 5.0
 
 
 @dataclass(frozen=True)
-class Step:
+class MachineSetStep:
     """What is to be done about one MachineSet: create or remove the whole, or change ``live``. ``labels``: of its
     existing nodes, None removes one. ``report``: the result's entry."""
 
     name: str
     live: Json = field(default_factory=dict)
-    change: machine_set.Change = field(default_factory=machine_set.Change)
+    change: machine_set.MachineSetPatch = field(default_factory=machine_set.MachineSetPatch)
     create: Json = field(default_factory=dict)
     remove: Json = field(default_factory=dict)
     labels: Mapping[str, Optional[str]] = field(default_factory=dict)
     report: Json = field(default_factory=dict)
 
 
-class MachineSets(Use[tuple[Step, ...]]):
-    def resolve(self) -> tuple[Step, ...]:
+class MachineSets(Use[tuple[MachineSetStep, ...]]):
+    def resolve(self) -> tuple[MachineSetStep, ...]:
         """A step per pool; all pools are checked before the first write. Raises InputError for a faulty one."""
         self.sets = autoscaling.machine_sets(self.client)
         self.table, self.shapes = autoscaling.tables(), shape_table.known(self.args)
@@ -51,7 +51,7 @@ class MachineSets(Use[tuple[Step, ...]]):
         self.version = autoscaling.version(self.client)
         return tuple(self._undone(one) if self.absent else self._pool(one) for one in self.args["pools"])
 
-    def _pool(self, pool: Json) -> Step:
+    def _pool(self, pool: Json) -> MachineSetStep:
         name = pool["machine_set"]
         pools.refuse_type(pool, self.types)
         found, created = pool_set.chosen(pool, self.sets)
@@ -76,10 +76,10 @@ class MachineSets(Use[tuple[Step, ...]]):
         written = [f"{key}={value}: {pool_set.WRITTEN}" for key, value in kept.items()]
         report["notes"] = [*pool_set.notes(pool, found, after, machines, bool(shape and shape.vf_count)), *written]
         if created:
-            return Step(name, create=objects.owned(after), report=report)
+            return MachineSetStep(name, create=objects.owned(after), report=report)
         # The platform sets the zone of existing nodes.
         mine = {key: value for key, value in labels.items() if key not in zones}
-        return Step(name, found, change, labels=mine, report=report)
+        return MachineSetStep(name, found, change, labels=mine, report=report)
 
     def _from_zero(self, pool: Json, after: Json) -> Json:
         name, version = pool["machine_set"], self.version
@@ -88,24 +88,26 @@ class MachineSets(Use[tuple[Step, ...]]):
             raise InputError(f"MachineSet {name} would not grow from zero on OpenShift {version}: {found['why']}.")
         return found
 
-    def _undone(self, pool: Json) -> Step:
+    def _undone(self, pool: Json) -> MachineSetStep:
         name, found = pool["machine_set"], self.sets.get(pool["machine_set"])
         if found is None:
-            return Step(name)
+            return MachineSetStep(name)
         if pool_set.removed(pool, found, len(autoscaling.machines(self.client, name))):
-            return Step(name, remove={**found, "apiVersion": machine_set.API_VERSION, "kind": machine_set.KIND})
+            return MachineSetStep(
+                name, remove={**found, "apiVersion": machine_set.API_VERSION, "kind": machine_set.KIND}
+            )
         zones = autoscaler.zone_hints(self.table, found)
         earlier = machine_set.noted(found).get("labels") or {}
         labels = {key: value for key, value in earlier.items() if key not in zones}
-        return Step(name, found, machine_set.undo(found), labels=labels)
+        return MachineSetStep(name, found, machine_set.undo(found), labels=labels)
 
-    def result(self, wanted: tuple[Step, ...]) -> Json:
+    def result(self, wanted: tuple[MachineSetStep, ...]) -> Json:
         """What each pool's nodes offer, and OpenShift's version."""
         return {"pools": {step.name: step.report for step in wanted}, "version": self.version}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, wanted: tuple[Step, ...]) -> None:
+    def apply(self, wanted: tuple[MachineSetStep, ...]) -> None:
         """Creates, changes or removes the MachineSets, and labels their existing nodes."""
         for step in wanted:
             if step.create:
@@ -117,14 +119,14 @@ class MachineSets(Use[tuple[Step, ...]]):
             if step.labels and self.args["label_nodes"]:
                 self._label_nodes(step)
 
-    def _patch(self, step: Step) -> None:
+    def _patch(self, step: MachineSetStep) -> None:
         # With the resource version, so that a concurrent change is not lost.
         meta = {**step.change.patch["metadata"], "resourceVersion": step.live["metadata"]["resourceVersion"]}
         path = self.client.path(*autoscaling.MACHINE_SETS, autoscaling.NAMESPACE, step.name)
         self.client.patch(path, {**step.change.patch, "metadata": meta}, dry_run=self.check_mode)
         self.record(objects.change("update", f"MachineSet {step.name}", step.change.before, step.change.after))
 
-    def _label_nodes(self, step: Step) -> None:
+    def _label_nodes(self, step: MachineSetStep) -> None:
         mine = {scale_watch.node_of(one) for one in autoscaling.machines(self.client, step.name)} - {""}
         for node, there in self.client.projected(self.client.path("v1", "Node"), _labelled) if mine else ():
             lacking = {key: value for key, value in step.labels.items() if there.get(key) != value}
@@ -132,7 +134,7 @@ class MachineSets(Use[tuple[Step, ...]]):
                 before = {key: there.get(key) for key in lacking}
                 self.patch_node(node, {"metadata": {"labels": lacking}}, before, lacking)
 
-    def settle(self, wanted: tuple[Step, ...]) -> None:
+    def settle(self, wanted: tuple[MachineSetStep, ...]) -> None:
         """Reads what was written once more. Raises RdmaError if another owner has reverted it."""
         wrote = {step.name: step.change.after for step in wanted if step.change.patch}
         if wrote and not self.absent:

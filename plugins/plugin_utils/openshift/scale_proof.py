@@ -234,7 +234,7 @@ class ScaleProof(Use[Sequence[str]]):
         labels = machine_set.node_labels(self._set(name))
         return scaling.took(name, labels, autoscaling.machines(self.client, name), list(zip(found, nodes)))
 
-    def _await_removal(self, sets: Mapping[str, Json], removal: scaling.Removal) -> None:
+    def _await_removal(self, sets: Mapping[str, Json], removal: scaling.ScaleDown) -> None:
         if not removal.enabled:
             return
         self.say(f"its nodes go after {' + '.join(removal.delays)}, once they are idle")

@@ -11,7 +11,7 @@
     pending(event, why, group, machines) -> Status          a pod without a node
     on_node(pod, node, resources) -> Status                 a pod with one
     took(name, labels, machines, placed) -> ScaleUp         nodes and seconds; RdmaError
-    removal(spec) -> Removal                                the autoscaler's delays
+    removal(spec) -> ScaleDown                              the autoscaler's delays
     gone(machine_set, machines) -> Status                   back at zero
     zone_bound(name, namespace, zone) -> objects            a volume of a zone and its claim
 
@@ -212,7 +212,7 @@ def _scheduled(pod: Json) -> str:
 
 
 @dataclass(frozen=True)
-class Removal:
+class ScaleDown:
     """When the autoscaler removes nodes that nobody uses. ``delays``: as Go writes durations."""
 
     enabled: bool
@@ -234,11 +234,11 @@ class Removal:
                 )
 
 
-def removal(spec: Json) -> Removal:
+def removal(spec: Json) -> ScaleDown:
     """How nodes are removed, from the ClusterAutoscaler's spec, else the autoscaler's defaults."""
     down = dict(spec.get("scaleDown") or {})
     delays = (str(down.get("delayAfterAdd", OWN_DELAY)), str(down.get("unneededTime", OWN_UNNEEDED)))
-    return Removal(down.get("enabled") is not False, delays)
+    return ScaleDown(down.get("enabled") is not False, delays)
 
 
 def gone(machine_set: Json, machines: Sequence[Json]) -> Status:

@@ -38,7 +38,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Decision:
+class AddonDecision:
     """``configuration``: all keys, including those that keep their present value. ``version``: "" = OKE keeps it up to
     date."""
 
@@ -118,42 +118,46 @@ def others(images: Sequence[str], workloads: Iterable[Workload]) -> list[str]:
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def resolve(want: Addon, offer: Offer, releases: Iterable[HelmRelease], workloads: Iterable[Workload]) -> Decision:
+def resolve(want: Addon, offer: Offer, releases: Iterable[HelmRelease], workloads: Iterable[Workload]) -> AddonDecision:
     """Whether to enable, configure, keep or refuse an add-on; refused if another release provides the operator."""
     present = offer.present.get(want.name)
     why = rival(want, present, releases, workloads)
     if why:
-        return Decision("refuse", why, want.version, {})
+        return AddonDecision("refuse", why, want.version, {})
     return decide(want, present, offer.options.get(want.name))
 
 
-def decide(want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None) -> Decision:
+def decide(
+    want: Addon, present: Optional[Json], options: Optional[Mapping[str, Sequence[str]]] = None
+) -> AddonDecision:
     """Whether to enable, configure, wait for, keep or refuse the add-on. ``present``: ``{name, state, version,
     installed, configuration, error}``; ``options``: version -> keys that OKE lists, None if unknown."""
     there = present if present and present["state"] not in GONE else None
     version, fault = _version(want, there, options)
     if fault:
-        return Decision("refuse", fault, version, {})
+        return AddonDecision("refuse", fault, version, {})
     wanted, unknown, dropped = _known(want, (options or {}).get(version) or ())
     if unknown:
-        return Decision("refuse", unknown, version, {})
+        return AddonDecision("refuse", unknown, version, {})
     if there is None:
-        return Decision("enable", f"{want.name} is not enabled", version, wanted, tuple(sorted(wanted)), dropped)
+        return AddonDecision("enable", f"{want.name} is not enabled", version, wanted, tuple(sorted(wanted)), dropped)
     if there["state"] == "DELETING":
-        return Decision("refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {})
+        return AddonDecision(
+            "refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {}
+        )
     merged = {**there["configuration"], **wanted}
     changes = tuple(sorted(key for key, value in wanted.items() if not equal(there["configuration"].get(key), value)))
     moved = bool(want.asked and version and not versions.same(version, there["version"]))
     reasons = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
     reasons += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:
-        return Decision("configure", "; ".join(reasons), version, merged, changes, dropped)
+        return AddonDecision("configure", "; ".join(reasons), version, merged, changes, dropped)
     if there["state"] == "FAILED":
-        return Decision("configure", f"is FAILED: {there['error']}; tried again", version, merged, (), dropped)
+        return AddonDecision("configure", f"is FAILED: {there['error']}; tried again", version, merged, (), dropped)
     if there["state"] in SETTLING:
-        return Decision("wait", f"is {there['state']}, from an earlier run", version, merged, (), dropped)
+        return AddonDecision("wait", f"is {there['state']}, from an earlier run", version, merged, (), dropped)
     why = f"{there['installed'] or there['version']} with this configuration is enabled"
-    return Decision("none", why, version, merged, (), dropped)
+    return AddonDecision("none", why, version, merged, (), dropped)
 
 
 def _version(want: Addon, there: Optional[Json], options: Optional[Mapping[str, Sequence[str]]]) -> tuple[str, str]:

@@ -42,7 +42,7 @@ def by_node(pods: Iterable[Json]) -> dict[str, Json]:
     return {pod["spec"]["nodeName"]: pod for pod in pods if pod["spec"].get("nodeName")}
 
 
-class Restart:
+class PluginRestart:
     """A restart on ``nodes``, of which it knows from its beginning how many VFs they offer. ``say`` prints a line;
     ``timeout`` in seconds for each wait."""
 

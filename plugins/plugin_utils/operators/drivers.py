@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.gpu_operands import DRIVER_PODS, PEERMEM
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import gpudirect
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import MANAGER, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import MANAGER, PeermemState
 
 DRIVER_UPGRADE, OFED_UPGRADE = (f"nvidia.com/{what}-driver-upgrade-state" for what in ("gpu", "ofed"))
 """Labels of nodes with the progress of the operators' own upgrades of drivers."""
@@ -49,7 +49,7 @@ class Drivers:
         self.follows = self.follow_ofed(plan)
         self.version = plan.releases["gpu_operator"].version if "gpu_operator" in plan.releases else ""
         self._logs: dict[tuple[str, str], tuple[float, str]] = {}
-        self._silent: dict[str, State] = {}
+        self._silent: dict[str, PeermemState] = {}
 
     @staticmethod
     def follow_ofed(plan: Plan) -> bool:
@@ -120,7 +120,7 @@ class Drivers:
 
     # ---- states ----------------------------------------------------------------------------------------------------
 
-    def _driver_states(self, nodes: Nodes) -> dict[str, State]:
+    def _driver_states(self, nodes: Nodes) -> dict[str, PeermemState]:
         pods, ofed = self._pods("gpu_operator", DRIVER_PODS), self._ofed_states(nodes)
         self._read_logs([pods[name] for name in nodes if name in pods])
         self._silent.clear()
@@ -137,11 +137,11 @@ class Drivers:
             )
             if state.status == "unknown" and readiness.pod(pod).ready:
                 self._silent[name] = state
-                state = State("ready", state.reason)
+                state = PeermemState("ready", state.reason)
             found[name] = state
         return found
 
-    def _ofed_states(self, nodes: Nodes) -> dict[str, State]:
+    def _ofed_states(self, nodes: Nodes) -> dict[str, PeermemState]:
         if not self.by_ofed:
             return {}
         pods, now = self._pods("network_operator", OFED_PODS), time.time()
@@ -201,7 +201,7 @@ def _revision(pod: Optional[Json]) -> tuple[str, str]:
     return owner, str((meta.get("labels") or {}).get("pod-template-generation", ""))
 
 
-def _status(state: State, before: str = "") -> Status:
+def _status(state: PeermemState, before: str = "") -> Status:
     if state.status == "ready":
         return Status(readiness.READY)
     steps = int((state.seconds or 0) // STEP) * STEP

@@ -105,7 +105,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Site:
+class GpuDirectSite:
     """The input of the decision. ``host_driver``, ``host_ofed``: whether the nodes have their own; None if unknown."""
 
     platform: str
@@ -123,7 +123,7 @@ class Site:
     host_ofed: Optional[bool] = None
 
 
-def choose(driver: str, ofed: str, site: Site) -> Choice:
+def choose(driver: str, ofed: str, site: GpuDirectSite) -> Choice:
     """The choice for these values of ``rdma_driver`` and ``rdma_ofed``; conflicts are in its ``findings``. Raises
     InputError for unknown values."""
     for name, value in (("rdma_driver", driver), ("rdma_ofed", ofed)):
@@ -138,7 +138,7 @@ def choose(driver: str, ofed: str, site: Site) -> Choice:
     return Choice(drivers, stack, rdma, host_mofed, reasons, tuple(_forbidden(choice, site)))
 
 
-def _driver(asked: str, site: Site) -> tuple[str, str]:
+def _driver(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
         return asked, "asked for"
     if site.platform == "openshift":
@@ -152,7 +152,7 @@ def _driver(asked: str, site: Site) -> tuple[str, str]:
     return "operator", "nothing says that the nodes have one"
 
 
-def _ofed(asked: str, site: Site) -> tuple[str, str]:
+def _ofed(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
         return asked, "asked for"
     if site.oci:
@@ -162,7 +162,7 @@ def _ofed(asked: str, site: Site) -> tuple[str, str]:
     return "host", "the nodes' own RDMA drivers, of the kernel or of OFED, are used as they are"
 
 
-def _peermem(driver: str, ofed: str, site: Site) -> tuple[bool, str]:
+def _peermem(driver: str, ofed: str, site: GpuDirectSite) -> tuple[bool, str]:
     if driver == "host":
         return (
             False,
@@ -174,7 +174,7 @@ def _peermem(driver: str, ofed: str, site: Site) -> tuple[bool, str]:
     return True, f"the driver's pods load nvidia_peermem ({how})"
 
 
-def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
+def _forbidden(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
     yield from _forbidden_driver(choice, site)
     yield from _forbidden_ofed(choice, site)
     yield from _old(choice, site)
@@ -201,7 +201,7 @@ def _forbidden(choice: Choice, site: Site) -> Iterator[Finding]:
         )
 
 
-def _forbidden_driver(choice: Choice, site: Site) -> Iterator[Finding]:
+def _forbidden_driver(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
     if (
         choice.driver == "operator"
         and site.platform != "openshift"
@@ -224,7 +224,7 @@ def _forbidden_driver(choice: Choice, site: Site) -> Iterator[Finding]:
         )
 
 
-def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
+def _forbidden_ofed(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
     if choice.ofed != "operator":
         return
     if site.oci:
@@ -255,7 +255,7 @@ def _forbidden_ofed(choice: Choice, site: Site) -> Iterator[Finding]:
         )
 
 
-def _old(choice: Choice, site: Site) -> Iterator[Finding]:
+def _old(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
     """Findings about versions too old to load nvidia_peermem."""
     if not choice.rdma:
         return
@@ -386,7 +386,7 @@ def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class State:
+class PeermemState:
     """``status``: ready | waiting | fail | unknown. ``seconds``: how long it has waited, None if unknown."""
 
     status: str
@@ -406,15 +406,17 @@ _OFED_WAIT = re.compile(r"(?i)waiting for mofed to be installed")
 _UNRECOVERABLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerError", "CrashLoopBackOff")
 
 
-def peermem_log(text: Optional[str]) -> State:
+def peermem_log(text: Optional[str]) -> PeermemState:
     """The state by the last known line in the log of nvidia-peermem-ctr; ``unknown`` without such a line."""
     if not text or not text.strip():
-        return State("unknown", f"no log of {PEERMEM}")
+        return PeermemState("unknown", f"no log of {PEERMEM}")
     for line in reversed(text.splitlines()):
         status = next((status for status, pattern in _LOG if pattern.search(line)), "")
         if status:
-            return State(status, _why_failed(text) if status == "fail" else line.strip())
-    return State("unknown", f"the log of {PEERMEM} has no known line; its last: {text.strip().splitlines()[-1][:200]}")
+            return PeermemState(status, _why_failed(text) if status == "fail" else line.strip())
+    return PeermemState(
+        "unknown", f"the log of {PEERMEM} has no known line; its last: {text.strip().splitlines()[-1][:200]}"
+    )
 
 
 def _why_failed(text: str) -> str:
@@ -432,34 +434,34 @@ def driver_pod(
     gpu_operator: str,
     host_mofed: bool,
     now: float,
-    ofed: Optional[State] = None,
-) -> State:
+    ofed: Optional[PeermemState] = None,
+) -> PeermemState:
     """Whether a node's pod of nvidia-driver-daemonset has loaded nvidia_peermem. ``logs``: container -> last lines.
 
     ``now``: epoch seconds. ``ofed``: the node's ``ofed_pod`` if the operator installs OFED.
     """
     if pod is None:
-        return State("unknown", f"no pod of {DRIVER_DS} on this node")
+        return PeermemState("unknown", f"no pod of {DRIVER_DS} on this node")
     if PEERMEM not in {container["name"] for container in pod["spec"]["containers"]}:
-        return State("fail", f"its driver pod has no container {PEERMEM}: driver.rdma.enabled is off")
+        return PeermemState("fail", f"its driver pod has no container {PEERMEM}: driver.rdma.enabled is off")
     for status in _statuses(pod, "initContainerStatuses"):
         if "terminated" not in status.get("state", {}) or status["state"]["terminated"].get("exitCode"):
             return _init(pod, status, logs, gpu_operator, host_mofed, now, ofed)
     containers = {status["name"]: status for status in _statuses(pod, "containerStatuses")}
     driver, peermem = containers.get(DRIVER), containers.get(PEERMEM)
     if driver is None or peermem is None:
-        return State("waiting", "the driver pod has not started", _age(pod, None, now))
+        return PeermemState("waiting", "the driver pod has not started", _age(pod, None, now))
     if _held(driver):
-        return State("fail", _held(driver))
+        return PeermemState("fail", _held(driver))
     said = peermem_log(logs.get(PEERMEM))
     if said.status == "waiting":
         half = _missing_half(bool(driver.get("ready")), host_mofed, ofed)
-        return State("waiting", f"{said.reason}; missing: {half}", _age(pod, peermem, now))
+        return PeermemState("waiting", f"{said.reason}; missing: {half}", _age(pod, peermem, now))
     if said.status == "ready" and not peermem.get("ready"):
-        return State("waiting", f"{said.reason}; the container is not Ready yet", _age(pod, peermem, now))
+        return PeermemState("waiting", f"{said.reason}; the container is not Ready yet", _age(pod, peermem, now))
     held = _held(peermem)
     if held and said.status == "unknown":
-        return State("fail", held)
+        return PeermemState("fail", held)
     return said
 
 
@@ -470,24 +472,26 @@ def _init(
     gpu_operator: str,
     host_mofed: bool,
     now: float,
-    ofed: Optional[State],
-) -> State:
+    ofed: Optional[PeermemState],
+) -> PeermemState:
     name, age = status["name"], _age(pod, status, now)
     held = _held(status)
     if held:
-        return State("fail", held)
+        return PeermemState("fail", held)
     # Until GPU Operator 24.3 an init container of its own waited for OFED, since then k8s-driver-manager does.
     for_ofed = name == VALIDATION or (name == MANAGER and _OFED_WAIT.search(logs.get(MANAGER, "")))
     if not for_ofed:
-        return State("waiting", f"init container {name} of the driver pod has not ended", age)
+        return PeermemState("waiting", f"init container {name} of the driver pod has not ended", age)
     if versions.parse(gpu_operator) == versions.parse(ENDLESS_WAIT) and host_mofed and name == MANAGER:
-        return State("fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age)
-    return State(
+        return PeermemState(
+            "fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age
+        )
+    return PeermemState(
         "waiting", f"init container {name} waits for OFED; missing: {_missing_half(True, host_mofed, ofed)}", age
     )
 
 
-def _missing_half(driver_ready: bool, host_mofed: bool, ofed: Optional[State]) -> str:
+def _missing_half(driver_ready: bool, host_mofed: bool, ofed: Optional[PeermemState]) -> str:
     parts = [] if driver_ready else [f"the NVIDIA driver ({DRIVER} is not Ready)"]
     if ofed is not None and ofed.status != "ready":
         parts.append(f"OFED ({ofed.reason})")
@@ -498,31 +502,33 @@ def _missing_half(driver_ready: bool, host_mofed: bool, ofed: Optional[State]) -
     return " and ".join(parts)
 
 
-def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> State:
+def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> PeermemState:
     """Whether the Network Operator's OFED container runs on a node. The node's label ofed-driver-upgrade-state is
     ignored: it is upgrade-done even if the pod's image cannot be pulled."""
     if pod is None:
         lost = [name for name in NFD_OS if name not in labels]
         if lost:
-            return State(
+            return PeermemState(
                 "fail", f"no OFED pod: NFD has not set {', '.join(lost)}, without which the operator makes none"
             )
-        return State("unknown", "no OFED pod on this node")
+        return PeermemState("unknown", "no OFED pod on this node")
     for status in (*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")):
         held = _held(status)
         if held:
-            return State("fail", held)
+            return PeermemState("fail", held)
     containers = _statuses(pod, "containerStatuses")
     if containers and all(status.get("ready") for status in containers):
         wait = labels.get(MOFED_WAIT)
         return (
-            State("waiting", f"OFED runs, label {MOFED_WAIT}=true") if wait == "true" else State("ready", "OFED runs")
+            PeermemState("waiting", f"OFED runs, label {MOFED_WAIT}=true")
+            if wait == "true"
+            else PeermemState("ready", "OFED runs")
         )
     first = containers[0] if containers else None
-    return State("waiting", "the OFED container builds or loads the modules", _age(pod, first, now))
+    return PeermemState("waiting", "the OFED container builds or loads the modules", _age(pod, first, now))
 
 
-def pod_findings(states: Mapping[str, State], stage: str, patience: float = PATIENCE) -> list[Finding]:
+def pod_findings(states: Mapping[str, PeermemState], stage: str, patience: float = PATIENCE) -> list[Finding]:
     """One finding per node that is not ready: an error if it failed or waits for more than ``patience`` seconds, else
     unknown."""
     found = []

@@ -31,7 +31,7 @@ class Helm:
             **_connection(args),
         }
 
-    def install(self, want: Release, decision: releases.Decision) -> Json:
+    def install(self, want: Release, decision: releases.ReleaseDecision) -> Json:
         """Installs or upgrades without waiting for the pods. Returns the result of kubernetes.core.helm, also of a
         failure."""
         ref, remote = charts_io.source(want)

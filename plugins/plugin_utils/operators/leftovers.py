@@ -32,7 +32,7 @@ PLUGIN_IMAGE = "sriov-network-device-plugin"
 
 
 @dataclass(frozen=True)
-class Options:
+class LeftoverOptions:
     """What of a plan decides whether an object is wanted. ``network_operator``: version of its release. ``cni``: who
     installs the CNI plugins."""
 
@@ -41,7 +41,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterObjects:
     """What is there: DaemonSets, the objects that ``named`` lists, ``{pod, networks, config_maps}`` of running pods,
     and NetworkAttachmentDefinitions."""
 
@@ -69,14 +69,14 @@ def _name(entry: Json, namespace: str) -> ObjectName:
     return ObjectName(entry["api_version"], entry["kind"], namespace, entry["name"])
 
 
-def found(table: Json, options: Options, seen: Seen) -> list[Leftover]:
+def found(table: Json, options: LeftoverOptions, seen: ClusterObjects) -> list[Leftover]:
     """The objects that are there and not wanted, in the order in which they are removed."""
     items = [item for entry in table["leftovers"] if _unwanted(entry, options) for item in _present(entry, seen)]
     names = {item.name for item in items}
     return [_with_users(item, seen, names) for item in items]
 
 
-def _unwanted(entry: Json, options: Options) -> bool:
+def _unwanted(entry: Json, options: LeftoverOptions) -> bool:
     when = entry.get("when", {})
     since, cni = when.get("network_operator"), when.get("cni")
     release = options.network_operator
@@ -84,7 +84,7 @@ def _unwanted(entry: Json, options: Options) -> bool:
     return new and (not cni or cni == options.cni)
 
 
-def _present(entry: Json, seen: Seen) -> Iterator[Leftover]:
+def _present(entry: Json, seen: ClusterObjects) -> Iterator[Leftover]:
     if entry["kind"] == "DaemonSet":
         places = [
             item.namespace
@@ -114,7 +114,7 @@ def _present(entry: Json, seen: Seen) -> Iterator[Leftover]:
             )
 
 
-def _with_users(item: Leftover, seen: Seen, leaving: Iterable[ObjectName]) -> Leftover:
+def _with_users(item: Leftover, seen: ClusterObjects, leaving: Iterable[ObjectName]) -> Leftover:
     users: list[str] = []
     name = item.name
     if name.kind == "NetworkAttachmentDefinition":

@@ -85,7 +85,7 @@ class Addons:
             for item in listed
         }
 
-    def act(self, name: str, decision: addon.Decision) -> None:
+    def act(self, name: str, decision: addon.AddonDecision) -> None:
         """Enables or configures the add-on; existing objects are not overridden."""
         models = self.session.oci.container_engine.models
         pairs = [models.AddonConfiguration(key=key, value=value) for key, value in decision.configuration.items()]

@@ -10,7 +10,7 @@
     subscribe(want, ...) -> [Namespace, OperatorGroup, Subscription]
     group_for(groups, want) -> name                           the OperatorGroup to use; InputError for two of them
     catalog_source(...), mirror_sets(...)                     for a cluster without the internet
-    state(subscription, plans, csvs, groups, catalogs, wanted) -> State
+    state(subscription, plans, csvs, groups, catalogs, wanted) -> OlmState
     custom_resource(csv, kind, values) -> object              the CSV's example (alm-examples) merged with our values
     unknown_fields(value, schema) -> [sentence]               what the API server would drop, with path and nearest name
     left_behind(live, example, schema, values) -> [sentence]  what an upgrade by OLM did not change
@@ -39,7 +39,7 @@ MARKETPLACE = "openshift-marketplace"
 
 
 @dataclass(frozen=True)
-class State:
+class OlmState:
     """``state``: ready, waiting, broken (unrecoverable), or approve (``plan`` waits for approval)."""
 
     state: str
@@ -216,11 +216,11 @@ def state(
     groups: Sequence[Json],
     catalogs: Iterable[Json],
     wanted: str = "",
-) -> State:
+) -> OlmState:
     """The state of one Subscription from the objects of its namespace. ``wanted``: the pinned ClusterServiceVersion, ""
     for the one that OLM resolves."""
     if subscription is None:
-        return State(WAITING, "the Subscription is not there yet")
+        return OlmState(WAITING, "the Subscription is not there yet")
     status = subscription.get("status") or {}
     spec = subscription["spec"]
     by_name = {one["metadata"]["name"]: one for one in csvs}
@@ -234,15 +234,15 @@ def state(
         return broken
     if pending is not None and not pending["spec"].get("approved"):
         plan = pending["metadata"]["name"]
-        return State(APPROVE, f"InstallPlan {plan} waits for approval", "Approve it.", target, plan)
+        return OlmState(APPROVE, f"InstallPlan {plan} waits for approval", "Approve it.", target, plan)
     failed = _failed_plan(pending)
     if failed:
-        return State(
+        return OlmState(
             BROKEN, failed, "See the InstallPlan's conditions.", target, pending["metadata"]["name"] if pending else ""
         )
     if not status.get("state"):
-        return State(WAITING, "OLM has not resolved the Subscription yet")
-    return State(WAITING, f"the ClusterServiceVersion {target or '(not known yet)'} is not there yet", "", target)
+        return OlmState(WAITING, "OLM has not resolved the Subscription yet")
+    return OlmState(WAITING, f"the ClusterServiceVersion {target or '(not known yet)'} is not there yet", "", target)
 
 
 def plan_for(plans: Iterable[Json], csv: str) -> Optional[Json]:
@@ -262,17 +262,19 @@ def _same_operator(subscription: Json, csv: str) -> bool:
     return csv in (status.get("installedCSV"), status.get("currentCSV"))
 
 
-def _of_csv(csv: Json, name: str) -> State:
+def _of_csv(csv: Json, name: str) -> OlmState:
     status = csv.get("status") or {}
     phase, reason = str(status.get("phase") or ""), str(status.get("reason") or "")
     words = ": ".join(
         filter(None, (f"{name} is {phase or 'without a phase'}", reason, str(status.get("message") or "")))
     )
     if phase == "Succeeded":
-        return State(READY, words, "", name)
+        return OlmState(READY, words, "", name)
     if phase == "Failed":
-        return State(BROKEN, words, _REMEDY.get(reason, "See the ClusterServiceVersion's conditions and events."), name)
-    return State(
+        return OlmState(
+            BROKEN, words, _REMEDY.get(reason, "See the ClusterServiceVersion's conditions and events."), name
+        )
+    return OlmState(
         WAITING, words, "See the pods of the operator's Deployment." if reason == "InstallWaiting" else "", name
     )
 
@@ -285,21 +287,23 @@ _REMEDY = {
 }
 
 
-def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs: Iterable[Json]) -> Optional[State]:
+def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs: Iterable[Json]) -> Optional[OlmState]:
     """Why OLM does not resolve it. OperatorGroups are checked first, since no condition reports them."""
     namespace = subscription["metadata"]["namespace"]
     conditions = {one["type"]: one for one in (subscription.get("status") or {}).get("conditions") or []}
     resolution = conditions.get("ResolutionFailed") or {}
     if not groups:
-        return State(BROKEN, f"namespace {namespace} has no OperatorGroup", "Make one: without it OLM does nothing.")
+        return OlmState(BROKEN, f"namespace {namespace} has no OperatorGroup", "Make one: without it OLM does nothing.")
     if len(groups) > 1:
         names = ", ".join(sorted(one["metadata"]["name"] for one in groups))
-        return State(BROKEN, f"namespace {namespace} has {len(groups)} OperatorGroups: {names}", "Remove all but one.")
+        return OlmState(
+            BROKEN, f"namespace {namespace} has {len(groups)} OperatorGroups: {names}", "Remove all but one."
+        )
     bad = bad_catalog(catalogs, spec)
     if resolution.get("status") == "True":
         words = str(resolution.get("message") or "").replace("constraints not satisfiable: ", "")
-        return State(BROKEN, bad or words, _advice(words, spec))
-    return State(WAITING, bad) if bad else None
+        return OlmState(BROKEN, bad or words, _advice(words, spec))
+    return OlmState(WAITING, bad) if bad else None
 
 
 def bad_catalog(catalogs: Iterable[Json], spec: Json) -> str:

@@ -108,7 +108,7 @@ class ReleaseRun:
         return {**result, "changed": result["changed"] or let_go}
 
     def _change(
-        self, target: Release, decision: releases.Decision, definitions: Sequence[crds.Definition], held: bool
+        self, target: Release, decision: releases.ReleaseDecision, definitions: Sequence[crds.Definition], held: bool
     ) -> Json:
         """Applies the manifest, or definitions and chart. Returns what is to be added to the result."""
         self._check_namespace(decision.namespace)
@@ -151,7 +151,7 @@ class ReleaseRun:
 
     def _decide(
         self, want: Release, found: Sequence[helm_records.HelmRelease], workloads: Sequence[Workload]
-    ) -> releases.Decision:
+    ) -> releases.ReleaseDecision:
         return releases.decide(
             want,
             found,
@@ -162,7 +162,7 @@ class ReleaseRun:
             patience=float(self.args["pending_timeout"]),
         )
 
-    def _definitions(self, want: Release, decision: releases.Decision) -> list[crds.Definition]:
+    def _definitions(self, want: Release, decision: releases.ReleaseDecision) -> list[crds.Definition]:
         """The chart's definitions and what to do about each. Raises InputError for a conflict."""
         chart = replace(want, version=decision.version, values=decision.values, action=decision.action)
         try:
@@ -185,7 +185,9 @@ class ReleaseRun:
             self.task.progress(f"{want.operator}: definitions of {want.chart}: {listed(crds.lines(changing), SHOWN)}")
             chart_crds.apply(self.task.client, changing)
 
-    def _result(self, want: Release, decision: releases.Decision, definitions: Sequence[crds.Definition] = ()) -> Json:
+    def _result(
+        self, want: Release, decision: releases.ReleaseDecision, definitions: Sequence[crds.Definition] = ()
+    ) -> Json:
         result: dict[str, Any] = {
             "changed": decision.action != "none",
             "chart": want.chart,
@@ -213,7 +215,7 @@ class ReleaseRun:
                 + ". Remove its finalizers, wait until it is deleted, and run again."
             )
 
-    def _run_helm(self, want: Release, decision: releases.Decision, note: str = "") -> None:
+    def _run_helm(self, want: Release, decision: releases.ReleaseDecision, note: str = "") -> None:
         """``note`` ends the error of a Helm that fails."""
         runner = helm_run.Helm(self.module, self.args)
         for attempt in range(ATTEMPTS):
@@ -232,7 +234,7 @@ class ReleaseRun:
                 return
             decision = again
 
-    def _after_failure(self, answer: Json, want: Release) -> Optional[releases.Decision]:
+    def _after_failure(self, answer: Json, want: Release) -> Optional[releases.ReleaseDecision]:
         """The next decision if the API server restarted during Helm: our pending release is resumed. None for any other
         failure."""
         if not helm_records.interrupted(helm_run.text_of(answer)):
@@ -313,7 +315,7 @@ class ReleaseRun:
         rights.refuse([*lacking, *rights.ungranted(client, grants)], "removed")
 
 
-def _diff(want: Release, decision: releases.Decision) -> Json:
+def _diff(want: Release, decision: releases.ReleaseDecision) -> Json:
     present = decision.present
     header = f"{want.chart} {decision.namespace}/{decision.name}"
 

@@ -174,7 +174,7 @@ DECIDED = ("driver.enabled", "driver.rdma", "ofedDriver.deploy", "sriovDevicePlu
 """Values that each run decides anew."""
 
 
-def _resets(decision: Decision, entry: Json, needed: Json, own: Sequence[Json]) -> Iterator[PolicyField]:
+def _resets(decision: ReleaseDecision, entry: Json, needed: Json, own: Sequence[Json]) -> Iterator[PolicyField]:
     """The values of the existing release that the decision changes or removes and that no run of this collection gave,
     as far as that is known."""
     if decision.present is None or decision.action not in INSTALLS:
@@ -215,7 +215,7 @@ INSTALLING = "install it with site.yml (rdma_install=helm): ansible-playbook gpu
 
 
 @dataclass(frozen=True)
-class Decision:
+class ReleaseDecision:
     """``action``: none, install, upgrade, adopt (an upgrade of a release under another name) or refuse.
 
     ``name``, ``namespace``, ``version``, ``values`` are the release's afterwards. ``clear``: names of release Secrets
@@ -245,7 +245,7 @@ def decide(
     patience: float = PATIENCE,
     bad: Iterable[Json] = (),
     spare: str = "",
-) -> Decision:
+) -> ReleaseDecision:
     """What to do about one operator. ``releases``: from ``installed``; ``now``: seconds since the epoch; ``install``:
     helm, or existing (nothing is ever installed; ``spare``: why the operator is not needed then)."""
     everything = list(releases)
@@ -271,18 +271,18 @@ def not_installed(want: Release) -> str:
     return f"{want.chart} is not installed"
 
 
-def planned(want: Release, decision: Decision) -> Release:
+def planned(want: Release, decision: ReleaseDecision) -> Release:
     """The plan's entry for this decision."""
     present = decision.present.shown if decision.present else {}
     decided = picked(decision, "name", "namespace", "version", "values", "action", "why", "warnings")
     return replace(want, present=present, **decided)
 
 
-def _decision(want: Release, action: str, why: str, **more: Any) -> Decision:
-    return Decision(action, why, **{**picked(want, "name", "namespace", "version", "values"), **more})
+def _decision(want: Release, action: str, why: str, **more: Any) -> ReleaseDecision:
+    return ReleaseDecision(action, why, **{**picked(want, "name", "namespace", "version", "values"), **more})
 
 
-def _refuse(want: Release, why: str, **more: Any) -> Decision:
+def _refuse(want: Release, why: str, **more: Any) -> ReleaseDecision:
     return _decision(want, "refuse", why, **more)
 
 
@@ -305,7 +305,7 @@ def _conflict(want: Release, same: Sequence[HelmRelease], strangers: Sequence[Wo
     )
 
 
-def _stranger(want: Release, strangers: Sequence[Workload], install: str) -> Decision:
+def _stranger(want: Release, strangers: Sequence[Workload], install: str) -> ReleaseDecision:
     places = ", ".join(item.place for item in strangers)
     namespace = strangers[0].namespace
     if len({item.namespace for item in strangers}) > 1:
@@ -333,7 +333,7 @@ def _tag(want: Release, strangers: Sequence[Workload]) -> str:
     return ""
 
 
-def _fresh(want: Release, releases: Sequence[HelmRelease]) -> Decision:
+def _fresh(want: Release, releases: Sequence[HelmRelease]) -> ReleaseDecision:
     for item in releases:
         if (item.name, item.namespace) == (want.name, want.namespace):
             if item.status == helm_records.UNREADABLE:
@@ -346,7 +346,9 @@ def _fresh(want: Release, releases: Sequence[HelmRelease]) -> Decision:
     return _decision(want, "install", f"no {want.chart} in the cluster")
 
 
-def _one(want: Release, release: HelmRelease, install: str, now: float, resume: bool, patience: float) -> Decision:
+def _one(
+    want: Release, release: HelmRelease, install: str, now: float, resume: bool, patience: float
+) -> ReleaseDecision:
     place = {"name": release.name, "namespace": release.namespace, "present": release}
     status = release.status
     if status.startswith("pending"):
@@ -377,7 +379,7 @@ def _newer(want: Release, release: HelmRelease) -> str:
     )
 
 
-def _update(want: Release, release: HelmRelease, place: Json) -> Decision:
+def _update(want: Release, release: HelmRelease, place: Json) -> ReleaseDecision:
     foreign = (release.name, release.namespace) != (want.name, want.namespace)
     # An adopted release keeps settings that the profile does not set; one with our name gets exactly our values.
     target = chart_values.merge(helm_records.let_go(release.values), want.values) if foreign else want.values
@@ -404,7 +406,9 @@ def _update(want: Release, release: HelmRelease, place: Json) -> Decision:
     )
 
 
-def _pending(want: Release, release: HelmRelease, place: Json, now: float, resume: bool, patience: float) -> Decision:
+def _pending(
+    want: Release, release: HelmRelease, place: Json, now: float, resume: bool, patience: float
+) -> ReleaseDecision:
     name, namespace = release.name, release.namespace
     age = now - _seconds(release.updated)
     since = f"for {age / 60:.0f} min" if 0 <= age < 10 * 365 * 86400 else "since an unknown time"

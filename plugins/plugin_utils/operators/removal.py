@@ -31,7 +31,7 @@ DONE = "gpuops.rdma/handed-over"
 """Annotation of the old DaemonSet: the nodes whose VFs the remaining plugin offers already."""
 
 
-class Removal:
+class LeftoverRemoval:
     """``say`` prints a line; ``timeout`` in seconds for each object and each wave. In check mode nothing is written."""
 
     def __init__(self, client: Client, plan: Plan, check: bool, say: Callable[[str], None], timeout: float) -> None:
@@ -101,7 +101,7 @@ class Removal:
         return next((one for one in others if leftovers.PLUGIN_IMAGE in _images(one)), None)
 
     def _wave(self, name: ObjectName, rest: Json, nodes: Sequence[str], total: int) -> None:
-        restart = device_plugins.Restart(self.client, self.plan, nodes, self.say, self.timeout)
+        restart = device_plugins.PluginRestart(self.client, self.plan, nodes, self.say, self.timeout)
         self.say(
             f"device plugin: {len(nodes)} of {total} nodes lose {name.name}, {rest['metadata']['name']} starts again"
         )

@@ -43,17 +43,17 @@ def wait(
         raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
     plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
     if args["for"] == "drivers" and (args["outdated"] or not Drivers.follow_ofed(plan)):
-        return _result(kube_wait.Result(0.0, 0, 0))
+        return _result(kube_wait.WaitResult(0.0, 0, 0))
     begun = cordons.cordoned(client, CORDONED_FOR_UPGRADE) if args["outdated"] else []
     if args["outdated"] and args["for"] == "vfs":  # a name that is new comes with the plugin's restart, in the waves
         begun += device_plugins.outdated(client, plan)
     if begun:
         rest = [name for name in _planned(args, plan) if name not in begun]
         if not rest and targets.TARGETS[args["for"]].per_node:
-            return _result(kube_wait.Result(0.0, 0, 0))
+            return _result(kube_wait.WaitResult(0.0, 0, 0))
         args = {**args, "nodes": rest or args["nodes"]}
     with Watcher(client) as watcher:
-        view = View(watcher, args, plan)
+        view = WaitView(watcher, args, plan)
         return view.look(keep) if once else view.wait(show)
 
 
@@ -62,7 +62,7 @@ def _planned(args: Mapping[str, Any], plan: Plan) -> list[str]:
     return [name for name in names if not args["nodes"] or name in args["nodes"]]
 
 
-class View:
+class WaitView:
     """One wait: its target, its nodes, and its findings file next to the plan."""
 
     def __init__(self, watcher: Watcher, args: Mapping[str, Any], plan: Plan) -> None:
@@ -176,7 +176,7 @@ class View:
             return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
         return ""
 
-    def _seen(self, looked: kube_wait.Result) -> list[Finding]:
+    def _seen(self, looked: kube_wait.WaitResult) -> list[Finding]:
         """One finding per late node or part of one reading; without any VF configuration a single one."""
         if self.target.name == "vf_config" and len(looked.late) == looked.total and not self.vfs.pods():
             return [targets.no_vf_config()] if self.planned else []
@@ -204,11 +204,11 @@ class View:
         run.write(self.findings_file, {"findings": self.target.late(bad, self.planned, self.plan.namespaces)})
         run.exclude(str(self.args["plan"]), {node: f"{name}: {why}" for node, why in bad.items()})
         show(f"{name:<16} goes on without {len(bad)} of {total} nodes: {', '.join(list(bad)[:5])}")
-        result = kube_wait.Result(0.0, total - len(bad), total, dict(bad))
+        result = kube_wait.WaitResult(0.0, total - len(bad), total, dict(bad))
         return {**_result(result), "excluded": list(bad)[:LATE]}
 
 
-def _result(result: kube_wait.Result) -> dict[str, Any]:
+def _result(result: kube_wait.WaitResult) -> dict[str, Any]:
     return {
         "changed": False,
         "seconds": result.seconds,

@@ -83,7 +83,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AdmissionState:
     """What decides about the run's pods. ``quotas`` and ``networks`` are None where this user may not list them.
     ``limits``: namespace -> its LimitRanges; ``enforced``: whether the pod network is known to enforce
     NetworkPolicies."""
@@ -139,7 +139,7 @@ def _templates(obj: Json, nodes: int) -> Iterator[tuple[str, Json, int]]:
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
-def refusals(seen: Seen, plan: Plan) -> Iterator[Finding]:
+def refusals(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
     """An error per object that admission refuses, and a warning per namespace of which that is not known."""
     summed = {(quota["metadata"]["namespace"], quota["metadata"]["name"]) for quota in seen.quotas or ()}
     unknown: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def by_limit_range(error: str) -> bool:
     return bool(_RANGE.search(error))
 
 
-def _refusal(answer: Answer, seen: Seen, plan: Plan) -> Finding:
+def _refusal(answer: Answer, seen: AdmissionState, plan: Plan) -> Finding:
     place, error = answer.tried.namespace, answer.error
     who, says, remedy = _who(error, place, answer.tried, seen, plan)
     says = " ".join(says.split())
@@ -227,7 +227,7 @@ def _refusal(answer: Answer, seen: Seen, plan: Plan) -> Finding:
     return finding("preflight.admission", answer.tried.name, f"{who} refuses it: {says}{tried_in}", remedy=remedy)
 
 
-def _who(error: str, place: str, one: Tried, seen: Seen, plan: Plan) -> tuple[str, str, str]:
+def _who(error: str, place: str, one: Tried, seen: AdmissionState, plan: Plan) -> tuple[str, str, str]:
     """(the policy that refuses, its words, what to do)"""
     if found := _POLICY.search(error):
         return f"ValidatingAdmissionPolicy {found[1]}", found[2], _settings(found[1], found[2], place, plan)
@@ -296,7 +296,7 @@ _PARTS = {
 0.6 and Volcano 1.15."""
 
 
-def over_quota(seen: Seen, plan: Plan) -> Iterator[Finding]:
+def over_quota(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
     """An error per ResourceQuota that the run's pods and objects exceed together, each resource with what is left of
     it."""
     pods = [answer for answer in seen.answers if answer.tried.is_pod and not answer.tried.there]
@@ -463,7 +463,7 @@ _SCOPES: dict[str, Callable[[Json], bool]] = {
 # ---- NetworkPolicies -----------------------------------------------------------------------------------------------
 
 
-def cut_off(seen: Seen, plan: Plan, labels: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+def cut_off(seen: AdmissionState, plan: Plan, labels: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
     """A finding per namespace whose NetworkPolicies keep pods of one job from each other: sshd and NCCL's bootstrap,
     which takes any port. An error where the pod network is known to enforce them. ``labels``: of the namespaces."""
     groups: dict[str, dict[str, list[Tried]]] = {}

@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as ncc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Answer, Seen, Tried
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer, Tried
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 WORKERS = 8
@@ -53,7 +53,7 @@ _NAMED = {"ServiceAccount": "serviceAccountName", "PriorityClass": "priorityClas
 _TO_COME = "node-to-come"
 
 
-def look(client: Client, plan: Plan, survey: Survey, only: Sequence[str] = (), dry_run: bool = True) -> Seen:
+def look(client: Client, plan: Plan, survey: Survey, only: Sequence[str] = (), dry_run: bool = True) -> AdmissionState:
     """What admission and quotas say of the run's pods and objects; ``only``: entries of reach.OWN, of a playbook that
     makes no others. Without ``dry_run`` no object is tried but pods."""
     there = {item.place for item in survey.workloads}
@@ -67,7 +67,7 @@ def look(client: Client, plan: Plan, survey: Survey, only: Sequence[str] = (), d
     behind = tries.behind(answers)
     refused = {item.tried.namespace for item in (*answers, *behind) if admission.by_limit_range(item.error)}
     names = " ".join(f"{item.name} {' '.join(item.images)}" for item in survey.workloads if item.is_daemonset)
-    return Seen(
+    return AdmissionState(
         answers=tuple(answers),
         behind=tuple(behind),
         quotas=_listed(client, "/api/v1", "resourcequotas", places),
@@ -137,7 +137,7 @@ def _perftest(plan: Plan) -> Iterator[Json]:
         entry = next((test for test in plan.tests if test.shape == name), None)
         share = perftest.share(plan, name, entry.pull_secrets if entry else ())
         image = entry.image if entry else files.profile(plan.profile)["test_image"]["image"]
-        test = perftest.Test("dry-run", plan.namespaces.job, shapes[name], image, share)
+        test = perftest.PairTest("dry-run", plan.namespaces.job, shapes[name], image, share)
         yield perftest.files(test)
         yield perftest.pod(test, 0, _TO_COME)
         yield perftest.pod(test, 0, _TO_COME, "192.0.2.1")

@@ -70,7 +70,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     permissions,
     resolve,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-cluster-policy"}
@@ -211,11 +211,13 @@ def _drivers(plan: Plan, given: Given, there: There) -> tuple[Choice, list[Findi
     return choice, [*map(_refused, found), *faults.findings]
 
 
-def _site(plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: There, faults: Faults) -> gpudirect.Site:
+def _site(
+    plan: Plan, given: Given, nodes: Sequence[NodeFacts], there: There, faults: Faults
+) -> gpudirect.GpuDirectSite:
     overrides = given.options.gpu_operator_values
     values = faults.attempt("rdma_gpu_operator_values", lambda: chart_values.as_values(overrides))
     on_oci = any(node.provider_id.startswith(("ocid1.", "oci://")) for node in nodes)
-    return gpudirect.Site(
+    return gpudirect.GpuDirectSite(
         platform=plan.platform,
         oci=plan.platform == "oke" or on_oci,
         gpu_operator=_gpu_operator_version(plan, given, there, faults),
@@ -379,7 +381,7 @@ def _needed_values(
     return {}
 
 
-def _release_findings(release: Release, options: Options, profile: Json) -> Iterator[Finding]:
+def _release_findings(release: Release, options: PlanOptions, profile: Json) -> Iterator[Finding]:
     subject, names = f"release {release.namespace}/{release.name}", options.image_pull_secrets
     for text in release.warnings:
         yield finding("plan.values", subject, text)
@@ -535,7 +537,7 @@ def _leftovers(plan: Plan, given: Given) -> tuple[tuple[Leftover, ...], tuple[Le
     if not left.applies(plan.install, plan.mode):
         return (), ()
     release = plan.releases.get("network_operator")
-    options = leftovers.Options(release.version if release else "", given.profile["cni"]["by"])
+    options = leftovers.LeftoverOptions(release.version if release else "", given.profile["cni"]["by"])
     seen = replace(given.survey.left, workloads=given.survey.workloads)
     made = {
         ObjectName(item["apiVersion"], item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"])

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations impo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import addon, chart_values, oke_addon
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.addon import Offer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 TABLE = files.FILES / "oci" / "addons.yml"
@@ -33,14 +33,14 @@ def table() -> Json:
     return dict(files.load(TABLE))
 
 
-def look(options: Options, progress: Callable[[str], None]) -> Offer:
+def look(options: PlanOptions, progress: Callable[[str], None]) -> Offer:
     """The add-ons' state and options from OKE, for the survey. ``options.oci``: cluster and options for OCI."""
     addons = oke_addon.Addons(oke(options), progress)
     names = [one["name"] for entry in table().values() if isinstance(entry, dict) for one in entry["addons"]]
     return addons.offer(names)
 
 
-def oke(options: Options) -> Json:
+def oke(options: PlanOptions) -> Json:
     """``plan.oke``, which holds no secrets. Raises InputError for unknown keys."""
     given = {key: value for key, value in options.oci.items() if value}
     strange = sorted(set(given) - {"cluster", *session.OPTIONS})
@@ -49,7 +49,7 @@ def oke(options: Options) -> Json:
     return given
 
 
-def release(stage: str, options: Options, survey: Survey, profile: Json, bearing: Tolerated) -> Release:
+def release(stage: str, options: PlanOptions, survey: Survey, profile: Json, bearing: Tolerated) -> Release:
     """The entry of plan.releases for a stage. Raises InputError for values or a chart that add-ons do not support."""
     entry = table()[stage]
     known = [_want(stage, one, entry, options, profile, bearing) for one in entry["addons"]]
@@ -74,7 +74,7 @@ def release(stage: str, options: Options, survey: Survey, profile: Json, bearing
     )
 
 
-def _want(stage: str, one: Json, entry: Json, options: Options, profile: Json, bearing: Tolerated) -> Addon:
+def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Json, bearing: Tolerated) -> Addon:
     if profile["network_operator"]["policy_by"] != "us":
         raise InputError(f"The profile {options.profile} is older than the add-ons of OKE: use rdma_profile=current.")
     last = one is entry["addons"][-1]

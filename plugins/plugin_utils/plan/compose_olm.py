@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import OlmOp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, olm_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import Choice
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import PlanOptions
 
 STAGES = {"gpu_operator": ("nfd", "gpu_operator"), "network_operator": ("sriov_operator", "network_operator")}
 """Stage -> operators, in the order in which they are installed. The last one is the stage's own."""
@@ -44,7 +44,7 @@ OPTIONS = (
 
 
 def wants(
-    stages: Sequence[str], options: Options, profile: Json, choice: Choice, bearing: Tolerated
+    stages: Sequence[str], options: PlanOptions, profile: Json, choice: Choice, bearing: Tolerated
 ) -> dict[str, tuple[OlmOperator, ...]]:
     """``plan.olm``. Raises InputError for invalid rdma_olm or values of an operator."""
     given = options.olm
@@ -77,7 +77,9 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}.{key} is unknown; known: {', '.join(OPTIONS)}"
 
 
-def _want(name: str, given: Json, options: Options, profile: Json, choice: Choice, bearing: Tolerated) -> OlmOperator:
+def _want(
+    name: str, given: Json, options: PlanOptions, profile: Json, choice: Choice, bearing: Tolerated
+) -> OlmOperator:
     values = dict(given.get("values") or {})
     if name == "gpu_operator":
         base = chart_values.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)

@@ -17,7 +17,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Holder, Room
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import PodUse, Room
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import number
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
 
@@ -26,7 +26,7 @@ CRITICAL = 2000001000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DaemonSetRequest:
     """A DaemonSet of the run: what each of its pods requests. ``critical``: they have system-node-critical, else the
     cluster's default; ``everywhere``: they also run on nodes without GPUs."""
 
@@ -40,18 +40,18 @@ class Wanted:
         return CRITICAL if self.critical else default
 
 
-def wanted(plan: Plan, table: Mapping[str, Sequence[Json]], workloads: Iterable[Workload]) -> list[Wanted]:
+def wanted(plan: Plan, table: Mapping[str, Sequence[Json]], workloads: Iterable[Workload]) -> list[DaemonSetRequest]:
     """The DaemonSets that request CPU or memory and that the run makes; those that exist are left out. ``table``:
     ``requests`` of files/operands.yml."""
     present = [item.name for item in workloads if item.is_daemonset]
-    found: list[Wanted] = []
+    found: list[DaemonSetRequest] = []
     if plan.install != "existing":
         for operator in plan.operators:
             found += [one for entry in table[operator] if (one := _operand(entry, _policy(plan), plan))]
     for item in (item for group in plan.objects.values() for item in group if item["kind"] == "DaemonSet"):
         spec = item["spec"]["template"]["spec"]
         critical = str(spec.get("priorityClassName", "")).startswith("system-")
-        found.append(Wanted(item["metadata"]["name"], busy.requested(spec), critical))
+        found.append(DaemonSetRequest(item["metadata"]["name"], busy.requested(spec), critical))
     return [one for one in found if not any(name == one.name or name.endswith(f"-{one.name}") for name in present)]
 
 
@@ -61,23 +61,23 @@ def _policy(plan: Plan) -> Optional[Json]:
     return next((item["spec"] for item in objects if item["kind"] == "NicClusterPolicy"), None)
 
 
-def _operand(entry: Json, policy: Optional[Json], plan: Plan) -> Optional[Wanted]:
+def _operand(entry: Json, policy: Optional[Json], plan: Plan) -> Optional[DaemonSetRequest]:
     section = lookup(policy, entry["section"]) if policy is not None and entry.get("section") else None
     if (policy is not None and entry.get("section") and section is None) or (entry.get("vfs") and not plan.mode.vfs):
         return None
     own = [one.get("requests") or {} for one in (section or {}).get("containerResources") or []]
     asked = own[0] if own else entry
     room = Room(number(asked.get("cpu", entry["cpu"])), number(asked.get("memory", entry["memory"])))
-    return Wanted(entry["daemonset"], room, entry["critical"], entry.get("everywhere", False))
+    return DaemonSetRequest(entry["daemonset"], room, entry["critical"], entry.get("everywhere", False))
 
 
 def displaced(
-    plan: Plan, nodes: Iterable[NodeFacts], pods: Iterable[Holder], daemonsets: Sequence[Wanted], default: int
+    plan: Plan, nodes: Iterable[NodeFacts], pods: Iterable[PodUse], daemonsets: Sequence[DaemonSetRequest], default: int
 ) -> Iterator[Displaced]:
     """Each pod that the DaemonSets would displace, node by node. ``pods``: of all nodes; ``default``: priority of pods
     without a class."""
     gpu_nodes = {node.name for node in plan.nodes}
-    present: dict[str, list[Holder]] = {}
+    present: dict[str, list[PodUse]] = {}
     for one in pods:
         present.setdefault(one.node, []).append(one)
     for node in nodes:
@@ -87,20 +87,22 @@ def displaced(
             yield from _of_node(allocatable, present[node.name], here, default)
 
 
-def _of_node(allocatable: Room, pods: list[Holder], daemonsets: Sequence[Wanted], default: int) -> Iterator[Displaced]:
+def _of_node(
+    allocatable: Room, pods: list[PodUse], daemonsets: Sequence[DaemonSetRequest], default: int
+) -> Iterator[Displaced]:
     """The scheduler takes pods of a higher priority first; each is bound before the next."""
     node = pods[0].node
     for one in sorted(daemonsets, key=lambda one: -one.priority(default)):
-        bound = Holder(node, one.name, "", (), one.room, one.priority(default))
+        bound = PodUse(node, one.name, "", (), one.room, one.priority(default))
         victims = _victims(allocatable, pods, bound)
         yield from (Displaced(node, pod.pod, pod.owner, pod.priority, one.name) for pod in victims)
         pods = [*(pod for pod in pods if pod not in victims), bound]
 
 
-def _victims(allocatable: Room, pods: Sequence[Holder], new: Holder) -> Sequence[Holder]:
+def _victims(allocatable: Room, pods: Sequence[PodUse], new: PodUse) -> Sequence[PodUse]:
     """The pods that go for ``new``; () where it fits, and where no eviction makes room for it."""
 
-    def fits(kept: Iterable[Holder]) -> bool:
+    def fits(kept: Iterable[PodUse]) -> bool:
         return busy.free(kept, {new.node: allocatable})[new.node].holds(new.room)
 
     lower = [pod for pod in pods if pod.priority < new.priority]

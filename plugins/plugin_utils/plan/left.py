@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Plugin, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import ClusterObjects, Plugin
 
 PREFIX = "--resource-prefix"
 
@@ -34,7 +34,7 @@ def applies(install: str, mode: Mode) -> bool:
     return install == "helm" and mode.vfs
 
 
-def look(client: Client) -> Seen:
+def look(client: Client) -> ClusterObjects:
     """The objects, their pods and networks; what this user may not read is not there."""
     objects: list[Json] = []
     for name in leftovers.named(table()):
@@ -44,9 +44,9 @@ def look(client: Client) -> Seen:
             continue
         objects += [{**found, "kind": name.kind}] if found else []
     if not objects:
-        return Seen()
+        return ClusterObjects()
     networks = client.path("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
-    return Seen(
+    return ClusterObjects(
         objects=tuple(objects),
         pods=tuple(pod for pod in _read(client, client.path("v1", "Pod"), _pod) if pod),
         networks=tuple(_read(client, networks, lambda item: item)),

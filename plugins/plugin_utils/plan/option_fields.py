@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanFields:
     """The values of its own options; a list is a tuple."""
 
     dest: str

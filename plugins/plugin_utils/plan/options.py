@@ -12,23 +12,23 @@ from typing import Any, Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKET, PodExtras, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Holder
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import PodUse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import option_fields
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 
 @dataclass(frozen=True)
-class Options(option_fields.Options):
+class PlanOptions(option_fields.PlanFields):
     """The options of gpuops.rdma.plan, which documents them, under the same names."""
 
     pod_extras: PodExtras = field(default_factory=PodExtras)
 
     @classmethod
-    def of(cls, args: Mapping[str, Any]) -> Options:
+    def of(cls, args: Mapping[str, Any]) -> PlanOptions:
         """The options from the action's arguments, which its spec has checked. Raises InputError for labels that are
         none, before anything asks the cluster."""
-        given = {field.name: args[field.name] for field in fields(option_fields.Options)}
+        given = {field.name: args[field.name] for field in fields(option_fields.PlanFields)}
         for name, value in given.items():
             if isinstance(value, list):
                 given[name] = tuple(value)
@@ -55,7 +55,7 @@ class Options(option_fields.Options):
 class Given:
     """Everything that a plan follows from."""
 
-    options: Options
+    options: PlanOptions
     survey: Survey
     facts: Sequence[NodeFacts]
     shapes: dict[str, Shape]
@@ -64,5 +64,5 @@ class Given:
     """Seconds since the epoch."""
     fetch: Optional[Callable[[Release], Optional[Chart]]] = None
     """Fetches a chart that is not on this machine; None if there is no Helm that could."""
-    pods: Optional[Callable[[], tuple[Sequence[Holder], int]]] = None
+    pods: Optional[Callable[[], tuple[Sequence[PodUse], int]]] = None
     """(all pods of all nodes that request something, priority of pods without a class)."""

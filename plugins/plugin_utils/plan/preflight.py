@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All findings that are possible before the first change, in one list. PRIVATE to the collection.
 
-Every check is a function ``(View) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to ignore.
-An unknown id is refused: a mistyped one would be ignored silently.
+Every check is a function ``(PreflightView) -> findings`` in CHECKS; ``check`` runs them all and drops the ids to
+ignore. An unknown id is refused: a mistyped one would be ignored silently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adopt
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -61,7 +61,7 @@ REGION_KEYS = {"phx": "us-phoenix-1", "iad": "us-ashburn-1", "fra": "eu-frankfur
 
 
 @dataclass(frozen=True)
-class View:
+class PreflightView:
     """Everything that a check may read."""
 
     plan: Plan
@@ -70,7 +70,7 @@ class View:
     shapes: dict[str, Shape]
     profile: Json
     denied: Sequence[str] = ()
-    """Permissions that this user lacks, see _kube/permissions.texts."""
+    """Permissions that this user lacks, see kube/permissions.texts."""
     account: str = ""
     """Manifest of an account that has them, as --tags plan writes it."""
     helm: Sequence[Finding] = ()
@@ -93,7 +93,7 @@ class View:
     """Queue of the tests -> how it may evict others; "" where that could not be read."""
     plugins: Sequence[_leftovers.Plugin] = ()
     """The SR-IOV device plugins, if there are several."""
-    admission: Seen = field(default_factory=Seen)
+    admission: AdmissionState = field(default_factory=AdmissionState)
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -118,7 +118,7 @@ class View:
         return {*vars(self.plan.namespaces).values(), *releases, *networks} - {""}
 
 
-def permissions(view: View) -> Iterator[Finding]:
+def permissions(view: PreflightView) -> Iterator[Finding]:
     """One error per permission that this user lacks."""
     how = f"an administrator grants it: kubectl apply -f {view.account}" if view.account else ""
     remedy = f"{how}; gpuops.rdma.site --tags plan writes that file" if how else None
@@ -126,7 +126,7 @@ def permissions(view: View) -> Iterator[Finding]:
         yield finding("preflight.permissions", "cluster", f"permission denied {item}", remedy=remedy)
 
 
-def admitted(view: View) -> Iterable[Finding]:
+def admitted(view: PreflightView) -> Iterable[Finding]:
     """What admission refuses of the run's pods and objects; but for a pod security level that another check has."""
     known = {item.subject.removeprefix("Namespace ") for item in namespaces(view)}
     answers = tuple(
@@ -135,24 +135,24 @@ def admitted(view: View) -> Iterable[Finding]:
     return admission.refusals(replace(view.admission, answers=answers), view.plan)
 
 
-def quota(view: View) -> Iterable[Finding]:
+def quota(view: PreflightView) -> Iterable[Finding]:
     """ResourceQuotas that the run's pods exceed together."""
     return admission.over_quota(view.admission, view.plan)
 
 
-def network_policy(view: View) -> Iterable[Finding]:
+def network_policy(view: PreflightView) -> Iterable[Finding]:
     """NetworkPolicies that keep pods of a test from each other."""
     labels = {item.name: item.labels for item in view.survey.namespaces}
     return admission.cut_off(view.admission, view.plan, labels)
 
 
-def helm(view: View) -> Iterable[Finding]:
+def helm(view: PreflightView) -> Iterable[Finding]:
     """Findings about Helm, if the run installs a chart; a manifest needs no Helm."""
     found = view.helm if any(not item.manifest for item in view.installs) else ()
     return [replace(item, stage="preflight") for item in found]
 
 
-def crd_version(view: View) -> Iterator[Finding]:
+def crd_version(view: PreflightView) -> Iterator[Finding]:
     """CRDs that the cluster serves, but not in the version that this collection writes."""
     groups = ("gpu_operator", "network_operator", "policy") if view.plan.mode.by_plugin else ("gpu_operator",)
     names = [name for group in groups for name in view.profile["crds"][group]]
@@ -167,7 +167,7 @@ def crd_version(view: View) -> Iterator[Finding]:
             )
 
 
-def definitions(view: View) -> Iterator[Finding]:
+def definitions(view: PreflightView) -> Iterator[Finding]:
     """Definitions of a chart that cannot be applied, and those that are newer in the cluster (a warning)."""
     for name, found in view.definitions.items():
         release = view.plan.releases[name]
@@ -183,7 +183,7 @@ def definitions(view: View) -> Iterator[Finding]:
                 )
 
 
-def kubernetes_version(view: View) -> Iterator[Finding]:
+def kubernetes_version(view: PreflightView) -> Iterator[Finding]:
     """An API server outside the range that the profile was validated for; too new is a warning."""
     limits = view.profile.get("kubernetes", {})
     found = versions.minor(view.survey.server_version)
@@ -215,7 +215,7 @@ def kubernetes_version(view: View) -> Iterator[Finding]:
         )
 
 
-def nfd_once(view: View) -> Iterator[Finding]:
+def nfd_once(view: PreflightView) -> Iterator[Finding]:
     """More than one NFD master: they overwrite each other's node labels. One of a chart that this run changes to bring
     none does not count."""
     going = {
@@ -238,7 +238,7 @@ def nfd_once(view: View) -> Iterator[Finding]:
         )
 
 
-def gpu_plugin(view: View) -> Iterator[Finding]:
+def gpu_plugin(view: PreflightView) -> Iterator[Finding]:
     """DaemonSets besides the GPU Operator that advertise nvidia.com/gpu, unless the OKE add-on removes them, or there
     is no GPU Operator."""
     if not view.plan.has_gpu_operator:
@@ -273,7 +273,7 @@ _LEAVE_POLICY = (
 )
 
 
-def rdma_shared_plugin(view: View) -> Iterator[Finding]:
+def rdma_shared_plugin(view: PreflightView) -> Iterator[Finding]:
     """The RDMA shared device plugin, in mode sriov only."""
     if not view.plan.mode.vfs:
         return
@@ -296,7 +296,7 @@ def _leaves_policy(plan: Plan, path: str) -> bool:
     return plan.adopt_policies and any((field.path, field.verdict) == (path, "remove") for field in fields)
 
 
-def nic_cluster_policy(view: View) -> Iterator[Finding]:
+def nic_cluster_policy(view: PreflightView) -> Iterator[Finding]:
     """NicClusterPolicies by any name but the one that the Network Operator reads."""
     for name in view.survey.nic_cluster_policies:
         if name != "nic-cluster-policy":
@@ -309,7 +309,7 @@ def nic_cluster_policy(view: View) -> Iterator[Finding]:
             )
 
 
-def cluster_policy(view: View) -> Iterator[Finding]:
+def cluster_policy(view: PreflightView) -> Iterator[Finding]:
     """More than one ClusterPolicy; the GPU Operator ignores all but the oldest."""
     names = view.survey.cluster_policies
     if len(names) > 1:
@@ -321,7 +321,7 @@ def cluster_policy(view: View) -> Iterator[Finding]:
         )
 
 
-def priority_class(view: View) -> Iterator[Finding]:
+def priority_class(view: PreflightView) -> Iterator[Finding]:
     """The PriorityClass of the run's pods, if it does not exist or preempts."""
     if view.priority_fault:
         yield finding(
@@ -332,7 +332,7 @@ def priority_class(view: View) -> Iterator[Finding]:
         )
 
 
-def displaced(view: View) -> Iterator[Finding]:
+def displaced(view: PreflightView) -> Iterator[Finding]:
     """Pods of others that DaemonSets of the run would displace, one finding per node."""
     by_node: dict[str, list[Displaced]] = {}
     for one in view.plan.displaced:
@@ -350,7 +350,7 @@ def displaced(view: View) -> Iterator[Finding]:
         )
 
 
-def queue_evicts(view: View) -> Iterator[Finding]:
+def queue_evicts(view: PreflightView) -> Iterator[Finding]:
     """Queues that may evict other jobs for a test, as their preemption knows no preemptionPolicy."""
     for queue, how in view.evicting.items():
         yield finding(
@@ -362,7 +362,7 @@ def queue_evicts(view: View) -> Iterator[Finding]:
         )
 
 
-def helm_values(view: View) -> Iterator[Finding]:
+def helm_values(view: PreflightView) -> Iterator[Finding]:
     """Values of existing Helm releases that the run would change or remove, and that no run is known to have given."""
     for name, release in view.plan.releases.items():
         for item in release.resets:
@@ -379,19 +379,19 @@ def helm_values(view: View) -> Iterator[Finding]:
             )
 
 
-def policies(view: View) -> Iterator[Finding]:
+def policies(view: PreflightView) -> Iterator[Finding]:
     """Policies of another owner that the run would change, and their fields, until it is settled who owns them."""
     for item in view.plan.policies:
         yield from adoption.findings(item, view.plan.adopt_policies)
 
 
-def tolerated(view: View) -> Iterable[Finding]:
+def tolerated(view: PreflightView) -> Iterable[Finding]:
     """Taints of GPU nodes that keep pods of the run off, with the pods."""
     everyone = reach.pods(view.plan, view.profile, view.survey.workloads, view.pods)
     return reach.findings(view.plan, view.nodes, everyone, view.needed)
 
 
-def ip_pool(view: View) -> Iterator[Finding]:
+def ip_pool(view: PreflightView) -> Iterator[Finding]:
     """Overlaps of the VFs' subnet with pods, services, VCN, PFs or nodes (mode sriov); unknown if services cannot be
     listed."""
     if not view.plan.mode.vfs:
@@ -433,7 +433,7 @@ def ip_pool(view: View) -> Iterator[Finding]:
         )
 
 
-def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
+def _other_pools(view: PreflightView, pool: str, network: Network) -> Iterator[Finding]:
     """Pools of any name whose network overlaps ours, without those that the run removes; and another block size of our
     own."""
     pools, plan, subnet = view.survey.pools, view.plan, view.plan.ip_pool.subnet
@@ -477,7 +477,7 @@ def _other_pools(view: View, pool: str, network: Network) -> Iterator[Finding]:
         )
 
 
-def network_owner(view: View) -> Iterator[Finding]:
+def network_owner(view: PreflightView) -> Iterator[Finding]:
     """NetworkAttachmentDefinitions and the IPPool of the run's names that are there and not ours: the run would stop at
     the first of them, with the operators installed. A guide's are taken over where the user allows it."""
     adopt = view.plan.adopt_policies
@@ -509,7 +509,7 @@ def network_owner(view: View) -> Iterator[Finding]:
             )
 
 
-def namespaces(view: View) -> Iterator[Finding]:
+def namespaces(view: PreflightView) -> Iterator[Finding]:
     """Namespaces of the run that are Terminating, refuse privileged pods, or are missing for the report."""
     present = {item.name: item for item in view.survey.namespaces}
     # The test's workers, too: IPC_LOCK, all that mode sriov needs, is not among baseline's capabilities.
@@ -538,7 +538,7 @@ def namespaces(view: View) -> Iterator[Finding]:
     yield from _report_namespace(view, set(present))
 
 
-def namespace_owner(view: View) -> Iterator[Finding]:
+def namespace_owner(view: PreflightView) -> Iterator[Finding]:
     """Namespaces of others, with workloads of theirs, that this run would put something new into."""
     if view.read_only:
         return
@@ -555,7 +555,7 @@ def namespace_owner(view: View) -> Iterator[Finding]:
             )
 
 
-def _entered(view: View) -> dict[str, str]:
+def _entered(view: PreflightView) -> dict[str, str]:
     """Namespace -> the input that names it, of those that the run puts something new into."""
     made = {item["metadata"].get("namespace", "") for group in view.plan.objects.values() for item in group}
     found = {view.plan.namespaces.own: "rdma_own_namespace"} if view.plan.namespaces.own in made else {}
@@ -565,7 +565,7 @@ def _entered(view: View) -> dict[str, str]:
     return {**found, **{item.namespace: f"rdma_charts.{item.operator}.namespace" for item in new}}
 
 
-def _foreign(view: View, item: Workload, namespace: str) -> bool:
+def _foreign(view: PreflightView, item: Workload, namespace: str) -> bool:
     """Whether it is a workload in the namespace that neither this collection, an operator nor another object made."""
     if item.namespace != namespace or item.owners or item.labels.get(OWNED_LABEL) == OWNER:
         return False
@@ -575,7 +575,7 @@ def _foreign(view: View, item: Workload, namespace: str) -> bool:
     return not item.runs(*own) and not any("node-feature-discovery" in image for image in item.images)
 
 
-def _report_namespace(view: View, present: set[str]) -> Iterator[Finding]:
+def _report_namespace(view: PreflightView, present: set[str]) -> Iterator[Finding]:
     """Checked early, because the report is only stored after the test."""
     kept = view.plan.report_keep
     groups = [] if view.read_only else view.plan.objects.values()
@@ -591,7 +591,7 @@ def _report_namespace(view: View, present: set[str]) -> Iterator[Finding]:
         )
 
 
-def controller_room(view: View) -> Iterator[Finding]:
+def controller_room(view: PreflightView) -> Iterator[Finding]:
     """No CPU node with room for the controllers; checked only if something is installed, since running pods already
     have theirs."""
     if view.plan.install != "helm":
@@ -634,7 +634,7 @@ def has_room(node: NodeFacts, requested: tuple[float, float]) -> bool:
     return free[0] >= CONTROLLER_CPU and free[1] >= CONTROLLER_MEMORY
 
 
-def node_images(view: View) -> Iterator[Finding]:
+def node_images(view: PreflightView) -> Iterator[Finding]:
     """GPU nodes whose OS, kernel or container runtime the profile refuses or does not list; unknown if not reported.
     Where nothing is installed, what is not listed is a warning: whether it works there is measured."""
     unlisted = "warning" if view.plan.install == "existing" else ""
@@ -664,7 +664,7 @@ def node_images(view: View) -> Iterator[Finding]:
                 )
 
 
-def one_runtime(view: View) -> Iterator[Finding]:
+def one_runtime(view: PreflightView) -> Iterator[Finding]:
     """GPU nodes with different container runtimes; the GPU Operator supports one."""
     families: dict[str, str] = {}
     for node in view.gpu_nodes:
@@ -676,7 +676,7 @@ def one_runtime(view: View) -> Iterator[Finding]:
         )
 
 
-def shape_in_profile(view: View) -> Iterator[Finding]:
+def shape_in_profile(view: PreflightView) -> Iterator[Finding]:
     """Shapes of the plan that the profile does not cover."""
     covered = view.profile.get("shapes")
     for shape in view.plan.shapes:
@@ -689,7 +689,7 @@ def shape_in_profile(view: View) -> Iterator[Finding]:
             )
 
 
-def mode_region(view: View) -> Iterator[Finding]:
+def mode_region(view: PreflightView) -> Iterator[Finding]:
     """Shapes for which Oracle does not state that VFs are offered in the nodes' region (mode sriov); on OKE an info."""
     if not view.plan.mode.vfs:
         return
@@ -717,7 +717,7 @@ def mode_region(view: View) -> Iterator[Finding]:
         )
 
 
-def leftovers(view: View) -> Iterator[Finding]:
+def leftovers(view: PreflightView) -> Iterator[Finding]:
     """What earlier profiles, releases and guides left; VFs that are advertised under a different resource name."""
     yield from _leftovers.findings(view.plan.leftovers, view.plan.remove_leftovers)
     ours = view.plan.resources.vf
@@ -733,14 +733,14 @@ def leftovers(view: View) -> Iterator[Finding]:
             )
 
 
-def one_vf_plugin(view: View) -> Iterable[Finding]:
+def one_vf_plugin(view: PreflightView) -> Iterable[Finding]:
     """SR-IOV device plugins that offer the same resource on the same nodes, but for those that the run removes."""
     going = {f"{item.name.namespace}/{item.name.name}" for item in view.plan.leftovers if item.plugin}
     removed = going if view.plan.remove_leftovers else set()
     return _leftovers.doubled([item for item in view.plugins if item.name not in removed])
 
 
-def cuda_driver(view: View) -> Iterator[Finding]:
+def cuda_driver(view: PreflightView) -> Iterator[Finding]:
     """Drivers too old for the test image's CUDA. Without the GPU Operator's labels it is unknown, so this check runs
     again later."""
     image = view.profile["test_image"]
@@ -767,7 +767,7 @@ def cuda_driver(view: View) -> Iterator[Finding]:
         )
 
 
-def gpudirect(view: View) -> Iterator[Finding]:
+def gpudirect(view: PreflightView) -> Iterator[Finding]:
     """Nodes without GPUDirect RDMA: no DMA-BUF in the kernel, and nothing that loads nvidia_peermem."""
     if view.plan.peermem:
         return
@@ -786,14 +786,14 @@ def gpudirect(view: View) -> Iterator[Finding]:
         )
 
 
-def expected_nodes(view: View) -> Iterator[Finding]:
+def expected_nodes(view: PreflightView) -> Iterator[Finding]:
     """More GPU nodes than expected; too few are waited for."""
     wanted, found = view.plan.expected_nodes, len(view.plan.nodes)
     if wanted and found > wanted:
         yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
 
 
-CHECKS: dict[str, Callable[[View], Iterable[Finding]]] = {
+CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "permissions": permissions,
     "helm": helm,
     "crd-version": crd_version,
@@ -832,7 +832,7 @@ OF_PODS = ("tolerations", "admission", "quota", "network-policy")
 """Checks for a playbook that makes some pods of ours and nothing else."""
 
 
-def check(view: View, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
+def check(view: PreflightView, ignore: Sequence[str] = (), only: Sequence[str] = ()) -> list[Finding]:
     """All findings, the plan's first; with ``only`` those of these checks. Raises InputError for an unknown check."""
     ignore, only = ([name.rpartition(".")[2] for name in names] for names in (ignore, only))
     strange = sorted({*ignore, *only} - set(CHECKS))

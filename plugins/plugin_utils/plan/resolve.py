@@ -58,7 +58,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_files import slug
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.nic_policy import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.sriov import VF_CONFIG, no_vfs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
 SYSFS, RENDERED = "sysfs", "rendered"
@@ -201,7 +201,7 @@ def text(plan: Plan) -> str:
 # ---- options -------------------------------------------------------------------------------------------------------
 
 
-def option_faults(options: Options, shapes: dict[str, Shape]) -> Iterator[Finding]:
+def option_faults(options: PlanOptions, shapes: dict[str, Shape]) -> Iterator[Finding]:
     """What is wrong with the options on any cluster."""
     for name in options.shapes:
         if fault := _shape_fault(name, shapes, options):
@@ -224,7 +224,7 @@ def option_faults(options: Options, shapes: dict[str, Shape]) -> Iterator[Findin
             yield input_fault(f"rdma_{key}", f"{getattr(options, key)} is negative")
 
 
-def _platform_faults(options: Options, place: str) -> Iterator[Finding]:
+def _platform_faults(options: PlanOptions, place: str) -> Iterator[Finding]:
     if options.install == "olm" and place != "openshift":
         yield input_fault("rdma_install", f"olm needs OpenShift, but this is {place}; use helm")
 
@@ -237,7 +237,7 @@ def _collective_faults(names: Sequence[str]) -> Iterator[Finding]:
         yield input_fault("rdma_collectives", f"{', '.join(names) or 'none'}: name at least one, and each once")
 
 
-def _queue_faults(options: Options, survey: Survey, launcher: str) -> Iterator[Finding]:
+def _queue_faults(options: PlanOptions, survey: Survey, launcher: str) -> Iterator[Finding]:
     if not options.kueue_queue:
         return
     if launcher == "volcano":
@@ -247,7 +247,7 @@ def _queue_faults(options: Options, survey: Survey, launcher: str) -> Iterator[F
         yield input_fault("rdma_kueue_queue", "the cluster does not serve kueue.x-k8s.io: Kueue is not installed")
 
 
-def _node_faults(options: Options, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
+def _node_faults(options: PlanOptions, facts: Sequence[NodeFacts]) -> Iterator[Finding]:
     named, of = options.nodes, {fact.name: fact.shape for fact in facts}
     strangers = [name for name in named if name not in of]
     if strangers:
@@ -261,7 +261,7 @@ def _node_faults(options: Options, facts: Sequence[NodeFacts]) -> Iterator[Findi
         )
 
 
-def _shape_fault(name: str, shapes: dict[str, Shape], options: Options) -> str:
+def _shape_fault(name: str, shapes: dict[str, Shape], options: PlanOptions) -> str:
     shape = shapes.get(name)
     if shape is None:
         return shape_files.unknown(name, shapes)
@@ -333,7 +333,7 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
     return tuple(nodes), findings
 
 
-def _wanted(options: Options, fact: NodeFacts, shapes: dict[str, Shape]) -> bool:
+def _wanted(options: PlanOptions, fact: NodeFacts, shapes: dict[str, Shape]) -> bool:
     if options.nodes:
         return fact.name in options.nodes
     if fact.claims:
@@ -385,7 +385,7 @@ def _natural(name: str) -> tuple[Any, ...]:
 # ---- decisions -----------------------------------------------------------------------------------------------------
 
 
-def platform(options: Options, survey: Survey, facts: Sequence[NodeFacts]) -> Decision:
+def platform(options: PlanOptions, survey: Survey, facts: Sequence[NodeFacts]) -> Decision:
     """The platform, ``oke``, ``openshift`` or ``kubernetes``, from the option, API groups or provider IDs."""
     if options.platform != "auto":
         return Decision("platform", options.platform, "asked for")
@@ -396,7 +396,7 @@ def platform(options: Options, survey: Survey, facts: Sequence[NodeFacts]) -> De
     return Decision("platform", "kubernetes", "neither OpenShift's API groups nor OCI provider ids")
 
 
-def _install(options: Options, platform: str) -> Decision:
+def _install(options: PlanOptions, platform: str) -> Decision:
     if options.install == "olm" and platform != "openshift":
         return Decision("install", "helm", "rdma_install=olm is not possible here")
     if options.install != "helm":
@@ -406,7 +406,7 @@ def _install(options: Options, platform: str) -> Decision:
     return Decision("install", "helm", "the default")
 
 
-def _launcher(options: Options, survey: Survey) -> Decision:
+def _launcher(options: PlanOptions, survey: Survey) -> Decision:
     if options.launcher != "auto":
         return Decision("launcher", options.launcher, "asked for")
     images = [image for item in survey.workloads for image in item.images]
@@ -461,7 +461,7 @@ def _shape_facts(shape: Shape, nodes: int) -> PlannedShape:
     )
 
 
-def _topology(options: Options) -> Decision:
+def _topology(options: PlanOptions) -> Decision:
     """SYSFS, RENDERED, or the path of the user's own file."""
     if options.topology != "none" and options.topology_file:
         return Decision("topology", options.topology_file, "asked for (rdma_topology_file)")
@@ -473,7 +473,7 @@ def _topology(options: Options) -> Decision:
     return Decision("topology", RENDERED, "asked for; from files/topology")
 
 
-def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
+def _setting_faults(options: PlanOptions, profile: Json) -> Iterator[Finding]:
     faults = [
         *nccl_settings.env_faults(options.nccl_env, nccl_settings.NCCL_ENV),
         *nccl_settings.env_faults(options.ucx_env, nccl_settings.UCX_ENV),
@@ -493,7 +493,7 @@ def _setting_faults(options: Options, profile: Json) -> Iterator[Finding]:
         yield input_fault(subject, text)
 
 
-def _topology_faults(options: Options, topology: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
+def _topology_faults(options: PlanOptions, topology: str, shapes: Sequence[Shape]) -> Iterator[Finding]:
     blind = [shape.name for shape in shapes if not shape.pci_tree]
     if topology == RENDERED and blind:
         text = f"no source states the PCI tree of {', '.join(blind)}, so no file can be rendered; use none"
@@ -505,7 +505,7 @@ def _topology_faults(options: Options, topology: str, shapes: Sequence[Shape]) -
         yield input_fault("rdma_topology_file", f"a file is for one shape, the run has {names}; name one in rdma_shape")
 
 
-def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: bool) -> NcclTest:
+def _test(options: PlanOptions, shape: Shape, profile: Json, use_file: bool, gang: bool) -> NcclTest:
     """One test per shape: a job over two shapes would measure the slower one only."""
     sriov = options.rdma_mode.vfs
     return NcclTest(
@@ -534,11 +534,11 @@ def _test(options: Options, shape: Shape, profile: Json, use_file: bool, gang: b
     )
 
 
-def _counts(options: Options) -> dict[str, int]:
+def _counts(options: PlanOptions) -> dict[str, int]:
     return {"iterations": options.nccl_iterations, "warmup": options.nccl_warmup, "check": options.nccl_check}
 
 
-def _settings(options: Options, profile: Json) -> Json:
+def _settings(options: PlanOptions, profile: Json) -> Json:
     """Fields of a test that the profile and, over it, the user set, and in ``told`` who set what."""
     own: Json = profile["literal"]["nccl_test"] if options.guide_literal and "literal" in profile else {}
     by, inputs = f"profile {options.profile}", nccl_settings.COUNTS
@@ -559,7 +559,7 @@ def _settings(options: Options, profile: Json) -> Json:
     return {"settings": variables, "mpi_args": mpi_args, "told": tuple(told), **counts}
 
 
-def _hca_faults(tests: Sequence[NcclTest], options: Options) -> Iterator[Finding]:
+def _hca_faults(tests: Sequence[NcclTest], options: PlanOptions) -> Iterator[Finding]:
     for test in () if options.sockets else tests:
         if not test.hca:
             yield input_fault("rdma_mode", f"{options.mode} is not possible on {test.shape}: its HCA names are unknown")
@@ -572,7 +572,7 @@ def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iter
         yield input_fault("rdma_shapes_dir", f"{text}; give the folder with its file, or delete DaemonSet {VF_CONFIG}")
 
 
-def _mode_faults(options: Options, shapes: Sequence[Shape]) -> Iterator[Finding]:
+def _mode_faults(options: PlanOptions, shapes: Sequence[Shape]) -> Iterator[Finding]:
     if options.sockets and options.rdma_mode is not Mode.HOST:
         text = f"socket has no use for the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
         yield input_fault("rdma_expect_transport", text)
@@ -594,7 +594,7 @@ def _shared_faults(mode: Mode, configured: Sequence[str], profile: Json) -> Iter
         yield input_fault("rdma_mode", f"shared: {text}; {more}. To change the mode, {todo}")
 
 
-def _resource(options: Options) -> str:
+def _resource(options: PlanOptions) -> str:
     """Name of the resource that pods ask for."""
     shared = options.rdma_mode is Mode.SHARED and options.resource == VF_RESOURCES[0]
     return SHARED_RESOURCE if shared else options.resource

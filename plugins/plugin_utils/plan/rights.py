@@ -39,7 +39,7 @@ def denied(client: Client, plan: Plan, read_only: bool = False, keeps: bool = Tr
 
 
 @dataclass(frozen=True)
-class Chart:
+class ChartObjects:
     """Objects of a release in its namespace: as they are to be and as they are installed."""
 
     namespace: str
@@ -52,7 +52,7 @@ class Rights:
 
     def __init__(self, plan: Plan, client: Client, survey: Survey) -> None:
         self.client, self.survey = client, survey
-        self.charts: dict[str, Chart] = {}
+        self.charts: dict[str, ChartObjects] = {}
         self.kinds: Kinds = KINDS
         self.unknown: list[Finding] = []
         """Why the rights of a chart are not known."""
@@ -74,7 +74,7 @@ class Rights:
         for key, release in changed.items():
             try:
                 wanted = render.objects(release, plan.server_version, versions)
-                self.charts[key] = Chart(release.namespace, wanted, self._present(release))
+                self.charts[key] = ChartObjects(release.namespace, wanted, self._present(release))
             except (InputError, DataError) as error:
                 findings.append(_unrendered(release, error, plan.server_version))
         every = [item for chart in self.charts.values() for item in (*chart.wanted, *chart.present)]
@@ -125,10 +125,10 @@ class Rights:
             "teardown": (removed, grants),
         }
 
-    def _installed(self, key: str) -> Chart:
+    def _installed(self, key: str) -> ChartObjects:
         """A release that does not change, as it is installed."""
         release = self.plan.releases[key]
-        chart = Chart(release.namespace, present=self._present(release))
+        chart = ChartObjects(release.namespace, present=self._present(release))
         self.kinds = {**self.kinds, **installed.kinds(self.client, chart.present)}
         return chart
 

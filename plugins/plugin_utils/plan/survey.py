@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import deco
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.addon import Offer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import ClusterObjects
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Namespace:
 
 
 @dataclass(frozen=True)
-class Pool:
+class AddressPool:
     """A pool of nv-ipam. ``kind``: IPPool or CIDRPool; ``block``: addresses per node, 0 = unknown."""
 
     kind: str
@@ -65,7 +65,7 @@ class Survey:
     namespaces: tuple[Namespace, ...] = ()
     service_cidrs: Optional[tuple[str, ...]] = ()
     """None if this user may not list them; () from servers older than 1.33, and in mode host."""
-    pools: Optional[tuple[Pool, ...]] = ()
+    pools: Optional[tuple[AddressPool, ...]] = ()
     """None if this user may not list them."""
     networks: tuple[Attachment, ...] = ()
     policies: tuple[Json, ...] = ()
@@ -75,7 +75,7 @@ class Survey:
     nic_cluster_policies: tuple[str, ...] = ()
     addons: Offer = field(default_factory=Offer)
     """With rdma_install=oke_addon."""
-    left: Seen = field(default_factory=Seen)
+    left: ClusterObjects = field(default_factory=ClusterObjects)
     """Where a run installs what leftovers would conflict with; without the workloads."""
 
     @classmethod
@@ -87,7 +87,7 @@ class Survey:
     def kept(self) -> Survey:
         """The part that preflight reads again from survey.json: without releases and whole objects, whose values may
         be secrets."""
-        return replace(self, releases=(), policies=(), addons=Offer(), left=Seen())
+        return replace(self, releases=(), policies=(), addons=Offer(), left=ClusterObjects())
 
     @property
     def configured_shapes(self) -> list[str]:

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, installed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def requested(client: Client, node: str) -> tuple[float, float]:
     return sum(room.cpu for room in pods), sum(room.memory for room in pods)
 
 
-def pods(client: Client) -> tuple[list[busy.Holder], int]:
+def pods(client: Client) -> tuple[list[busy.PodUse], int]:
     """(all pods on nodes that request CPU or memory, priority of pods without a class); what may not be read is not
     there."""
     found = _readable(lambda: client.projected(client.path("v1", "Pod"), lambda pod: busy.holder(pod, ())))
@@ -142,8 +142,8 @@ def _service_cidrs(client: Client, groups: Container[str]) -> Optional[tuple[str
     return tuple(cidr for item in items for cidr in item.get("spec", {}).get("cidrs", []))
 
 
-def _pools(client: Client, groups: Container[str]) -> Optional[tuple[Pool, ...]]:
-    found: list[Pool] = []
+def _pools(client: Client, groups: Container[str]) -> Optional[tuple[AddressPool, ...]]:
+    found: list[AddressPool] = []
     for kind, resource in (("IPPool", "ippools"), ("CIDRPool", "cidrpools")):
         if IPAM.partition("/")[0] not in groups:
             break
@@ -154,7 +154,7 @@ def _pools(client: Client, groups: Container[str]) -> Optional[tuple[Pool, ...]]
         except Forbidden:
             return None
         found += [
-            Pool(
+            AddressPool(
                 kind=kind,
                 namespace=item["metadata"]["namespace"],
                 name=item["metadata"]["name"],

@@ -31,11 +31,13 @@ LOOKED_AT = 20
 """Maximum number of nodes whose pods are read to find room for the controllers."""
 
 
-def read(client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json, *, check_mode: bool) -> preflight.View:
+def read(
+    client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json, *, check_mode: bool
+) -> preflight.PreflightView:
     """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again; with
     that or ``args["pods"]`` nothing is read that concerns the installation."""
     again = bool(args["only"])
-    found = preflight.View(
+    found = preflight.PreflightView(
         plan=plan,
         survey=survey,
         nodes=book.facts() if again else book.kept(),
@@ -87,7 +89,7 @@ def _definitions(client: Client, plan: Plan) -> dict[str, list[crds.Definition]]
     return found
 
 
-def _requested(client: Client, view: preflight.View) -> dict[str, tuple[float, float]]:
+def _requested(client: Client, view: preflight.PreflightView) -> dict[str, tuple[float, float]]:
     """(cores, bytes) requested on the largest schedulable nodes, up to the first with room, to read few pods."""
     found: dict[str, tuple[float, float]] = {}
     for node in preflight.candidates(view.nodes, view.shapes)[:LOOKED_AT]:

@@ -123,7 +123,7 @@ def build(
     known = {_key(item) for item in judged}
     others = [item for item in findings if item["subject"] not in names and _key(item) not in known]
     verdict, reason = _verdict(plan, stages, table, others, nccl, deselected, predicted)
-    seen = next_step.Seen(
+    seen = next_step.ReportState(
         plan,
         verdict,
         stages,

@@ -100,7 +100,7 @@ ALONE = Started()
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReportState:
     """What a report has found. ``first``: the causes that come before all nodes' faults; ``predicted``: the file with
     what a run in check mode would change, "" if it would change nothing, None for a real run."""
 
@@ -129,7 +129,7 @@ def level(command: str) -> int:
     return MEASURES if name in _MEASURING or (tags and tags <= _MEASURING_TAGS) else WRITES
 
 
-def next_step(seen: Seen, started: Started) -> str:
+def next_step(seen: ReportState, started: Started) -> str:
     """The next step as one command, possibly after what must be corrected first; "" if there is none.
 
     It is that of the first cause, as the verdict's sentence; on the nodes that passed, a job of the user's own. Steps
@@ -190,11 +190,11 @@ def again(stage: str, names: Sequence[str]) -> str:
     return f"{COMMAND} --tags {stage}{narrow}"
 
 
-def _passed(seen: Seen) -> Iterator[str]:
+def _passed(seen: ReportState) -> Iterator[str]:
     yield render_command(seen.plan)
 
 
-def _steps(seen: Seen, started: Started) -> Iterator[str]:
+def _steps(seen: ReportState, started: Started) -> Iterator[str]:
     """Steps in the order in which they are tried. The error of a failed stage holds what to fix first."""
     failed = next((stage for stage in seen.stages if stage["status"] == "failed"), None)
     rejected = [item for item in seen.cluster if item["id"] == INPUT]
@@ -227,7 +227,7 @@ def _steps(seen: Seen, started: Started) -> Iterator[str]:
     yield _WARNINGS
 
 
-def _after_failure(seen: Seen, failed: Json, started: Started) -> Iterator[str]:
+def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterator[str]:
     """The command that the failed stage's first finding, or its error, gives; else what to correct, or what shows the
     cause."""
     yield _older_definition(seen.plan, seen.stages, failed)
@@ -251,7 +251,7 @@ def _after_failure(seen: Seen, failed: Json, started: Started) -> Iterator[str]:
         yield f"kubectl -n {_namespace(seen.plan, failed['name'])} get events --sort-by=.lastTimestamp"
 
 
-def _after_correction(seen: Seen, errors: Sequence[Json], started: Started) -> Iterator[str]:
+def _after_correction(seen: ReportState, errors: Sequence[Json], started: Started) -> Iterator[str]:
     """This run again, with the inputs that the findings ask for first; without any, what shows the first cause."""
     asked = list(dict.fromkeys(filter(None, map(_correction, errors))))
     inputs = _inputs(re.split(r",? or |, ", text)[0] for text in asked)
@@ -269,7 +269,7 @@ def _shown_by(text: str) -> str:
     return ""
 
 
-def _about(subject: str, seen: Seen) -> str:
+def _about(subject: str, seen: ReportState) -> str:
     """The command that shows the object, or the node, that a finding is about; "" for another subject."""
     if subject in {node.name for node in seen.plan.nodes}:
         return f"kubectl describe node {subject}"

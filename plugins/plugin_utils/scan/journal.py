@@ -94,7 +94,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def key_of(scan: rounds.Scan, test: nccl_job.Test, seed: str) -> str:
+def key_of(scan: rounds.Scan, test: nccl_job.JobTest, seed: str) -> str:
     """A digest of what must be equal for comparable results: nodes, blocks, options, image, sizes, NCCL's variables."""
     about = {
         "nodes": scan.nodes,

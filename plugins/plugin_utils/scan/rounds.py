@@ -47,7 +47,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import (
     sound,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, SLOW, UNKNOWN
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import GATES, LINK_RUNS, View
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import GATES, LINK_RUNS, ScanView
 
 __all__ = [
     "DEPTHS",
@@ -178,13 +178,13 @@ class Scan:
             self._plans[len(finished)] = known
         return known[2]
 
-    def view(self, state: Json, finished: Sequence[Round]) -> View:
+    def view(self, state: Json, finished: Sequence[Round]) -> ScanView:
         """What these rounds have found. A worker counts as dead from the round after its end."""
         known = sum(len(now.trials) for now in finished)
         dead = {name: item["why"] for name, item in state["dead"].items() if item["after"] <= known}
-        return View(self.blocks, self.limits, len(self.rails), finished, state["results"], dead)
+        return ScanView(self.blocks, self.limits, len(self.rails), finished, state["results"], dead)
 
-    def _plan(self, view: View, state: Json) -> Optional[Round]:
+    def _plan(self, view: ScanView, state: Json) -> Optional[Round]:
         number = len(view.finished) + 1
         here = [name for name in self._order if name not in state["absent"] and name not in view.dead]
         if number > MOST_ROUNDS:
@@ -200,7 +200,7 @@ class Scan:
         return self._together(number, view, here)
 
     @staticmethod
-    def _doubts(view: View, here: Sequence[str]) -> bool:
+    def _doubts(view: ScanView, here: Sequence[str]) -> bool:
         """Whether a node or a pair of blocks is more likely bad than good, or a node has no partner yet."""
         paired = {*view.pairs.scores, *view.pairs.convicted}
         return (
@@ -219,7 +219,7 @@ class Scan:
 
     # ---- what is in doubt
 
-    def _search(self, number: int, view: View, here: Sequence[str]) -> Optional[Round]:
+    def _search(self, number: int, view: ScanView, here: Sequence[str]) -> Optional[Round]:
         """The next round of runs alone, of pairs, across blocks and of rails; None when nothing is in doubt.
 
         A node that is slow alone, or was not tested alone, is held back from pairs for the first rounds."""
@@ -287,7 +287,7 @@ class Scan:
             spare |= set(single[len(single) - len(single) % 2 :])
         return pairs, spare
 
-    def _retests(self, nth: int, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+    def _retests(self, nth: int, view: ScanView, fit: Sequence[str], free: _Free) -> list[Lane]:
         """Each node that no pair has cleared, with a good partner; with another suspect when there are many."""
         scores = view.pairs.scores
         wanted = [name for name in fit if name not in view.good and free.has(name)]
@@ -319,7 +319,7 @@ class Scan:
         match(wanted, set(wanted), 1 if nth == 2 else 2)
         return lanes
 
-    def _controls(self, nth: int, view: View, lanes: Sequence[Lane], free: _Free) -> list[Lane]:
+    def _controls(self, nth: int, view: ScanView, lanes: Sequence[Lane], free: _Free) -> list[Lane]:
         """Pairs of good nodes beside those that are still suspect after a retest: in blocks with noise in common, and
         where a block has several suspects."""
         found: list[Lane] = []
@@ -338,7 +338,7 @@ class Scan:
                 found.append(tuple(replace(trial, control=True) for trial in runs))
         return found
 
-    def _watches(self, nth: int, view: View, free: _Free) -> list[Lane]:
+    def _watches(self, nth: int, view: ScanView, free: _Free) -> list[Lane]:
         """More runs for both ends of pairs that were slow once: first together, then with others."""
         budget = max(8, round(WATCH_SHARE * len(self.nodes)))
         lanes: list[Lane] = []
@@ -362,7 +362,7 @@ class Scan:
                 lanes.append(self._pair(f"p{nth}", name, other, 2))
         return lanes
 
-    def _cover(self, nth: int, view: View, fit: Sequence[str], free: _Free) -> list[Lane]:
+    def _cover(self, nth: int, view: ScanView, fit: Sequence[str], free: _Free) -> list[Lane]:
         """Pairs of all other nodes with new partners, as the depth asks."""
         runs = DEPTHS[self.limits.depth]
         lanes = []
@@ -389,7 +389,7 @@ class Scan:
         ring = list(zip(blocks, blocks[1:])) + ([(blocks[-1], blocks[0])] if len(blocks) > 2 else [])
         return [*ring[::2], *ring[1::2]][:EDGES] if self.limits.depth == "quick" else ring
 
-    def _across_lanes(self, view: View, free: _Free) -> list[Lane]:
+    def _across_lanes(self, view: ScanView, free: _Free) -> list[Lane]:
         if self.limits.across == "none" or (view.most_across and len(view.of("across")) > len(view.edges)):
             return []  # most pairs of blocks were repeated: the fabric as a whole
         most = ENOUGH_EDGES if view.most_across else len(self.nodes)
@@ -412,7 +412,7 @@ class Scan:
                 free.take(one, other)
         return lanes
 
-    def _other_edges(self, view: View, good: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def _other_edges(self, view: ScanView, good: Sequence[str]) -> Iterator[tuple[str, str]]:
         """For each end of a slow pair of blocks that was tested with one block only, another pair."""
         blocks = list(dict.fromkeys(self.blocks[name] for name in good))
         for edge in view.cut:
@@ -424,7 +424,7 @@ class Scan:
 
     # ---- rails
 
-    def _rail_lanes(self, number: int, view: View, free: _Free) -> list[Lane]:
+    def _rail_lanes(self, number: int, view: ScanView, free: _Free) -> list[Lane]:
         if not self.rails:
             return []
         lanes = []
@@ -449,7 +449,7 @@ class Scan:
                 lanes.append((*doubted, *beside, *again))
         return lanes
 
-    def _good_rails(self, view: View, name: str) -> list[int]:
+    def _good_rails(self, view: ScanView, name: str) -> list[int]:
         """Rails that run beside those in doubt, RAIL_CONTROLS in all."""
         scores = view.rail_scores[name]
         good = sorted((rail for rail, score in scores.items() if score.good), key=lambda rail: scores[rail].constant)
@@ -457,7 +457,7 @@ class Scan:
 
     # ---- all together
 
-    def _together(self, number: int, view: View, here: Sequence[str]) -> Optional[Round]:
+    def _together(self, number: int, view: ScanView, here: Sequence[str]) -> Optional[Round]:
         """The gate, again when it was slow, and what narrows it down when nobody else is named."""
         gates = view.of("gate")
         known = set(here)
@@ -474,7 +474,7 @@ class Scan:
             return None
         return self._narrow(number, view, fit)
 
-    def _narrow(self, number: int, view: View, fit: Sequence[str]) -> Optional[Round]:
+    def _narrow(self, number: int, view: ScanView, fit: Sequence[str]) -> Optional[Round]:
         """Many pairs across blocks at once, twice when some are slow; then blocks alone; then halves of what is
         slow."""
         blocks = sorted({self.blocks[name] for name in fit})
@@ -491,7 +491,7 @@ class Scan:
         ]
         return self._round(number, [("groups", lanes)])
 
-    def _parts(self, view: View, fit: Sequence[str], blocks: Sequence[str]) -> list[tuple[str, ...]]:
+    def _parts(self, view: ScanView, fit: Sequence[str], blocks: Sequence[str]) -> list[tuple[str, ...]]:
         tested = view.parts
         if not tested and len(blocks) > 1:
             return [tuple(names) for _block, names in sorted(_by_block(fit, self.blocks).items()) if len(names) > 1]
@@ -535,7 +535,7 @@ class Scan:
         extra = [item for ident, item in state["results"].items() if ident not in known]
         dead = {name: {**item, "after": 0} for name, item in state["dead"].items()}
         view = self.view({**state, "dead": dead}, finished)
-        return scan_verdict.Verdict(view, self.nodes, state["absent"], self.rails, complete, extra).conclusion()
+        return scan_verdict.ScanVerdict(view, self.nodes, state["absent"], self.rails, complete, extra).conclusion()
 
     def first_pairs(self) -> tuple[Trial, ...]:
         """The trials of the first round of pairs, as if every node had passed alone."""

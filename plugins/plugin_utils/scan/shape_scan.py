@@ -33,14 +33,14 @@ SHOWN_TRIALS = 1000
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScanState:
     """Of the cluster's nodes: their boot IDs, and those that this collection took out."""
 
     boots: Mapping[str, str] = field(default_factory=dict)
     marked: Container[str] = ()
 
     @classmethod
-    def of(cls, client: Client, include_marked: bool) -> Seen:
+    def of(cls, client: Client, include_marked: bool) -> ScanState:
         """``include_marked``: nodes that this collection took out are scanned too."""
         boots, marked = {}, set()
         for page in client.pages("/api/v1/nodes"):
@@ -71,11 +71,11 @@ class ShapeScan:
         plan: Plan,
         entry: NcclTest,
         args: Mapping[str, Any],
-        seen: Optional[Seen] = None,
+        seen: Optional[ScanState] = None,
         show: Callable[[str], None] = print,
     ) -> None:
         """InputError for thresholds or a baseline that cannot be used."""
-        seen = seen or Seen()
+        seen = seen or ScanState()
         self.plan, self.entry, self.args, self.boots = plan, entry, args, seen.boots
         self._show = show
         good = Path(args["baseline"]) if args["baseline"] else None
@@ -110,7 +110,7 @@ class ShapeScan:
         rails = self.shape.pfs if self.args["rails"] else ()
         return rounds.Scan(self.nodes, self.blocks, self.args["seed"], limits, rails)
 
-    def _test(self) -> job.Test:
+    def _test(self) -> job.JobTest:
         # Kueue would count the kept workers as one long job; a scan places its own.
         more: Json = {
             "name": self.name,

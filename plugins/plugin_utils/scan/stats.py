@@ -94,7 +94,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlacedRun:
     """A run with its place: ``ends`` are the nodes, or the blocks, that may be at fault. ``lost``: share of the median;
     None for a run that failed."""
 
@@ -104,11 +104,11 @@ class Run:
     weight: float
     clear: bool = False
     """Whether it is slow beyond noise on its own."""
-    least: Optional[Run] = None
+    least: Optional[PlacedRun] = None
     """The same run by a norm that is a standard error off."""
 
     @classmethod
-    def of(cls, result: Json, ends: Iterable[str], lost: Optional[float], weight: float, most: float) -> Run:
+    def of(cls, result: Json, ends: Iterable[str], lost: Optional[float], weight: float, most: float) -> PlacedRun:
         """``weight``: without limits; ``most``: the largest of a slow run."""
         clear = weight >= WATCHED + math.log(1 / FLAKY)
         return cls(result, tuple(ends), lost, max(-GOOD_RUN, min(most, weight)), clear)
@@ -246,7 +246,7 @@ def enough(many: int) -> float:
 # ---- accusations ---------------------------------------------------------------------------------------------------
 
 
-def total(runs: Iterable[Run]) -> float:
+def total(runs: Iterable[PlacedRun]) -> float:
     """Evidence for a fault in every one of these runs: the sum of their weights."""
     return sum(run.weight for run in runs)
 
@@ -255,7 +255,7 @@ def total(runs: Iterable[Run]) -> float:
 class Score:
     """The runs of one end that are not explained by a convicted one."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[PlacedRun] = field(default_factory=list)
 
     @property
     def constant(self) -> float:
@@ -268,12 +268,12 @@ class Score:
         return sum(math.log(1 - FLAKY + FLAKY * math.exp(run.weight)) for run in self.runs)
 
     @property
-    def clear(self) -> list[Run]:
+    def clear(self) -> list[PlacedRun]:
         """Runs that are slow beyond noise."""
         return [run for run in self.runs if run.clear]
 
     @property
-    def slow(self) -> list[Run]:
+    def slow(self) -> list[PlacedRun]:
         """Runs that count against it."""
         return [run for run in self.runs if run.weight > 0]
 
@@ -286,7 +286,7 @@ class Score:
 class Accused:
     """Who is convicted by these runs, and how all others stand. ``bound``: the sum of weights that convicts."""
 
-    def __init__(self, runs: Iterable[Run], bound: float) -> None:
+    def __init__(self, runs: Iterable[PlacedRun], bound: float) -> None:
         self.runs, self.enough = list(runs), bound
         self.scores: dict[str, Score] = {}
         for run in self.runs:
@@ -328,16 +328,16 @@ class Accused:
             return False
         return total(run for run in self.scores[end].runs if name not in run.ends) < CLEARED
 
-    def links(self) -> dict[tuple[str, ...], list[Run]]:
+    def links(self) -> dict[tuple[str, ...], list[PlacedRun]]:
         """The runs between two ends that no convicted end explains."""
-        found: dict[tuple[str, ...], list[Run]] = {}
+        found: dict[tuple[str, ...], list[PlacedRun]] = {}
         for run in self.runs:
             if not any(end in self.convicted for end in run.ends):
                 found.setdefault(tuple(sorted(run.ends)), []).append(run)
         return found
 
 
-def _partners(name: str, runs: Iterable[Run]) -> set[str]:
+def _partners(name: str, runs: Iterable[PlacedRun]) -> set[str]:
     return {end for run in runs for end in run.ends if end != name}
 
 

@@ -63,7 +63,7 @@ class Bench:
 
     shape: Shape
     table: Json
-    test: nccl_job.Test
+    test: nccl_job.JobTest
     settings: Settings
     gates: dict[str, Gate] = field(default_factory=dict)
     """By the trial's id."""
@@ -106,7 +106,7 @@ class Bench:
         argv += ["-x", "NCCL_ALGO=RING"] if ring else []
         return scan_job.Command(tuple(argv), tuple(nccl_job.program_args(test)), timeout, reach=reach)
 
-    def _of(self, nodes: int) -> nccl_job.Test:
+    def _of(self, nodes: int) -> nccl_job.JobTest:
         """The test of so many nodes."""
         return replace(self.test, nodes=tuple(map(str, range(nodes))))
 

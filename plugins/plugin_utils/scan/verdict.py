@@ -14,8 +14,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import stats
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import MOST_ROUNDS, Conclusion, Conviction
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, Run, Score
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import Edge, View
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, PlacedRun, Score
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import Edge, ScanView
 
 CROWD_RUNS = 8
 """Slow runs under load that convict a block in one round, when no round is left."""
@@ -30,10 +30,10 @@ def odds(runs: int) -> str:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScanVerdict:
     """What the finished rounds of a scan say. ``extra``: results of the round that is not finished."""
 
-    view: View
+    view: ScanView
     nodes: Sequence[str]
     absent: Mapping[str, str]
     rails: Sequence[Pf]
@@ -172,7 +172,7 @@ class Verdict:
 
     def _of_links(self) -> list[Conviction]:
         """Pairs of nodes that are good with others but not with each other; many of one block are its fabric."""
-        by_block: dict[Edge, dict[Edge, list[Run]]] = {}
+        by_block: dict[Edge, dict[Edge, list[PlacedRun]]] = {}
         for ends, runs in sorted(self.view.broken.items()):
             by_block.setdefault(self.view.edge(ends), {})[ends] = runs
         found = []
@@ -234,7 +234,7 @@ class Verdict:
             if not bad or len(block) > 1 or len(set(view.blocks.values())) == 1 or whole > len(nodes):
                 continue
             items = [item for item in view.of("group") if tuple(item["nodes"]) == nodes]
-            runs = [Run(item, (), None if item.get("busbw") is None else 0.0, 1.0) for item in items]
+            runs = [PlacedRun(item, (), None if item.get("busbw") is None else 0.0, 1.0) for item in items]
             where = f"inside block {next(iter(block))} when its {len(nodes)} nodes run together"
             found.append(self._of_fabric(tuple(block), runs, where, ""))
         return found
@@ -243,7 +243,7 @@ class Verdict:
         """Blocks that are slower than others as a whole, when all nodes together are slow and nothing else is found."""
         view, found = self.view, []
         for block, items in sorted(view.low.items()) if view.gate[0] == "slow" else ():
-            numbers = _numbers([Run(item, (), 0.0, 1.0) for item in items], view.norms.get("near"))
+            numbers = _numbers([PlacedRun(item, (), 0.0, 1.0) for item in items], view.norms.get("near"))
             evidence = tuple(f"{_names(item)}: {_result_text(item)}" for item in items[:12])
             found.append(Conviction("fabric", "", self._low_text(block), (block,), evidence=evidence, **numbers))
         return found
@@ -254,7 +254,7 @@ class Verdict:
         pairs = counted(len(speeds), "pair")
         return f"block {block} is slow as a whole: {pairs} with a median of {median(speeds):.1f} of {norm:.0f} GB/s"
 
-    def _of_fabric(self, ends: tuple[str, ...], runs: Sequence[Run], where: str, norm: str) -> Conviction:
+    def _of_fabric(self, ends: tuple[str, ...], runs: Sequence[PlacedRun], where: str, norm: str) -> Conviction:
         known = self.view.norms.get(norm)
         slow = [run for run in runs if run.weight > 0] or list(runs)
         numbers = _numbers(slow, known)
@@ -323,7 +323,7 @@ class Verdict:
         return found
 
     @staticmethod
-    def _open_edge(runs: Sequence[Run], items: Sequence[Json]) -> str:
+    def _open_edge(runs: Sequence[PlacedRun], items: Sequence[Json]) -> str:
         """Why a pair of blocks is neither good nor bad; "" when it is good."""
         if not runs:
             return f"no two tests between them ran: {_why(items[-1])}"
@@ -446,14 +446,14 @@ class Verdict:
 # ---- words ---------------------------------------------------------------------------------------------------------
 
 
-def _odd(run: Run, norm: Optional[Norm], beyond: float) -> bool:
+def _odd(run: PlacedRun, norm: Optional[Norm], beyond: float) -> bool:
     """Whether noise would make a run so slow less than once in two scans."""
     if run.lost is None or norm is None:
         return run.weight > 0
     return run.weight > 0 and run.lost > beyond * norm.spread
 
 
-def _numbers(runs: Sequence[Run], norm: Optional[Norm]) -> dict[str, Any]:
+def _numbers(runs: Sequence[PlacedRun], norm: Optional[Norm]) -> dict[str, Any]:
     speeds = [float(run.result["busbw"]) for run in runs if run.result.get("busbw") is not None]
     speeds = speeds if any(run.lost is not None for run in runs) else []
     limit = next((run.result["threshold"] for run in runs if run.result.get("threshold")), None)

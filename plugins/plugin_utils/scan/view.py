@@ -16,7 +16,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import stats
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import Limits, Round
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, Run, Score
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, PlacedRun, Score
 
 Edge = tuple[str, ...]
 FEW = 6
@@ -40,7 +40,7 @@ def _has_speed(item: Json) -> bool:
     return item["verdict"] != FAILED and item.get("busbw") is not None
 
 
-def _loss(runs: Sequence[Run]) -> float:
+def _loss(runs: Sequence[PlacedRun]) -> float:
     """The median of what these runs lost; all, when they failed."""
     return median([1.0 if run.lost is None else run.lost for run in runs])
 
@@ -66,7 +66,7 @@ def _first_of_rails(items: Sequence[Json]) -> list[Json]:
     return list({item["rail"]: item for item in reversed(items)}.values())
 
 
-class View:
+class ScanView:
     """``blocks``: node -> block. ``finished``: rounds that have all their results. ``dead``: node -> why."""
 
     def __init__(
@@ -204,14 +204,14 @@ class View:
         lost, least = (1 - item["busbw"] / (one.middle * (1 + shift)) for one in (norm, off))
         return lost, norm.weight(lost), off.weight(least)
 
-    def _runs(self, items: Iterable[Json]) -> list[Run]:
+    def _runs(self, items: Iterable[Json]) -> list[PlacedRun]:
         weighed = [(item, *self._weight(item)) for item in items]
         most, fewer = stats.limits_of([(item, weight) for item, _lost, weight, _least in weighed])
         found = []
         for item, lost, weight, least in weighed:
             if weight is not None and least is not None:
-                off = Run.of(item, item["nodes"], lost, least, fewer)
-                found.append(replace(Run.of(item, item["nodes"], lost, weight, most), least=off))
+                off = PlacedRun.of(item, item["nodes"], lost, least, fewer)
+                found.append(replace(PlacedRun.of(item, item["nodes"], lost, weight, most), least=off))
         return found
 
     # ---- nodes
@@ -298,7 +298,7 @@ class View:
         return len(score.runs) if score else 0
 
     @cached_property
-    def links(self) -> dict[Edge, list[Run]]:
+    def links(self) -> dict[Edge, list[PlacedRun]]:
         """Pairs of good nodes with slow runs that neither explains -> these runs."""
         return {
             ends: runs
@@ -311,11 +311,11 @@ class View:
     def _good_without(self, name: str, ends: Edge) -> bool:
         return name not in self.out and stats.total(self._others(name, ends)) < stats.CLEARED
 
-    def _others(self, name: str, ends: Edge) -> list[Run]:
+    def _others(self, name: str, ends: Edge) -> list[PlacedRun]:
         return [run for run in self.pairs.scores[name].runs if tuple(sorted(run.ends)) != ends]
 
     @cached_property
-    def broken(self) -> dict[Edge, list[Run]]:
+    def broken(self) -> dict[Edge, list[PlacedRun]]:
         """Pairs of good nodes that are convicted as a link: good in one run, or an end slow with another node, it is an
         intermittent end."""
         return {
@@ -336,9 +336,9 @@ class View:
         return found
 
     @cached_property
-    def edges(self) -> dict[Edge, list[Run]]:
+    def edges(self) -> dict[Edge, list[PlacedRun]]:
         """Pair of blocks -> the runs between good nodes of both."""
-        found: dict[Edge, list[Run]] = {}
+        found: dict[Edge, list[PlacedRun]] = {}
         for run in self._runs(item for item in self.of("across") if not self.out.intersection(item["nodes"])):
             found.setdefault(self.edge(run.ends), []).append(run)
         return found
@@ -348,7 +348,7 @@ class View:
         return tuple(sorted(self.blocks[name] for name in nodes))
 
     @cached_property
-    def cut(self) -> dict[Edge, list[Run]]:
+    def cut(self) -> dict[Edge, list[PlacedRun]]:
         """Pairs of blocks whose link is convicted."""
         return {
             edge: runs
@@ -415,7 +415,7 @@ class View:
         least = min(float(item["busbw"]) if _has_speed(item) else 0.0 for item in items)
         return bool(1 - least / middle <= 1 - middle / healthy)
 
-    def _rail_runs(self, name: str, items: Sequence[Json], norm: Optional[Norm], most: float) -> list[Run]:
+    def _rail_runs(self, name: str, items: Sequence[Json], norm: Optional[Norm], most: float) -> list[PlacedRun]:
         """A round's runs of a node's rails in doubt, compared with the good rails beside them, in the first round with
         all rails; [] when good rails are as slow: then it is the round, or the node in some of its runs."""
         controls = [item for item in items if item["id"] in self._controls]
@@ -424,14 +424,14 @@ class View:
             if 2 * len(speeds) <= len(controls):
                 return []
             norm = norm.beside(speeds)
-        runs: list[Run] = []
-        beside: list[Run] = []
+        runs: list[PlacedRun] = []
+        beside: list[PlacedRun] = []
         for item in items:
             lost = weight = None
             if _has_speed(item) and norm is not None:
                 lost = 1 - item["busbw"] / norm.middle
                 weight = norm.weight(lost)
-            run = Run.of(item, (name,), lost, math.inf if weight is None else weight, most)
+            run = PlacedRun.of(item, (name,), lost, math.inf if weight is None else weight, most)
             (beside if item["id"] in self._controls else runs).append(run)
         worst = max((run.lost for run in runs if run.lost is not None), default=0.0)
         if any(run.clear and (run.lost is None or run.lost > worst / 2) for run in beside):
@@ -513,7 +513,7 @@ class View:
     # ---- after a failed gate
 
     @cached_property
-    def load(self) -> list[Run]:
+    def load(self) -> list[PlacedRun]:
         """Runs under load, compared with single runs across blocks."""
         norm, own = self.norms.get("far"), stats.norm_of(self.of("load"))
         if norm is not None and own is not None:  # few runs across blocks are a weak median
@@ -524,13 +524,13 @@ class View:
                 continue
             lost = None if item["verdict"] == FAILED or item.get("busbw") is None else 1 - item["busbw"] / norm.middle
             weight = math.inf if lost is None else norm.weight(lost)
-            found.append(Run.of(item, item["nodes"], lost, weight, math.log(100.0)))
+            found.append(PlacedRun.of(item, item["nodes"], lost, weight, math.log(100.0)))
         return found
 
     @cached_property
     def loaded(self) -> tuple[list[str], list[Edge], bool]:
         """(blocks, pairs of blocks, whether it is the whole fabric) that are slow in each round under load."""
-        by_round: dict[int, list[Run]] = {}
+        by_round: dict[int, list[PlacedRun]] = {}
         for run in self.load:
             by_round.setdefault(self.at[run.result["id"]], []).append(run)
         found = [self._crowded(runs) for runs in by_round.values()]
@@ -540,7 +540,7 @@ class View:
         edges = [edge for edge in found[0][1] if all(edge in one[1] for one in found)]
         return blocks, edges, all(one[2] for one in found)
 
-    def _crowded(self, runs: Sequence[Run]) -> tuple[list[str], list[Edge], bool]:
+    def _crowded(self, runs: Sequence[PlacedRun]) -> tuple[list[str], list[Edge], bool]:
         left = list(runs)
         known = {block for run in runs for block in self.edge(run.ends)}
         if len(known) > 2 and sum(run.weight > 0 for run in runs) > 0.8 * len(runs):
@@ -556,7 +556,7 @@ class View:
                 break
             blocks.append(worst)
             left = [run for run in left if worst not in self.edge(run.ends)]
-        edges: dict[Edge, list[Run]] = {}
+        edges: dict[Edge, list[PlacedRun]] = {}
         for run in left:
             edges.setdefault(self.edge(run.ends), []).append(run)
         slow = [edge for edge, own in edges.items() if stats.total(own) > stats.WATCHED]

@@ -61,7 +61,7 @@ class Workers:
     """The job whose workers stay."""
 
     def __init__(
-        self, client: Client, test: nccl_job.Test, launcher: str, settings: Settings, show: Callable[[str], None]
+        self, client: Client, test: nccl_job.JobTest, launcher: str, settings: Settings, show: Callable[[str], None]
     ) -> None:
         self.client, self.test, self.launcher, self.settings, self.show = client, test, launcher, settings, show
         self._objects = JobObjects(client, test, launcher)

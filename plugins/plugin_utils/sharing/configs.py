@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import sharing, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import Family
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing_plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing_plan import SharingPlan
 
 MIG_FILE = "config.yaml"
 """Key in the ConfigMap that the MIG manager reads."""
@@ -30,7 +30,7 @@ def families() -> dict[str, Family]:
 
 def plan(
     share: Sequence[Json], configs: Mapping[str, Any], default: str, mig_configs: Mapping[str, Any], mig_strategy: str
-) -> Plan:
+) -> SharingPlan:
     """The checked plan of an action's arguments; a document may be YAML text. Raises InputError that names every
     fault with its path."""
     found: dict[str, Json] = {}
@@ -75,7 +75,7 @@ def config_map(name: str, namespace: str, data: Mapping[str, str]) -> Json:
     return parts.made("v1", "ConfigMap", {"name": name, "namespace": namespace}, data=dict(data))
 
 
-def objects(plan: Plan, name: str, namespace: str) -> list[Json]:
+def objects(plan: SharingPlan, name: str, namespace: str) -> list[Json]:
     """The ConfigMaps of this plan."""
     found = []
     if plan.configs:

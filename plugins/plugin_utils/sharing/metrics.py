@@ -5,7 +5,7 @@
 
 ::
 
-    resolve(args, ...) -> Wanted                      what to scrape, show and query; InputError
+    resolve(args, ...) -> MetricsSpec                 what to scrape, show and query; InputError
     policy_spec(interval, labels) -> Json             ClusterPolicy.spec that enables its ServiceMonitor
     why_not_selected(prometheus, labels, namespace)   "" when that Prometheus selects our ServiceMonitors
     dashboard(document) -> Json                       a Grafana dashboard that the OpenShift console can show
@@ -80,7 +80,7 @@ http.server.ThreadingHTTPServer(("", 9401), Report).serve_forever()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MetricsSpec:
     """``querier``: address of the Prometheus to query, "" for none. ``guarded``: it needs a token."""
 
     openshift: bool
@@ -94,7 +94,7 @@ class Wanted:
     objects: tuple[Json, ...] = ()
 
 
-def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, image: str) -> Wanted:
+def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, image: str) -> MetricsSpec:
     """``board``: dashboard() of ours. ``report``: text of a report.prom, "" for none. ``image``: of the pod that
     serves it. Raises InputError for an option that cannot work."""
     address, guarded = querier(args["prometheus_url"], openshift)
@@ -111,10 +111,12 @@ def resolve(args: Mapping[str, Any], openshift: bool, board: Json, report: str, 
         objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         secrets = args["image_pull_secrets"]
         objects += report_objects(report, place, image, args["interval"], labels, secrets, openshift)
-    return Wanted(openshift, address, guarded, labels, args["interval"], bool(report), place, shown, tuple(objects))
+    return MetricsSpec(
+        openshift, address, guarded, labels, args["interval"], bool(report), place, shown, tuple(objects)
+    )
 
 
-def made(args: Mapping[str, Any], wanted: Wanted, board: Json) -> tuple[list[Json], list[Json]]:
+def made(args: Mapping[str, Any], wanted: MetricsSpec, board: Json) -> tuple[list[Json], list[Json]]:
     """(dashboard, objects of the report) that an earlier task may have created, in the order in which to remove
     them."""
     place, openshift = args["dashboard_namespace"], wanted.openshift
@@ -401,7 +403,7 @@ def arrived(text: str, nodes: int) -> str:
     return "" if count >= nodes else f"it has series of {count} of {nodes} nodes"
 
 
-def others(wanted: Wanted) -> list[tuple[str, Json]]:
+def others(wanted: MetricsSpec) -> list[tuple[str, Json]]:
     """(finding id, request) pairs: our own gauges from their Service, and the series in Prometheus."""
     found: list[tuple[str, Json]] = []
     if wanted.report:

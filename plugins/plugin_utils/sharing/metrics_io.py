@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.requests import Ask
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_labels, gpu_nodes, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import metrics
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.metrics import CLUSTER_MONITORING, Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.metrics import CLUSTER_MONITORING, MetricsSpec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import Use, in_words, pod_ip, url_host
 
 EXPORTED = f"{gpu_labels.DEPLOY}dcgm-exporter"
@@ -32,12 +32,12 @@ SAMPLED = 3
 """Nodes whose exporters are queried for all metrics of the dashboard."""
 
 
-class Metrics(Use[Wanted]):
+class Metrics(Use[MetricsSpec]):
     title = "gpu metrics"
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
-    def resolve(self) -> Wanted:
+    def resolve(self) -> MetricsSpec:
         """The desired state, from the arguments and the dashboard's file. Raises InputError without ServiceMonitors
         in the cluster or for an unusable option."""
         args = self.args
@@ -63,13 +63,13 @@ class Metrics(Use[Wanted]):
                 "enabled)."
             ) from None
 
-    def result(self, wanted: Wanted) -> Json:
+    def result(self, wanted: MetricsSpec) -> Json:
         """The notes."""
         return {"notes": self.notes}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, wanted: Wanted) -> None:
+    def apply(self, wanted: MetricsSpec) -> None:
         """Configures the exporter in the ClusterPolicy and applies dashboard and report, or reverts all of them."""
         if self.absent:
             self._revert(wanted)
@@ -98,7 +98,7 @@ class Metrics(Use[Wanted]):
         self.client.patch(path, body, dry_run=self.check_mode)
         self.record(objects.change("update", f"Namespace {self.namespace}", before, labels))
 
-    def _revert(self, wanted: Wanted) -> None:
+    def _revert(self, wanted: MetricsSpec) -> None:
         self.restore_part("dcgmExporter", METRICS_BEFORE)
         board = metrics.dashboard(files.load(files.FILES / "dashboard.yml"))
         shown, report = metrics.made(self.args, wanted, board)
@@ -112,14 +112,14 @@ class Metrics(Use[Wanted]):
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def settle(self, wanted: Wanted) -> None:
+    def settle(self, wanted: MetricsSpec) -> None:
         """Waits until the operator has created its ServiceMonitor, the exporter runs on all GPU nodes, and the
         report's pod runs."""
         if not self.absent:
             remedy = f"See kubectl -n {self.namespace} get servicemonitors,daemonsets."
             self.await_state(lambda: self._states(wanted), remedy=remedy)
 
-    def _states(self, wanted: Wanted) -> dict[str, Status]:
+    def _states(self, wanted: MetricsSpec) -> dict[str, Status]:
         exporter = self.client.find(self.client.path("apps/v1", "DaemonSet", self.namespace, metrics.EXPORTER))
         found = {
             f"daemonset/{metrics.EXPORTER}": readiness.daemonset(exporter),
@@ -130,7 +130,7 @@ class Metrics(Use[Wanted]):
             found[f"deployment/{metrics.REPORT}"] = readiness.deployment(self.client.find(path))
         return found
 
-    def _monitor_state(self, wanted: Wanted) -> Status:
+    def _monitor_state(self, wanted: MetricsSpec) -> Status:
         """Ready with the requested labels and interval: the operator changes it some time after the policy."""
         monitor = self._monitor(self.namespace, metrics.EXPORTER)
         if monitor is None:
@@ -146,12 +146,12 @@ class Metrics(Use[Wanted]):
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
-    def proven(self, wanted: Wanted) -> Proven:
+    def proven(self, wanted: MetricsSpec) -> Proven:
         """Recorded on the ClusterPolicy, for this dashboard, report, labels and Prometheus."""
         state = [wanted.board, wanted.report, wanted.labels, wanted.querier]
         return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), "metrics", state)
 
-    def prove(self, wanted: Wanted) -> Json:
+    def prove(self, wanted: MetricsSpec) -> Json:
         """Evidence that a Prometheus scrapes the metrics, every node reports its GPUs, and the dashboard's metrics
         exist. Raises RdmaError with what is missing after the timeout."""
         with self._reader(wanted):
@@ -169,7 +169,7 @@ class Metrics(Use[Wanted]):
         return {"scraped_by": scraped, "nodes": len(nodes), "metrics": sorted(queried), **asked}
 
     @contextlib.contextmanager
-    def _reader(self, wanted: Wanted) -> Iterator[None]:
+    def _reader(self, wanted: MetricsSpec) -> Iterator[None]:
         """Permission to query the platform's Prometheus, during the proof only."""
         rights = metrics.reader_objects(self.namespace) if wanted.guarded else []
         try:
@@ -180,7 +180,7 @@ class Metrics(Use[Wanted]):
             for obj in reversed(rights):
                 self.client.delete(self.client.path_of(obj))
 
-    def _findings(self, wanted: Wanted, nodes: dict[str, int], queried: set[str]) -> list[Finding]:
+    def _findings(self, wanted: MetricsSpec, nodes: dict[str, int], queried: set[str]) -> list[Finding]:
         findings = metrics.judge(nodes, self._read(nodes, queried), queried)
         asked = metrics.others(wanted)
         if not asked:

@@ -6,7 +6,7 @@
 ::
 
     read(lines) -> Computed
-    judge({pod: Computed}, memory_gb) -> Verdict
+    judge({pod: Computed}, memory_gb) -> MpsVerdict
 
 A line is ``{"gpu": UUID, "from": ns, "to": ns, "gap": ns, "free": MiB}`` in the GPU's own clock, which all its
 processes share, or ``{"error": text}``. Without MPS two processes are time-sliced, and their kernels preempted: each
@@ -41,7 +41,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MpsVerdict:
     """Without ``evidence`` and ``fault``, ``lacking`` says what is still missing."""
 
     evidence: Json = field(default_factory=dict)
@@ -72,43 +72,43 @@ def _parsed(line: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def judge(found: Mapping[str, Computed], memory_gb: float) -> Verdict:
+def judge(found: Mapping[str, Computed], memory_gb: float) -> MpsVerdict:
     """Passes if every process has computed and two processes computed concurrently on each GPU that has several.
     ``memory_gb``: the share of one process (GB = 1e9 bytes); 0 = unknown."""
     for pod, one in found.items():
         if one.error:
-            return Verdict(fault=f"{pod}: {one.error}")
+            return MpsVerdict(fault=f"{pod}: {one.error}")
         if memory_gb and one.free_mib * MIB / 1e9 > memory_gb * MORE:
             has = one.free_mib * MIB / 1e9
-            return Verdict(
+            return MpsVerdict(
                 fault=f"{pod}: it has {has:.1f} GB of free GPU memory, more than its share of {memory_gb:g} GB"
             )
     silent = [pod for pod, one in found.items() if not one.rounds]
     if silent:
-        return Verdict(lacking=f"{len(silent)} of {len(found)} processes have not computed yet, such as {silent[0]}")
+        return MpsVerdict(lacking=f"{len(silent)} of {len(found)} processes have not computed yet, such as {silent[0]}")
     gpus: dict[str, list[str]] = {}
     for pod, one in found.items():
         gpus.setdefault(one.gpu, []).append(pod)
     several = {gpu: pods for gpu, pods in gpus.items() if len(pods) > 1}
     if not several:
-        return Verdict(fault=f"{len(found)} processes got {len(gpus)} GPUs: no two share one")
+        return MpsVerdict(fault=f"{len(found)} processes got {len(gpus)} GPUs: no two share one")
     return _together(found, several)
 
 
-def _together(found: Mapping[str, Computed], several: Mapping[str, list[str]]) -> Verdict:
+def _together(found: Mapping[str, Computed], several: Mapping[str, list[str]]) -> MpsVerdict:
     longest = 0
     for gpu, pods in several.items():
         gaps = [gap for one, other in combinations(pods, 2) for gap in _overlaps(found[one], found[other])]
         if not gaps:
-            return Verdict(lacking=f"no two of {', '.join(pods[:3])} computed at the same time on GPU {gpu}")
+            return MpsVerdict(lacking=f"no two of {', '.join(pods[:3])} computed at the same time on GPU {gpu}")
         if min(gaps) >= TURN:
             paused = f"paused for {min(gaps) / 1e6:.1f} ms while another ran"
-            return Verdict(
+            return MpsVerdict(
                 lacking=f"the processes on GPU {gpu} take turns instead of running concurrently: each {paused}"
             )
         longest = max(longest, min(gaps))
     evidence = {"gpus": len(several), "processes": sum(map(len, several.values())), "standstill_us": longest / 1e3}
-    return Verdict(evidence=evidence)
+    return MpsVerdict(evidence=evidence)
 
 
 def _overlaps(one: Computed, other: Computed) -> Iterator[int]:

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Clu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness, requests, wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Dress, Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Dress, ProofPods, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import mps
 
@@ -74,7 +74,7 @@ def prove(
         found[:] = [verdict.evidence] if verdict.evidence else []
         return {"processes": Status(READY) if found else Status(WAITING, verdict.lacking)}
 
-    with Proof(client, namespace, say, dress, priority_class) as running:
+    with ProofPods(client, namespace, say, dress, priority_class) as running:
         running.start(pods)
         wait.await_state(
             read,

@@ -13,7 +13,7 @@
     objects(serving) -> [object]                         LeaderWorkerSet + Service, or ServingRuntime + InferenceService
     selector(serving) -> str                             label selector of its pods
     ranks(lines) -> [bus id]                             GPUs of a pod that completed an NCCL communicator
-    judge(serving, [Evidence]) -> [Finding]              [] = every rank is up, over the required transport
+    judge(serving, [PodEvidence]) -> [Finding]           [] = every rank is up, over the required transport
 
 A ``Serving`` has one pod per node, with ``gpus`` GPUs each. With ``vfs`` > 0 they get VFs by the network annotation of
 the NCCL job, with ``host`` the host network; without either they have TCP only, and ``rdma`` must be False for several
@@ -613,8 +613,8 @@ def _inference_service(serving: Serving) -> Json:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Of one pod. ``devices``: from ranks(). ``transport``: from _nccl.parse for the pod's log."""
+class PodEvidence:
+    """Of one pod. ``devices``: from ranks(). ``transport``: from nccl.parse for the pod's log."""
 
     pod: str
     node: str
@@ -640,7 +640,7 @@ def joined(lines: Iterable[str]) -> Optional[int]:
     return counts[-1] if counts else None
 
 
-def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None) -> list[Finding]:
+def judge(serving: Serving, pods: Sequence[PodEvidence], saw: Optional[int] = None) -> list[Finding]:
     """Errors, also where there is no evidence. ``saw``: from joined()."""
     findings = []
     if len(pods) != serving.nodes:
@@ -658,7 +658,7 @@ def judge(serving: Serving, pods: Sequence[Evidence], saw: Optional[int] = None)
     return findings
 
 
-def _transport(serving: Serving, one: Evidence) -> list[Finding]:
+def _transport(serving: Serving, one: PodEvidence) -> list[Finding]:
     """With several nodes, each pod must have sent data over the network, and over RDMA where that is required."""
     net, channels = str(one.transport.get("net") or ""), one.transport.get("channels") or {}
     networks = [name for name in channels if name.startswith("NET/")]
@@ -676,7 +676,7 @@ def _transport(serving: Serving, one: Evidence) -> list[Finding]:
     return []
 
 
-def _place(one: Evidence) -> str:
+def _place(one: PodEvidence) -> str:
     return f"pod/{one.pod} on {one.node}" if one.node else f"pod/{one.pod}"
 
 

@@ -22,24 +22,24 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs, serving, serving_plan, sharing_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import Serving
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving_plan import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving_plan import ServingSpec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import POLL, Use, in_words
 
 LONGEST = 200_000
 """Lines read of a pod's log: NCCL logs at the start, the rest is about requests."""
 
 
-class ModelServing(Use[Wanted]):
+class ModelServing(Use[ServingSpec]):
     title, asking = "serving", ("probe_image", "pull_secrets")
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
-    def resolve(self) -> Wanted:
-        """The checked serving, or Wanted() to delete it. Raises InputError if the model does not fit or cannot run
+    def resolve(self) -> ServingSpec:
+        """The checked serving, or ServingSpec() to delete it. Raises InputError if the model does not fit or cannot run
         here, NotYet in check mode while no node offers a GPU."""
         args = self.args
         if self.absent:
-            return Wanted()
+            return ServingSpec()
         table = serving.models(files.load(files.FILES / "models.yml"))
         model = serving.model_of(table, args["model"], args["sizes"])
         engine = serving_plan.engine(args["engine"], [name for name in ("kserve", "lws") if self._has(name)])
@@ -106,7 +106,7 @@ class ModelServing(Use[Wanted]):
             )
         return list(((claim or {}).get("spec") or {}).get("accessModes") or [])
 
-    def result(self, wanted: Wanted) -> Json:
+    def result(self, wanted: ServingSpec) -> Json:
         """Engine, parallelism, fit in GB and endpoint; empty for a deleted model."""
         found = wanted.serving
         return {
@@ -118,7 +118,7 @@ class ModelServing(Use[Wanted]):
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, wanted: Wanted) -> None:
+    def apply(self, wanted: ServingSpec) -> None:
         """Applies the engine's objects, or deletes those of both engines."""
         if wanted.serving is None:
             self._remove()
@@ -139,7 +139,7 @@ class ModelServing(Use[Wanted]):
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def settle(self, wanted: Wanted) -> None:
+    def settle(self, wanted: ServingSpec) -> None:
         """Waits until all pods of the group are Ready, which for the leader means that the model answers; or until
         all are deleted."""
         found = wanted.serving
@@ -168,12 +168,12 @@ class ModelServing(Use[Wanted]):
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
-    def proven(self, wanted: Wanted) -> Optional[Proven]:
+    def proven(self, wanted: ServingSpec) -> Optional[Proven]:
         """Recorded on the workload, for this digest; None for a deleted model."""
         found = wanted.serving
         return Proven(self.client, self._path(found), "serving", serving.digest(found)) if found else None
 
-    def prove(self, wanted: Wanted) -> Json:
+    def prove(self, wanted: ServingSpec) -> Json:
         """Evidence from an answer of the model and then from the logs, because NCCL opens its channels on first use.
         Raises RdmaError if a rank is missing or used another transport."""
         found = wanted.serving

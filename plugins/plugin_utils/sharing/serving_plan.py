@@ -8,8 +8,8 @@
     engine(asked, there) -> str                        lws or kserve; InputError if the cluster has neither
     serving(args, engine, members) -> Serving          over TCP, on these nodes
     with_rdma(serving, plan, members) -> (Serving, members)   VFs, network and environment of the plan's NCCL job
-    resolve(serving, model, members, ...) -> Wanted    InputError: it does not fit, or too few nodes have the GPUs
-    evidence(pod, node, lines) -> Evidence             from a pod's log
+    resolve(serving, model, members, ...) -> ServingSpec  InputError: it does not fit, or too few nodes have the GPUs
+    evidence(pod, node, lines) -> PodEvidence          from a pod's log
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, pod_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member, lasting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import Evidence, Fit, Model, Serving
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import Fit, Model, PodEvidence, Serving
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import MIB, Family
 
 OF_THE_TEST = ("NCCL_TOPO_FILE", "NCCL_ALGO")
@@ -37,7 +37,7 @@ OF_THE_TEST = ("NCCL_TOPO_FILE", "NCCL_ALGO")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServingSpec:
     """Without ``serving`` the model of this name is removed."""
 
     serving: Optional[Serving] = None
@@ -146,7 +146,7 @@ def resolve(
     families: Mapping[str, Family],
     memory_gb: float,
     access_modes: Sequence[str],
-) -> Wanted:
+) -> ServingSpec:
     """The serving on nodes that can run it. ``memory_gb``: GB (1e9 bytes) of one GPU, 0 = from the nodes' labels or
     the table. ``access_modes``: of the claim. Raises InputError if it does not fit."""
     memory = memory_gb or _memory(members, families)
@@ -157,7 +157,7 @@ def resolve(
             f"Cannot serve {model.name} as {found.name}: {found.nodes} nodes with {found.gpus} GPUs are needed, but "
             f"only {len(fits)} of the {len(members)} selected nodes offer them."
         )
-    return Wanted(found, fit)
+    return ServingSpec(found, fit)
 
 
 def _memory(members: Sequence[Member], families: Mapping[str, Family]) -> float:
@@ -204,13 +204,13 @@ def _complaint(workload: Json) -> str:
     return f": {words[0]}" if words else ""
 
 
-def evidence(pod: str, node: str, lines: Iterable[str]) -> Evidence:
+def evidence(pod: str, node: str, lines: Iterable[str]) -> PodEvidence:
     """Devices and transport of one pod, from the NCCL lines of its log."""
     said = [line for line in lines if " NCCL INFO " in line]
-    return Evidence(pod, node, rules.ranks(said), parse.parse(said)[-1].transport)
+    return PodEvidence(pod, node, rules.ranks(said), parse.parse(said)[-1].transport)
 
 
-def proof(evidences: Sequence[Evidence], answer: str) -> Json:
+def proof(evidences: Sequence[PodEvidence], answer: str) -> Json:
     """The evidence as the task's result returns it."""
     return {
         "ranks": sum(len(one.devices) for one in evidences),

@@ -10,7 +10,7 @@
     check(key, document) -> [warning]                 InputError that names every fault with its path and nearest key
     check_keys(configs, default, nodes) -> None       the keys of one ConfigMap, and those that nodes select
     layout(name, gpus, family, custom) -> [{profile: count}]   MIG devices per GPU; InputError
-    expected(node, document, parts, strategy) -> Expected       allocatable resources, labels, memory
+    expected(node, document, parts, strategy) -> NodeOffer  allocatable resources, labels, memory
 
 A document is one value of the ConfigMap, parsed: ``{version, flags, sharing: {timeSlicing | mps: {resources}}}``. Rules
 and keys: NVIDIA/k8s-device-plugin api/config/v1 and internal/lm at 1b826acc.
@@ -107,7 +107,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Node:
+class GpuNode:
     """The GPUs of a node. ``memory_mib``: MiB of one GPU, from the label nvidia.com/gpu.memory; 0 = use the family's
     nameplate."""
 
@@ -118,7 +118,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Expected:
+class NodeOffer:
     """What a node offers once its configuration is in effect."""
 
     sharing: str
@@ -471,12 +471,12 @@ def replicas_of(document: Json, resource: str) -> tuple[int, bool]:
 
 
 def expected(
-    node: Node,
+    node: GpuNode,
     document: Json,
     parts: Sequence[Mapping[str, int]] = (),
     strategy: str = "",
     family: Optional[Family] = None,
-) -> Expected:
+) -> NodeOffer:
     """What a node offers with this document. ``parts``: layout() of the node, () = whole GPUs. ``strategy``: the
     mig.strategy in effect (the document's own flag wins). Raises InputError if the document cannot work there, or
     shares a resource that the node lacks."""
@@ -499,10 +499,10 @@ def expected(
     _refuse_idle(node, document, offer.resources)
     offer.labels["nvidia.com/mps.capable"] = "true" if strategy_of(document) == "mps" else "false"
     kind = "mig" if parted else strategy_of(document)
-    return Expected(kind, offer.resources, offer.labels, offer.memory, isolation(kind, bool(strategy_of(document))))
+    return NodeOffer(kind, offer.resources, offer.labels, offer.memory, isolation(kind, bool(strategy_of(document))))
 
 
-def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str) -> None:
+def _refuse_unseen(node: GpuNode, parts: Sequence[Mapping[str, int]], strategy: str) -> None:
     if any(parts):
         raise InputError(
             f"Node {node.name} gets MIG devices, but mig.strategy is {strategy}: the device plugin would not offer "
@@ -510,7 +510,7 @@ def _refuse_unseen(node: Node, parts: Sequence[Mapping[str, int]], strategy: str
         )
 
 
-def _single(node: Node, parts: Sequence[Mapping[str, int]], offer: _Offer) -> None:
+def _single(node: GpuNode, parts: Sequence[Mapping[str, int]], offer: _Offer) -> None:
     if strategy_for(parts) != "single" or len(parts) != node.gpus:
         raise InputError(
             f"mig.strategy single needs one profile on every GPU; node {node.name} gets {_layout_text(parts)}. The "
@@ -521,7 +521,7 @@ def _single(node: Node, parts: Sequence[Mapping[str, int]], offer: _Offer) -> No
     offer.add(GPU, total, float(_slices(profile)[1]), "MIG", profile.replace("+", "."))
 
 
-def _mixed(node: Node, parts: Sequence[Mapping[str, int]], memory: float, offer: _Offer) -> None:
+def _mixed(node: GpuNode, parts: Sequence[Mapping[str, int]], memory: float, offer: _Offer) -> None:
     whole = node.gpus - sum(bool(one) for one in parts)
     if whole:
         offer.add(GPU, whole, memory)
@@ -536,7 +536,7 @@ def _mixed(node: Node, parts: Sequence[Mapping[str, int]], memory: float, offer:
         offer.add(f"nvidia.com/mig-{name}", count, float(_slices(profile)[1]), "MIG", name)
 
 
-def _refuse_idle(node: Node, document: Json, resources: Mapping[str, int]) -> None:
+def _refuse_idle(node: GpuNode, document: Json, resources: Mapping[str, int]) -> None:
     """The plugin accepts replicas of a resource that the node does not have, without any effect."""
     part = (document.get("sharing") or {}).get(SECTION.get(strategy_of(document), ""), {})
     for entry in part.get("resources") or []:
@@ -556,10 +556,10 @@ def _layout_text(parts: Sequence[Mapping[str, int]]) -> str:
 def advertised(gpus: int, document: Json, parts: Sequence[Mapping[str, int]] = (), strategy: str = "") -> Optional[int]:
     """How many nvidia.com/gpu a future node will offer, for an autoscaler's annotation; None if it offers none under
     this name (MIG mixed, renamed replicas). Raises InputError as expected() does."""
-    return expected(Node("new", gpus, "GPU"), document, parts, strategy).resources.get(GPU)
+    return expected(GpuNode("new", gpus, "GPU"), document, parts, strategy).resources.get(GPU)
 
 
-def differences(wanted: Expected, allocatable: Mapping[str, int], labels: Mapping[str, str]) -> list[str]:
+def differences(wanted: NodeOffer, allocatable: Mapping[str, int], labels: Mapping[str, str]) -> list[str]:
     """Sentences on how a node differs from what is expected; [] when the configuration is in effect."""
     found = [
         f"{allocatable.get(name, 0)} of {count} {name} allocatable"

@@ -17,19 +17,19 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import MIG_STRATEGY_BEFORE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness, rollout
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import ProofPods, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import READY, WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons, gpu_nodes, gpu_operands
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member, hostname, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs, mps_proof, sharing, sharing_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import Expected
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import NodeOffer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing_plan import (
     CORDONED,
     IN_EFFECT,
     NodeWanted,
-    Wanted,
+    SharingSpec,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import POLL, Use
 
@@ -51,12 +51,12 @@ class PluginPod:
     status: Status
 
 
-class Sharing(Use[Wanted]):
+class Sharing(Use[SharingSpec]):
     title = "gpu sharing"
 
     def __init__(self, task: Task, args: Json) -> None:
         super().__init__(task, args)
-        self.options = sharing_plan.Options.of(args)
+        self.options = sharing_plan.SharingOptions.of(args)
         self.map_name = args["name"]
         self.restarted: set[str] = set()
         self.elsewhere: set[str] = set()
@@ -67,7 +67,7 @@ class Sharing(Use[Wanted]):
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
 
-    def resolve(self) -> Wanted:
+    def resolve(self) -> SharingSpec:
         """The desired state of the selected nodes. Raises InputError for a configuration that cannot work, that
         other nodes use, or while pods hold GPUs whose MIG devices change."""
         args = self.args
@@ -109,7 +109,7 @@ class Sharing(Use[Wanted]):
         mine = {one.name for one in self.members}
         return [one for one in gpu_nodes.members(self.client, [], "", described=False) if one.name not in mine]
 
-    def _announce(self, wanted: Wanted) -> None:
+    def _announce(self, wanted: SharingSpec) -> None:
         kinds: dict[str, list[str]] = {}
         for one in wanted.nodes:
             found = one.expected
@@ -120,7 +120,7 @@ class Sharing(Use[Wanted]):
         if any(one.expected.sharing == "mps" for one in wanted.nodes) and self.on_openshift():
             self.note(UNPROVEN if self.args["prove"] == "never" else EXPERIMENTAL)
 
-    def result(self, wanted: Wanted) -> Json:
+    def result(self, wanted: SharingSpec) -> Json:
         """The nodes with what they offer, their number, restarted device plugins and notes."""
         return {
             "nodes": {one.name: one.result for one in wanted.nodes[: gpu_nodes.SHOWN]},
@@ -141,7 +141,7 @@ class Sharing(Use[Wanted]):
             self.elsewhere |= running - {one.name for one in self.members}
         return changed
 
-    def apply(self, wanted: Wanted) -> None:
+    def apply(self, wanted: SharingSpec) -> None:
         """Writes ConfigMaps and ClusterPolicy, MachineSets and node labels, and restarts device plugins that started
         with another configuration."""
         if self.absent:
@@ -155,7 +155,7 @@ class Sharing(Use[Wanted]):
         for one in wanted.nodes:
             self._write_node(one)
 
-    def _write_config(self, wanted: Wanted) -> None:
+    def _write_config(self, wanted: SharingSpec) -> None:
         spec = wanted.plan.policy_spec(self.map_name)
         if self.options.mig is None and self.options.mig_strategy is None:
             spec.pop("mig", None)
@@ -200,7 +200,7 @@ class Sharing(Use[Wanted]):
         before = {name: one.member.labels.get(name) for name in lacking}
         self.patch_node(one.name, {"metadata": meta}, before, {**lacking, **note})
 
-    def _write_machine_set(self, name: str, wanted: Wanted) -> None:
+    def _write_machine_set(self, name: str, wanted: SharingSpec) -> None:
         """Labels of its future nodes."""
         path, found = gpu_nodes.machine_set(self.client, name)
         spec = found["spec"]["template"]["spec"]
@@ -282,7 +282,7 @@ class Sharing(Use[Wanted]):
 
     # ---- what no node chooses any more -----------------------------------------------------------------------------
 
-    def _remove_config(self, wanted: Wanted) -> bool:
+    def _remove_config(self, wanted: SharingSpec) -> bool:
         """Whether something was removed. The ClusterPolicy's reference to a ConfigMap is removed first."""
         before = len(self.changes)
         if wanted.plan.mig_configs and self.options.mig is not None:
@@ -291,7 +291,7 @@ class Sharing(Use[Wanted]):
             self._remove_keys(self.config_map, wanted)
         return len(self.changes) > before
 
-    def _remove_layouts(self, wanted: Wanted) -> None:
+    def _remove_layouts(self, wanted: SharingSpec) -> None:
         if not set(self._labels(sharing.MIG_LABEL)) & set(wanted.plan.mig_configs):
             self.patch_policy({"migManager": {"config": {"name": None}}})
             self.record(self.writer.remove(configs.config_map(f"{self.map_name}-mig", self.namespace, {})))
@@ -302,7 +302,7 @@ class Sharing(Use[Wanted]):
             "/api/v1/nodes", lambda node: (node["metadata"].get("labels") or {}).get(key, ""), label_selector=key
         )
 
-    def _remove_keys(self, config_map: Json, wanted: Wanted) -> None:
+    def _remove_keys(self, config_map: Json, wanted: SharingSpec) -> None:
         used = self._labels(sharing.CONFIG_LABEL)
         gone = wanted.own_keys(self.options.mig) - set(used) - {wanted.plan.default}
         left = {key: text for key, text in self._data().items() if key not in gone}
@@ -317,7 +317,7 @@ class Sharing(Use[Wanted]):
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def settle(self, wanted: Wanted) -> None:
+    def settle(self, wanted: SharingSpec) -> None:
         """Waits until every node offers what is expected, uncordons, and removes configurations that no node selects
         any more. The operator then replaces the device plugins once more."""
         self._await(wanted)
@@ -326,7 +326,7 @@ class Sharing(Use[Wanted]):
         if self.absent and self._remove_config(wanted):
             self._await(wanted)
 
-    def _await(self, wanted: Wanted) -> None:
+    def _await(self, wanted: SharingSpec) -> None:
         """Restarts device plugins older than the ConfigMap once, because it may have been edited; if this run
         changed it, those of all late nodes, as timestamps have whole seconds only."""
         restarted = False
@@ -345,7 +345,7 @@ class Sharing(Use[Wanted]):
         remedy = f"See the node's pods in namespace {self.namespace}: device plugin, feature discovery, MIG manager."
         self.await_state(read, remedy=remedy, count=len(wanted.nodes) + len(self.elsewhere))
 
-    def _states(self, wanted: Wanted) -> dict[str, Status]:
+    def _states(self, wanted: SharingSpec) -> dict[str, Status]:
         """Of the nodes of this task and those elsewhere, from one list of nodes and one of device plugins."""
         # What is reverted may be the label that the selector matches; nodes elsewhere need not match it.
         selector = "" if self.absent or self.elsewhere else self.args["selector"]
@@ -428,13 +428,13 @@ class Sharing(Use[Wanted]):
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
-    def proven(self, wanted: Wanted) -> Proven:
+    def proven(self, wanted: SharingSpec) -> Proven:
         """Recorded on the ClusterPolicy, for these keys and what the nodes are expected to offer."""
         what = f"sharing {sorted(wanted.mine)} of {self.args['nodes']} {self.args['selector']}"
         state = {one.name: one.expected for one in wanted.nodes}
         return Proven(self.client, gpu_nodes.policy_path(self.client, self.policy), what, state)
 
-    def prove(self, wanted: Wanted) -> Json:
+    def prove(self, wanted: SharingSpec) -> Json:
         """Evidence from one node of each kind: with more pods than devices, some share one; with MPS they must
         compute concurrently. Raises Unrecoverable or DeadlinePassed if they do not run."""
         proof: Json = {}
@@ -453,7 +453,7 @@ class Sharing(Use[Wanted]):
             proof[one.name] = self._compute(one.member, one.expected)
         return proof
 
-    def _sleep(self, running: Proof, number: int, one: Member, resource: str, count: int) -> int:
+    def _sleep(self, running: ProofPods, number: int, one: Member, resource: str, count: int) -> int:
         """Starts pods that request one of ``resource`` each, and returns their number."""
         pods = min(count, one.shape.gpu_count + 1, PROOFS)
         short = resource.rpartition("/")[2].replace(".", "-")
@@ -463,7 +463,7 @@ class Sharing(Use[Wanted]):
         running.start([pod(name, self.namespace, host, image, limits, allowed) for name in names])
         return pods
 
-    def _compute(self, one: Member, wanted: Expected) -> Json:
+    def _compute(self, one: Member, wanted: NodeOffer) -> Json:
         """Concurrent computing under MPS, which pods that only sleep do not show."""
         ((resource, count),) = wanted.resources.items()
         pods = min(count, one.shape.gpu_count + 1)

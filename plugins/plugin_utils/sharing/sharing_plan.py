@@ -5,8 +5,8 @@
 
 ::
 
-    make(configs, default, layouts, strategy, families) -> Plan     InputError names every fault with its path
-    resolve(options, live, plan, mine, edited, members) -> Wanted   InputError: kinds of sharing that exclude each other
+    make(configs, default, layouts, strategy, families) -> SharingPlan  InputError names every fault with its path
+    resolve(options, live, plan, mine, edited, members) -> SharingSpec  InputError: what excludes each other
     refuse_for_others(wanted, options, live, others)                InputError: a change that would affect other pools
     machine_set_labels(wanted, options, present) -> (labels, kept)  of a MachineSet's future nodes
     state(node, live, daemon, plugin) -> Status                     whether a node offers what is expected
@@ -29,7 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_label
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import Expected, Family, Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import Family, GpuNode, NodeOffer
 
 IN_EFFECT = "gpuops.rdma/sharing-config"
 """Annotation of a node: digest of the configuration that its device plugin was started with."""
@@ -52,7 +52,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class SharingPlan:
     """Checked configurations. ``mig_configs``: the user's own MIG layouts, {} = the MIG manager's default file is
     used."""
 
@@ -63,7 +63,7 @@ class Plan:
     notes: tuple[str, ...]
     families: Mapping[str, Family] = field(repr=False)
 
-    def of(self, node: Node, gpu_id: str, config: str, mig: str) -> Expected:
+    def of(self, node: GpuNode, gpu_id: str, config: str, mig: str) -> NodeOffer:
         """What a node offers with the configuration ``config`` ("" = the default) and the MIG layout ``mig`` ("" =
         whole GPUs). Raises InputError for a combination that cannot work."""
         sharing.check_keys(self.configs, self.default, {node.name: config})
@@ -93,12 +93,12 @@ def make(
     mig_configs: Mapping[str, Any],
     mig_strategy: str,
     families: Mapping[str, Family],
-) -> Plan:
+) -> SharingPlan:
     """A checked plan. ``configs``: key -> document as parsed from YAML. Raises InputError that names every fault of
     a configuration."""
     notes = [note for key, document in configs.items() for note in sharing.check(key, document)]
     sharing.check_keys(configs, default, {})
-    return Plan(dict(configs), default, dict(mig_configs), mig_strategy, tuple(notes), families)
+    return SharingPlan(dict(configs), default, dict(mig_configs), mig_strategy, tuple(notes), families)
 
 
 def changed_keys(present: Mapping[str, Optional[Json]], documents: Mapping[str, Json]) -> list[str]:
@@ -130,12 +130,12 @@ def layouts(own: Json, name: Optional[str], families: Mapping[str, Family], memb
     return {**own, name: [one for one in entries if one]} if any(entries) else own
 
 
-def node_of(name: str, shape: Shape, memory_mib: int = 0) -> Node:
+def node_of(name: str, shape: Shape, memory_mib: int = 0) -> GpuNode:
     """A node of this shape. ``memory_mib``: MiB of one GPU, 0 = unknown."""
-    return Node(name, shape.gpu_count, shape.gpu_model, memory_mib)
+    return GpuNode(name, shape.gpu_count, shape.gpu_model, memory_mib)
 
 
-def node_result(expected: Expected, config: str, mig: str) -> Json:
+def node_result(expected: NodeOffer, config: str, mig: str) -> Json:
     """A node as the task's result returns it."""
     return {"config": config, "mig": mig, **dataclasses.asdict(expected)}
 
@@ -144,7 +144,7 @@ def node_result(expected: Expected, config: str, mig: str) -> Json:
 
 
 @dataclass(frozen=True)
-class Options:
+class SharingOptions:
     """The options of gpu_sharing that decide. ``config`` and ``mig``: None = a node keeps its own."""
 
     absent: bool
@@ -156,7 +156,7 @@ class Options:
     replace: bool
 
     @classmethod
-    def of(cls, args: Json) -> Options:
+    def of(cls, args: Json) -> SharingOptions:
         """The options from the module's arguments."""
         keys = ("name", "config", "mig", "mig_strategy", "default", "replace")
         return cls(absent=args["state"] == "absent", **{key: args[key] for key in keys})
@@ -192,7 +192,7 @@ class NodeWanted:
     mig: str
     config: str
     """Key of the configuration in effect: its own, or the default."""
-    expected: Expected
+    expected: NodeOffer
     digest: Optional[str]
 
     @property
@@ -229,10 +229,10 @@ class NodeWanted:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SharingSpec:
     """``mine``: keys of this task. ``edited``: those of them whose content in the ConfigMap differs."""
 
-    plan: Plan
+    plan: SharingPlan
     mine: frozenset[str]
     edited: tuple[str, ...]
     turned: bool
@@ -251,7 +251,7 @@ class Wanted:
         return list(kinds.values())
 
 
-def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
+def default_key(options: SharingOptions, live: Live, mine: Iterable[str]) -> str:
     """The key for nodes without a label from now on. Raises InputError if the operator reads another ConfigMap."""
     if live.config not in ("", options.name):
         raise InputError(
@@ -263,8 +263,13 @@ def default_key(options: Options, live: Live, mine: Iterable[str]) -> str:
 
 
 def resolve(
-    options: Options, live: Live, plan: Plan, mine: Iterable[str], edited: Sequence[str], members: Iterable[Member]
-) -> Wanted:
+    options: SharingOptions,
+    live: Live,
+    plan: SharingPlan,
+    mine: Iterable[str],
+    edited: Sequence[str],
+    members: Iterable[Member],
+) -> SharingSpec:
     """The desired state of ``members``. ``plan``: keys of this task and those already in the ConfigMap, which pools
     share. Raises InputError for kinds of sharing that exclude each other on a node."""
     own = frozenset(mine)
@@ -273,10 +278,10 @@ def resolve(
         _refuse_conflict(options, one)
     turned = not options.absent and options.mig_strategy not in (None, live.strategy)
     nodes = tuple(_node(options, plan, own, one) for one in chosen)
-    return Wanted(plan, own, () if options.absent else tuple(edited), turned, nodes)
+    return SharingSpec(plan, own, () if options.absent else tuple(edited), turned, nodes)
 
 
-def _refuse_conflict(options: Options, one: Member) -> None:
+def _refuse_conflict(options: SharingOptions, one: Member) -> None:
     """Two kinds of sharing that exclude each other on one node are a mistake of two tasks: the later must not win."""
     if options.absent:
         return
@@ -298,7 +303,7 @@ def _refuse_conflict(options: Options, one: Member) -> None:
         )
 
 
-def _node(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> NodeWanted:
+def _node(options: SharingOptions, plan: SharingPlan, mine: frozenset[str], one: Member) -> NodeWanted:
     key, mig = _key(options, plan, mine, one), _mig(options, one)
     expected = plan.of(node_of(one.name, one.shape, one.memory_mib), one.shape.gpu_id, key, mig)
     config = key or plan.default
@@ -307,14 +312,14 @@ def _node(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> No
     return NodeWanted(one, key, mig, config, expected, digest)
 
 
-def _key(options: Options, plan: Plan, mine: frozenset[str], one: Member) -> str:
+def _key(options: SharingOptions, plan: SharingPlan, mine: frozenset[str], one: Member) -> str:
     present = one.labels.get(sharing.CONFIG_LABEL, "")
     if options.absent:
         return "" if _reverts(options, plan, mine, present) else present
     return present if options.config is None else options.config
 
 
-def _reverts(options: Options, plan: Plan, mine: frozenset[str], key: str) -> bool:
+def _reverts(options: SharingOptions, plan: SharingPlan, mine: frozenset[str], key: str) -> bool:
     """Whether absent removes this key from a node: also a key that the ConfigMap lacks, and with MIG one that shares
     only MIG devices."""
     if options.mig is not None and sharing.slices_devices(plan.configs.get(key, {})):
@@ -322,7 +327,7 @@ def _reverts(options: Options, plan: Plan, mine: frozenset[str], key: str) -> bo
     return key in mine if mine else options.mig is None
 
 
-def _mig(options: Options, one: Member) -> str:
+def _mig(options: SharingOptions, one: Member) -> str:
     present = one.labels.get(sharing.MIG_LABEL, "")
     if options.mig is None:
         return present
@@ -334,7 +339,7 @@ def _mig(options: Options, one: Member) -> str:
 # ---- what others have ----------------------------------------------------------------------------------------------
 
 
-def refuse_for_others(wanted: Wanted, options: Options, live: Live, others: Sequence[Member]) -> None:
+def refuse_for_others(wanted: SharingSpec, options: SharingOptions, live: Live, others: Sequence[Member]) -> None:
     """Raises InputError if a change of the ConfigMap or the MIG strategy, which all pools share, would affect
     ``others``, nodes outside of this task."""
     for key in wanted.edited:
@@ -360,7 +365,7 @@ def parted(one: Member) -> bool:
 
 
 def machine_set_labels(
-    wanted: Wanted, options: Options, present: Mapping[str, str]
+    wanted: SharingSpec, options: SharingOptions, present: Mapping[str, str]
 ) -> tuple[dict[str, Optional[str]], dict[str, str]]:
     """(labels to write, None = remove; labels of ``present`` that belong to another task and stay)."""
     if not options.absent:

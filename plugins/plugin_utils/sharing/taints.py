@@ -35,7 +35,7 @@ BUILT_IN = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists", "effect": "No
 
 
 @dataclass(frozen=True)
-class Place:
+class GpuPlace:
     """A Ready node with GPUs, with the fields by which the operator's DaemonSets select it."""
 
     name: str
@@ -43,12 +43,12 @@ class Place:
     taints: tuple[Json, ...]
 
 
-def place(node: Json) -> Optional[Place]:
-    """The node's Place; None if it takes no pods now."""
+def place(node: Json) -> Optional[GpuPlace]:
+    """The node's GpuPlace; None if it takes no pods now."""
     found = facts.node_facts(node)
     if not found.ready or found.cordoned:
         return None
-    return Place(found.name, node["metadata"].get("labels") or {}, tuple(lasting(node["spec"].get("taints") or [])))
+    return GpuPlace(found.name, node["metadata"].get("labels") or {}, tuple(lasting(node["spec"].get("taints") or [])))
 
 
 def keys(taints: Iterable[Json]) -> set[tuple[str, str]]:
@@ -160,7 +160,7 @@ def rolled_out(daemonset: Json, wanted: Sequence[Json]) -> Status:
     return readiness.daemonset(daemonset, allow_zero=True)
 
 
-def operand(daemonset: Json, places: Sequence[Place], mine: Iterable[str]) -> Status:
+def operand(daemonset: Json, places: Sequence[GpuPlace], mine: Iterable[str]) -> Status:
     """Ready on its nodes, and scheduled to all nodes labelled for it. ``mine``: names of the task's nodes; unmanaged
     taints on others do not count."""
     status = readiness.daemonset(_with_old_pods(daemonset), allow_zero=True)

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import Pro
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_nodes, pod_gpu, tolerations_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member, hostname, lasting, tolerations
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations_io import Holder
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations_io import TolerationList
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import taints
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import Use
 
@@ -30,15 +30,15 @@ ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TaintSpec:
     """``workers``: DaemonSets of NFD's operator that have to tolerate, each with its NodeFeatureDiscovery. ``sets``:
     (path, object) of MachineSets."""
 
     taints: tuple[Json, ...]
     members: tuple[Member, ...]
-    policy: Holder
-    profiles: tuple[Holder, ...]
-    workers: tuple[tuple[Json, Holder], ...]
+    policy: TolerationList
+    profiles: tuple[TolerationList, ...]
+    workers: tuple[tuple[Json, TolerationList], ...]
     sets: tuple[tuple[str, Json], ...]
 
     @property
@@ -47,10 +47,10 @@ class Wanted:
         return sorted(one.name for one in self.members)
 
 
-class GpuTaints(Use[Wanted]):
+class GpuTaints(Use[TaintSpec]):
     title = "gpu taints"
 
-    def resolve(self) -> Wanted:
+    def resolve(self) -> TaintSpec:
         """The taints, and what has to tolerate them. Raises InputError before a taint would evict a DaemonSet's
         pods."""
         args, wanted = self.args, pod_gpu.taints(self.args["taints"])
@@ -62,36 +62,36 @@ class GpuTaints(Use[Wanted]):
         profiles = tolerations_io.noting_profiles(self.client) if self.absent else self._profiles()
         if not self.absent:
             self.notes += taints.check(daemonsets, wanted, [one.labels for one in members])
-        return Wanted(
+        return TaintSpec(
             tuple(wanted),
             tuple(members),
-            Holder(f"ClusterPolicy {policy['metadata']['name']}", path, policy, IN_POLICY),
+            TolerationList(f"ClusterPolicy {policy['metadata']['name']}", path, policy, IN_POLICY),
             tuple(profiles),
             tuple(self._workers(daemonsets, wanted)),
             tuple(gpu_nodes.machine_set(self.client, name) for name in args["machine_sets"]),
         )
 
-    def _profiles(self) -> list[Holder]:
+    def _profiles(self) -> list[TolerationList]:
         found, notes = tolerations_io.profiles(self.client, self.args["profiles"])
         self.notes += notes
         return found
 
-    def _workers(self, daemonsets: Sequence[Json], wanted: Sequence[Json]) -> list[tuple[Json, Holder]]:
+    def _workers(self, daemonsets: Sequence[Json], wanted: Sequence[Json]) -> list[tuple[Json, TolerationList]]:
         found = []
         for one in daemonsets:
             ref = taints.of_nfd(one)
             if ref and (self.absent or taints.lacking(one, wanted)):
                 path = self.client.path(ref["apiVersion"], taints.NFD, one["metadata"]["namespace"], ref["name"])
-                found.append((one, Holder(f"{taints.NFD} {ref['name']}", path, self.client.get(path), IN_NFD)))
+                found.append((one, TolerationList(f"{taints.NFD} {ref['name']}", path, self.client.get(path), IN_NFD)))
         return found
 
-    def result(self, wanted: Wanted) -> Json:
+    def result(self, wanted: TaintSpec) -> Json:
         """The taints, number of nodes, and notes."""
         return {"taints": list(wanted.taints), "count": len(wanted.members), "notes": self.notes}
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, wanted: Wanted) -> None:
+    def apply(self, wanted: TaintSpec) -> None:
         """Writes tolerations, then taints; with state absent in the other order."""
         if not self.absent:
             self._tolerate(wanted)
@@ -102,7 +102,7 @@ class GpuTaints(Use[Wanted]):
         if self.absent:
             self._forget(wanted)
 
-    def _tolerate(self, wanted: Wanted) -> None:
+    def _tolerate(self, wanted: TaintSpec) -> None:
         """NFD's workers have to run with them before the taints, since NoExecute would evict them; their operator
         tolerates every NoSchedule."""
         policy = wanted.policy
@@ -124,13 +124,13 @@ class GpuTaints(Use[Wanted]):
         meta = daemonset["metadata"]
         return self.client.get(self.client.path("apps/v1", "DaemonSet", meta["namespace"], meta["name"]))
 
-    def _add(self, holder: Holder, base: list[Json], needed: Sequence[Json]) -> None:
+    def _add(self, holder: TolerationList, base: list[Json], needed: Sequence[Json]) -> None:
         merged = pod_gpu.merged(base, needed)
         if merged != holder.present:
             added = [one for one in merged if one not in holder.present]
             self._write(holder, merged, [*holder.noted, *added])
 
-    def _forget(self, wanted: Wanted) -> None:
+    def _forget(self, wanted: TaintSpec) -> None:
         """Removes our tolerations, except those that a node outside of this task still needs."""
         everyone = (wanted.policy, *(holder for _one, holder in wanted.workers), *wanted.profiles)
         noting = [one for one in everyone if one.noted]
@@ -147,7 +147,7 @@ class GpuTaints(Use[Wanted]):
             if left != holder.present or kept != holder.noted:
                 self._write(holder, left, kept)
 
-    def _write(self, holder: Holder, found: list[Json], noted: list[Json]) -> None:
+    def _write(self, holder: TolerationList, found: list[Json], noted: list[Json]) -> None:
         self.client.patch(holder.path, holder.body(found, noted), dry_run=self.check_mode)
         self.record(objects.change("update", holder.title, holder.present, found))
 
@@ -181,12 +181,12 @@ class GpuTaints(Use[Wanted]):
 
     # ---- evidence --------------------------------------------------------------------------------------------------
 
-    def settle(self, wanted: Wanted) -> None:
+    def settle(self, wanted: TaintSpec) -> None:
         """Waits until the operator's DaemonSets run on all nodes labelled for them."""
         remedy = f"See kubectl -n {self.namespace} get pods -o wide."
         self.await_state(lambda: self.operands(wanted), remedy=remedy)
 
-    def operands(self, wanted: Wanted) -> dict[str, Status]:
+    def operands(self, wanted: TaintSpec) -> dict[str, Status]:
         """Status per DaemonSet of the operator."""
         found = self.client.projected("/api/v1/nodes", taints.place, label_selector=PRESENT)
         places = [one for one in found if one]
@@ -196,12 +196,12 @@ class GpuTaints(Use[Wanted]):
             if taints.of_policy(one)
         }
 
-    def proven(self, wanted: Wanted) -> Optional[Proven]:
+    def proven(self, wanted: TaintSpec) -> Optional[Proven]:
         """On the ClusterPolicy, with taints and nodes as its state."""
         what = f"taints of {self.args['nodes']} {self.args['selector']}"
         return Proven(self.client, wanted.policy.path, what, [list(wanted.taints), wanted.mine])
 
-    def prove(self, wanted: Wanted) -> Json:
+    def prove(self, wanted: TaintSpec) -> Json:
         """That a pod without toleration stays pending and one with tolerations runs; {} for taints that keep nothing
         off. Raises RdmaError if it does not, or if no node can take a pod."""
         hard = pod_gpu.untolerated([], wanted.taints)

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, requests, wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import ProofPods
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.requests import Ask
@@ -193,9 +193,9 @@ class Use(Generic[Wanted]):
             remedy=remedy,
         )
 
-    def pods_in(self, namespace: str) -> Proof:
+    def pods_in(self, namespace: str) -> ProofPods:
         """Pods that prove something, removed at the end of the block."""
-        return Proof(self.client, namespace, self.say, self.dress, self.args["priority_class"])
+        return ProofPods(self.client, namespace, self.say, self.dress, self.args["priority_class"])
 
     def ask(self, namespace: str, asks: Mapping[str, Ask], title: str) -> dict[str, list[Json]]:
         """Sends requests from pods in ``namespace`` and returns their answers by name; {} without requests."""

@@ -9,7 +9,7 @@
     token(text) -> str                                a client configuration token; InputError never contains it
     servers(token) -> ["host:443"]                    of CLS or DLS, from the token
     license_object(name, ns, gridd, token, secret)    Secret, or ConfigMap for operators that do not support a Secret
-    resolve(args, license, nodes) -> Wanted           checked nodes and driver, and nodes with another one; InputError
+    resolve(args, license, nodes) -> VgpuSpec         checked nodes and driver, and nodes with another one; InputError
     driver(settings, nodes) -> Driver                 checked against the nodes' system and host driver; InputError
     policy_spec(driver, name, secret, nls) -> Json    ClusterPolicy.spec
     nvidia_driver(...) -> Json                        the same as an NVIDIADriver, for one pool among others
@@ -196,7 +196,7 @@ def unreached(targets: Sequence[str], answers: Mapping[str, Sequence[Json]]) -> 
 
 
 @dataclass(frozen=True)
-class Node:
+class VgpuNode:
     """A selected node. ``host_driver``: "" before the first driver runs. ``ocp``: the cluster's OpenShift version,
     for nodes that have theirs in neither label nor OS image."""
 
@@ -247,7 +247,7 @@ def os_tag(labels: Mapping[str, str], os_image: str, ocp: str = "") -> str:
     return f"rhcos{short[0]}" if short and "CoreOS" in os_image else ""
 
 
-def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
+def driver(settings: Mapping[str, Any], nodes: Sequence[VgpuNode]) -> Driver:
     """The checked driver. ``settings``: ``repository``, ``image``, ``version``, ``host_version``, ``pull_secrets``.
     Raises InputError with all faults, also of versions that do not match the nodes' system or host driver."""
     faults: list[str] = []
@@ -272,7 +272,7 @@ def driver(settings: Mapping[str, Any], nodes: Sequence[Node]) -> Driver:
     return Driver(repository, image, found["version"], tuple(settings.get("pull_secrets") or ()), tags)
 
 
-def _version_faults(version: str, system: str, host: str, nodes: Sequence[Node]) -> Iterator[str]:
+def _version_faults(version: str, system: str, host: str, nodes: Sequence[VgpuNode]) -> Iterator[str]:
     others = sorted({node.os for node in nodes if node.os and system and node.os != system})
     if others:
         names = [node.name for node in nodes if node.os in others]
@@ -331,7 +331,7 @@ def nvidia_driver(found: Driver, name: str, license: str, as_secret: bool, selec
     return parts.made("nvidia.com/v1alpha1", "NVIDIADriver", {"name": name}, spec=spec)
 
 
-def bystanders(nodes: Iterable[Node], chosen: Iterable[str]) -> list[str]:
+def bystanders(nodes: Iterable[VgpuNode], chosen: Iterable[str]) -> list[str]:
     """Names of GPU nodes that were not selected but run the operator's driver: they would get the guest driver,
     which does not support a whole GPU."""
     mine = set(chosen)
@@ -415,15 +415,15 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VgpuSpec:
     """``digest``: of driver and licence."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[VgpuNode, ...]
     driver: Driver
     digest: str
 
     @property
-    def stale(self) -> list[Node]:
+    def stale(self) -> list[VgpuNode]:
         """Nodes whose driver was started with another digest."""
         return [one for one in self.nodes if one.in_effect != self.digest]
 
@@ -449,7 +449,7 @@ def check_arguments(args: Mapping[str, Any]) -> None:
         )
 
 
-def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
+def chosen(args: Mapping[str, Any], every: Sequence[VgpuNode]) -> list[VgpuNode]:
     """The selected nodes. ``every``: nodes that match ``selector``, all nodes without one. Raises InputError for a
     name that is not among them."""
     by_name = {one.name: one for one in every}
@@ -462,13 +462,13 @@ def chosen(args: Mapping[str, Any], every: Sequence[Node]) -> list[Node]:
     return list(every) if args["selector"] else of_profiles(args, every)
 
 
-def of_profiles(args: Mapping[str, Any], nodes: Iterable[Node]) -> list[Node]:
+def of_profiles(args: Mapping[str, Any], nodes: Iterable[VgpuNode]) -> list[VgpuNode]:
     """Nodes created by the MachineSets of the profiles."""
     names = {one["name"] for one in args["profiles"]}
     return [one for one in nodes if one.labels.get(PROFILE_LABEL) in names]
 
 
-def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wanted:
+def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[VgpuNode]) -> VgpuSpec:
     """The checked nodes and driver. A node that has a vGPU already may be without its GPU for the moment. Raises
     InputError with what prevents vGPU on these nodes."""
     if not nodes and not args["profiles"]:
@@ -478,7 +478,7 @@ def resolve(args: Mapping[str, Any], license: Json, nodes: Sequence[Node]) -> Wa
     if faults:
         raise InputError(f"Cannot set up vGPU: {'; '.join(faults)}.")
     text = json.dumps([dataclasses.astuple(found)[:3], license["data"]], sort_keys=True)
-    return Wanted(tuple(nodes), found, hashlib.sha256(text.encode()).hexdigest()[:16])
+    return VgpuSpec(tuple(nodes), found, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def of_another(pods: Sequence[Json], image: str) -> str:
@@ -503,7 +503,7 @@ def state(pods: Sequence[Json], gpus: int, image: str) -> Status:
 # ---- evidence ------------------------------------------------------------------------------------------------------
 
 
-def node_faults(nodes: Sequence[Node]) -> list[str]:
+def node_faults(nodes: Sequence[VgpuNode]) -> list[str]:
     """Messages about nodes that share GPUs or have several: a vGPU cannot be shared further."""
     faults = []
     for one in nodes:
@@ -538,7 +538,7 @@ def samples(text: str) -> list[Sample]:
     return found
 
 
-def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[Finding]:
+def judge(nodes: Sequence[VgpuNode], read: Mapping[str, Sequence[Sample]]) -> list[Finding]:
     """Errors. Each node needs positive evidence: exactly one sample, with value 1."""
     findings = []
     for one in nodes:
@@ -553,7 +553,7 @@ def judge(nodes: Sequence[Node], read: Mapping[str, Sequence[Sample]]) -> list[F
     return findings
 
 
-def allocatable(nodes: Sequence[Node]) -> list[Finding]:
+def allocatable(nodes: Sequence[VgpuNode]) -> list[Finding]:
     """An error for each node that does not offer exactly one GPU."""
     return [
         finding("vgpu.allocatable", one.name, f"{one.gpus} {GPU} allocatable", expected="1")

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import hostname, tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import vgpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import Use, in_words, pod_ip, url_host
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu import Node, Setup, Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu import Setup, VgpuNode, VgpuSpec
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterpolicies.nvidia.com"
 CLUSTER_VERSION = "/apis/config.openshift.io/v1/clusterversions/version"
@@ -47,7 +47,7 @@ class VGpu(Use[Setup]):
 
     def __init__(self, task: Task, args: Json) -> None:
         super().__init__(task, args)
-        self.wanted: Optional[Wanted] = None
+        self.wanted: Optional[VgpuSpec] = None
         self.ended: set[str] = set()
 
     # ---- what is to be ---------------------------------------------------------------------------------------------
@@ -111,15 +111,15 @@ class VGpu(Use[Setup]):
             found.append(obj)
         return found
 
-    def _chosen(self) -> list[Node]:
+    def _chosen(self) -> list[VgpuNode]:
         return vgpu.chosen(self.args, self._all(self.args["selector"]))
 
-    def _all(self, selector: str = "") -> list[Node]:
+    def _all(self, selector: str = "") -> list[VgpuNode]:
         version = (self.client.find(CLUSTER_VERSION) or {}).get("status", {}).get("desired", {}).get("version", "")
 
-        def read(node: Json) -> Node:
+        def read(node: Json) -> VgpuNode:
             facts, meta = nodes_facts.node_facts(node), node["metadata"]
-            return Node(
+            return VgpuNode(
                 facts.name,
                 dict(meta.get("labels") or {}),
                 facts.os_image,
@@ -177,7 +177,7 @@ class VGpu(Use[Setup]):
         remedy = f"See the Machines in {gpu_nodes.MACHINES}: the template may not exist in vSphere."
         self.await_state(read, title="vGPU nodes", remedy=remedy)
 
-    def _reach(self, nodes: Sequence[Node]) -> None:
+    def _reach(self, nodes: Sequence[VgpuNode]) -> None:
         """Checks that the licence server accepts connections from every node, through the proxy if there is one."""
         given = self.args["license"]
         targets = vgpu.licence_servers(given)
@@ -195,7 +195,7 @@ class VGpu(Use[Setup]):
                 "would start unlicensed. Allow egress to the server's port, or set a proxy."
             )
 
-    def _write(self, setup: Setup, wanted: Wanted) -> None:
+    def _write(self, setup: Setup, wanted: VgpuSpec) -> None:
         self.record(_hidden(self.writer.apply(objects.owned(setup.license))))
         other = "ConfigMap" if setup.as_secret else "Secret"
         self.record(_hidden(self.writer.remove({**setup.license, "apiVersion": "v1", "kind": other})))
@@ -207,7 +207,7 @@ class VGpu(Use[Setup]):
         else:
             self.set_part(vgpu.policy_spec(wanted.driver, name, setup.as_secret), DRIVER_BEFORE_VGPU)
 
-    def _restart(self, one: Node, digest: str, busy: list[str], drivers: list[Json]) -> None:
+    def _restart(self, one: VgpuNode, digest: str, busy: list[str], drivers: list[Json]) -> None:
         """gridd and the driver read their files at start. The label is for an NVIDIADriver."""
         if not self.check_mode:
             gpu_nodes.evict(self.client, busy, self.args["timeout"], self.say)
@@ -263,7 +263,7 @@ class VGpu(Use[Setup]):
         remedy = f"See the driver's pods in namespace {self.namespace}."
         self.await_state(lambda: self._states(wanted), remedy=remedy, count=len(wanted.nodes))
 
-    def _states(self, wanted: Wanted) -> dict[str, Status]:
+    def _states(self, wanted: VgpuSpec) -> dict[str, Status]:
         live = {one.name: one.gpus for one in self._all()}
         drivers = self._pods(DRIVERS)
         for one in wanted.nodes:
@@ -301,7 +301,7 @@ class VGpu(Use[Setup]):
             self.say(f"vgpu: {len(findings)} nodes are not ready yet: {findings[0].subject}: {findings[0].found}")
             time.sleep(AGAIN)
 
-    def _samples(self, nodes: Sequence[Node]) -> dict[str, list[vgpu.Sample]]:
+    def _samples(self, nodes: Sequence[VgpuNode]) -> dict[str, list[vgpu.Sample]]:
         exporters = self._pods(EXPORTER)
         targets = {one.name: next(filter(None, map(pod_ip, exporters.get(one.name, []))), "") for one in nodes}
         gets = {
@@ -313,7 +313,7 @@ class VGpu(Use[Setup]):
         return {name: vgpu.samples(text) for name, text in found.items()}
 
 
-def _has_gpu(one: Node) -> bool:
+def _has_gpu(one: VgpuNode) -> bool:
     return any("=".join(item) in readiness.GPU_LABEL.split("|") for item in one.labels.items())
 
 

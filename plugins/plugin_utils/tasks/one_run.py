@@ -39,7 +39,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease, objects, parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import PATIENCE, Client, boottime
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.lease import Holder, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.lease import LeaseHolder, LeaseState
 
 RENEW, AGAIN = 10.0, 2.0
 """Seconds between two renewals, and after one that failed."""
@@ -93,14 +93,14 @@ class OneRun:
         return f"{self.id}-{number}"
 
     @property
-    def holder(self) -> Holder:
+    def holder(self) -> LeaseHolder:
         """Who runs this, as others will read it."""
         known = self.task_vars
         job = known.get("awx_job_id") or known.get("tower_job_id") or ""
         user = known.get("awx_user_name") or known.get("tower_user_name") or _user()
         asked = context.CLIARGS.get("args") or ()
         playbook = context.CLIARGS.get("module_name") or " ".join(Path(one).name for one in map(str, asked))
-        return Holder(self.id, str(user), socket.gethostname(), str(playbook)[:200], str(job))
+        return LeaseHolder(self.id, str(user), socket.gethostname(), str(playbook)[:200], str(job))
 
     def writes(self) -> bool:
         """Whether a playbook that writes does so in this run: its tags or check mode may keep it from that."""
@@ -133,7 +133,7 @@ class OneRun:
         if look:
             plain = client.unguarded()
             found = lease.decide(plain.find(_path(plain)), self.id, plain.now())
-            if found.state is not State.OURS:
+            if found.state is not LeaseState.OURS:
                 raise RdmaError(STOPPED.format(_lost(found)))
             self._state(client).with_suffix(".wrote").touch()
 
@@ -158,12 +158,12 @@ class OneRun:
             found = client.find(path)
             decision = lease.decide(found, self.id, client.now())
             wanted = self.take_over and decision.holder.run == self.take_over
-            if decision.state is State.EXPIRED and not wanted:
+            if decision.state is LeaseState.EXPIRED and not wanted:
                 self.show(f"{decision.holder} has not renewed the Lease {PLACE} for {decision.age:.0f} s")
                 if not _unchanged(client, path, found):
                     continue
                 wanted = True
-            if decision.state in (State.HELD, State.FOREIGN) and not wanted:
+            if decision.state in (LeaseState.HELD, LeaseState.FOREIGN) and not wanted:
                 raise Taken(lease.refusal(decision, PLACE))
             began, new = boottime(), lease.lease(self.holder, client.now())
             try:
@@ -186,7 +186,7 @@ class OneRun:
             return
         raise RdmaError(f"Cannot take the Lease {PLACE}: others change it at the same time. Run again.")
 
-    def _await_stop(self, before: lease.Decision) -> None:
+    def _await_stop(self, before: lease.LeaseDecision) -> None:
         """A run that has lost the Lease writes for VALID seconds after its last renewal at most; the server says whole
         seconds."""
         left = VALID + 2.0 - before.age
@@ -273,7 +273,7 @@ class _Keeper:
         except RdmaError:
             return True
         decision = lease.decide(found, self.id, self.client.now())
-        if found is not None and decision.state is State.OURS:
+        if found is not None and decision.state is LeaseState.OURS:
             self.version, self.next = found["metadata"]["resourceVersion"], 0.0
             return True
         self._note(0.0, _lost(decision))
@@ -295,8 +295,8 @@ class _Keeper:
             self.state.unlink()
 
 
-def _lost(decision: lease.Decision) -> str:
-    if decision.state is State.FREE:
+def _lost(decision: lease.LeaseDecision) -> str:
+    if decision.state is LeaseState.FREE:
         return f"the Lease {PLACE} was deleted"
     return f"{decision.holder} holds the Lease {PLACE}"
 

@@ -51,7 +51,7 @@ class Nodes:
         ready = [name for name in self.nodes if name not in left]
         return {"changed": bool(set(changed) & set(ready)), "nodes": ready, "left": left}
 
-    def _refusal(self, busy: str, timeout: float, found: dict[str, list[nodes_busy.Holder]]) -> str:
+    def _refusal(self, busy: str, timeout: float, found: dict[str, list[nodes_busy.PodUse]]) -> str:
         waited = f" after {timeout:.0f} s" if busy == "wait" else ""
         return (
             f"Cannot upgrade {counted(len(self.nodes), 'node')}: {nodes_busy.summary(found, len(self.nodes))}{waited}. "

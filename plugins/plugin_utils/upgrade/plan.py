@@ -6,9 +6,9 @@
 ::
 
     require_upgradable(plan)                              else InputError
-    releases(plan) -> [Change]                            from -> to
+    releases(plan) -> [ReleaseChange]                     from -> to
     fields(policy, live, wanted) -> [Field]               of a policy that its operator will see
-    gpu_restarts(...), network_restarts(...) -> [Restart] which operands start again, at whose pace
+    gpu_restarts(...), network_restarts(...) -> [OperandRestart]  which operands start again, at whose pace
     Upgrade                                               all of it, with its waves
     lines(upgrade) -> [text]                              as it is printed
 """
@@ -40,7 +40,7 @@ COMPONENT, DRIVER = "app.kubernetes.io/component", "nvidia-driver"
 
 
 @dataclass(frozen=True)
-class Change:
+class ReleaseChange:
     """A release. ``found``: its version, "" = not installed."""
 
     name: str
@@ -67,7 +67,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Restart:
+class OperandRestart:
     """An operand whose pods start again on ``nodes`` nodes. ``found``, ``wanted``: images, "" where they are not
     known. ``pace``: how the operator goes on where it cannot be held back."""
 
@@ -96,10 +96,10 @@ class Upgrade:
     ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
     earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ReleaseChange, ...] = ()
     definitions: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
-    restarts: tuple[Restart, ...] = ()
+    restarts: tuple[OperandRestart, ...] = ()
     step: str = ""
     objects: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
@@ -169,12 +169,12 @@ def require_upgradable(plan: Plan) -> None:
         raise InputError("upgrade.yml upgrades operators that are installed, and none is: run site.yml first.")
 
 
-def releases(plan: Plan, running: Optional[Mapping[str, str]] = None) -> list[Change]:
+def releases(plan: Plan, running: Optional[Mapping[str, str]] = None) -> list[ReleaseChange]:
     """The operators' releases that this run changes. ``running``: operator to the version of its Deployment, where the
     release has failed: its record has the version that did not come."""
     there = running or {}
     return [
-        Change(
+        ReleaseChange(
             name=name,
             place=f"{release.namespace}/{release.name}",
             found=there.get(name) or str(release.present.get("version", "")),
@@ -207,7 +207,7 @@ def _filled(value: Any) -> bool:
     return value not in (None, "", [], False)
 
 
-def step(changes: Iterable[Change], table: Json) -> str:
+def step(changes: Iterable[ReleaseChange], table: Json) -> str:
     """What a step of the Network Operator's releases interrupts on all nodes; "" if it takes none."""
     for change in changes:
         if change.name != "network_operator" or not change.version:
@@ -241,11 +241,11 @@ class Operands:
 
 def gpu_restarts(
     made: Operands,
-    change: Optional[Change],
+    change: Optional[ReleaseChange],
     live: Json,
     wanted: Optional[Json],
     outdated: Mapping[str, Collection[str]],
-) -> list[Restart]:
+) -> list[OperandRestart]:
     """Operands of the GPU Operator. ``wanted``: spec of the ClusterPolicy that the release brings, None without a
     change. ``outdated``: DaemonSet -> nodes whose pods are of an older revision already."""
     by_app = {str((item["metadata"].get("labels") or {}).get("app", "")): item for item in made.daemonsets}
@@ -279,12 +279,12 @@ def _touched(made: Operands, entry: Json, paths: Iterable[str]) -> bool:
 
 def network_restarts(
     made: Operands,
-    change: Optional[Change],
+    change: Optional[ReleaseChange],
     live: Json,
     wanted: Optional[Json],
     outdated: Mapping[str, Collection[str]],
     reloads: bool = True,
-) -> list[Restart]:
+) -> list[OperandRestart]:
     """Operands of the Network Operator. ``wanted``: spec of the NicClusterPolicy, None if it is not changed.
     ``outdated``: as for ``gpu_restarts``. ``reloads``: whether its device plugin reads a new configuration by itself;
     else its pods are restarted in the waves."""
@@ -313,15 +313,15 @@ def network_restarts(
     return found
 
 
-def everywhere(restarts: Iterable[Restart], outdated: Mapping[str, Collection[str]]) -> bool:
+def everywhere(restarts: Iterable[OperandRestart], outdated: Mapping[str, Collection[str]]) -> bool:
     """Whether pods of more nodes restart in waves than those that are of an older revision already."""
     return any(item.how == WAVES and item.nodes > len(outdated.get(item.daemonset, ())) for item in restarts)
 
 
-def _restart(effect: Json, daemonset: Json, nodes: int, wanted: str) -> Restart:
+def _restart(effect: Json, daemonset: Json, nodes: int, wanted: str) -> OperandRestart:
     strategy = daemonset["spec"].get("updateStrategy") or {}
     most = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
-    return Restart(
+    return OperandRestart(
         part=effect["part"],
         daemonset=daemonset["metadata"]["name"],
         nodes=nodes,
@@ -392,7 +392,7 @@ _TITLES = {
 }
 
 
-def _shown(item: Restart) -> str:
+def _shown(item: OperandRestart) -> str:
     images = f"{item.found} -> {item.wanted}" if item.wanted and item.wanted != item.found else item.found
     pace = f", {item.pace}" if item.pace else ""
     return f"{item.part} on {counted(item.nodes, 'node')}{pace}: {images or item.daemonset}; felt: {item.feels}"

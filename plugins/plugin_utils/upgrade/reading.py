@@ -62,7 +62,7 @@ class Reading:
 
     def outdated(self) -> waves.Outdated:
         """Pods to replace of the operands that restart in waves, those of OFED first."""
-        pods: list[waves.Pod] = []
+        pods: list[waves.OperandPod] = []
         for operator in reversed(self.plan.operators):
             namespace = self._namespace(operator)
             held, path = self._held_back(operator, namespace), self._path("Pod", namespace)
@@ -71,7 +71,7 @@ class Reading:
                 if part and node:
                     old = str((meta.get("labels") or {}).get("pod-template-generation", "")) != newest
                     created = str(meta.get("creationTimestamp", ""))
-                    pods.append(waves.Pod(part, owner, node, f"{path}/{meta['name']}", old, created))
+                    pods.append(waves.OperandPod(part, owner, node, f"{path}/{meta['name']}", old, created))
         return waves.outdated(pods, self.cordoned() if self.plan.peermem else (), self.plan.peermem)
 
     def _held_back(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
@@ -92,10 +92,10 @@ class Reading:
         """Nodes that an upgrade has cordoned."""
         return cordons.cordoned(self.client, CORDONED_FOR_UPGRADE)
 
-    def seen(self, outdated: Optional[waves.Outdated] = None, *, all_nodes: bool = False) -> waves.Seen:
+    def seen(self, outdated: Optional[waves.Outdated] = None, *, all_nodes: bool = False) -> waves.WaveState:
         """What decides about the nodes that are still to be done. ``outdated``: where it was read already."""
         plugins = [item for item in self.plan.leftovers if item.plugin and self.plan.remove_leftovers]
-        return waves.Seen(
+        return waves.WaveState(
             outdated=self.outdated() if outdated is None else outdated,
             plugins={
                 *(node for item in plugins for node in removal.pending(self.client, item)),
@@ -185,7 +185,7 @@ class Reading:
         except InputError as error:
             raise InputError(f"Cannot plan the upgrade of {release.operator}: {error}") from None
 
-    def _definitions(self, changes: Sequence[core.Change]) -> list[str]:
+    def _definitions(self, changes: Sequence[core.ReleaseChange]) -> list[str]:
         found: list[str] = []
         for change in changes:
             made = chart_crds.of_release(self.client, self.plan.releases[change.name])

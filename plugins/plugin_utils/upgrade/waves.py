@@ -23,7 +23,7 @@ OFED, DRIVER = "state-OFED", "driver"
 
 
 @dataclass(frozen=True)
-class Pod:
+class OperandPod:
     """A pod of an operand that restarts in waves. ``part``: see files/upgrade.yml; ``old``: of an older revision than
     its DaemonSet ``owner``; ``created``: RFC 3339."""
 
@@ -35,13 +35,13 @@ class Pod:
     created: str = ""
 
 
-def outdated(pods: Sequence[Pod], begun: Collection[str], follow: bool) -> Outdated:
+def outdated(pods: Sequence[OperandPod], begun: Collection[str], follow: bool) -> Outdated:
     """The pods to replace: those that are old, and with ``follow`` the driver's where OFED is replaced, as it has built
     nvidia_peermem for the OFED that was there when it started. ``begun``: nodes that we have cordoned; on these a
     driver's pod older than OFED's is what a killed run left."""
     ofed = {pod.node: pod for pod in pods if pod.part == OFED}
 
-    def follows(pod: Pod) -> bool:
+    def follows(pod: OperandPod) -> bool:
         other = ofed.get(pod.node) if follow and pod.part == DRIVER else None
         return bool(other and (other.old or (pod.node in begun and pod.created < other.created)))
 
@@ -53,7 +53,7 @@ def outdated(pods: Sequence[Pod], begun: Collection[str], follow: bool) -> Outda
 
 
 @dataclass(frozen=True)
-class Seen:
+class WaveState:
     """``outdated``: DaemonSet -> nodes with a pod of an older revision. ``plugins``: nodes with a device plugin of an
     older release, or one that has yet to read its new configuration. ``cordoned``: nodes that we have cordoned.
     ``all_nodes``: the operators are still to be changed, and every node gets new pods."""
@@ -74,18 +74,18 @@ def size(wave: str, nodes: int) -> int:
     return max(1, count)
 
 
-def to_do(nodes: Sequence[str], seen: Seen) -> list[str]:
+def to_do(nodes: Sequence[str], seen: WaveState) -> list[str]:
     """Those of ``nodes`` that are not done: first those that a killed run had begun with, then in their order."""
     behind = _behind(seen)
     begun = [name for name in nodes if name in seen.cordoned]
     return [*begun, *(name for name in nodes if name not in begun and (seen.all_nodes or name in behind))]
 
 
-def _behind(seen: Seen) -> set[str]:
+def _behind(seen: WaveState) -> set[str]:
     return {name for names in seen.outdated.values() for name in names} | set(seen.plugins)
 
 
-def waves(nodes: Sequence[str], seen: Seen, wave: str, busy: Collection[str] = ()) -> list[list[str]]:
+def waves(nodes: Sequence[str], seen: WaveState, wave: str, busy: Collection[str] = ()) -> list[list[str]]:
     """The nodes to do in waves, of ``wave`` of all ``nodes``; nodes that are ``busy`` come last, since they may be idle
     by then. Nodes that a killed run had begun with make the first wave, alone if they are as many as a wave."""
     count, todo = size(wave, len(nodes)), to_do(nodes, seen)
@@ -94,7 +94,7 @@ def waves(nodes: Sequence[str], seen: Seen, wave: str, busy: Collection[str] = (
     return [order[start : start + count] for start in range(0, len(order), count)]
 
 
-def outside(seen: Seen, nodes: Collection[str]) -> list[str]:
+def outside(seen: WaveState, nodes: Collection[str]) -> list[str]:
     """Nodes that are not done and that this run does not touch; while there are any, the operands stay held back."""
     return sorted(_behind(seen) - set(nodes))
 
@@ -114,7 +114,7 @@ def pairs(plan: Plan, wave: Sequence[str], good: Sequence[str], busy: Collection
     return list(chosen.values())
 
 
-def before(plan: Plan, todo: Sequence[str], seen: Seen, busy: Collection[str]) -> list[str]:
+def before(plan: Plan, todo: Sequence[str], seen: WaveState, busy: Collection[str]) -> list[str]:
     """Two nodes of each shape to measure before the first change: idle, not begun; [] where there are none."""
     idle = [name for name in todo if name not in busy and name not in seen.cordoned]
     others = {node.name for node in plan.nodes} - set(idle)

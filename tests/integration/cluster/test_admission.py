@@ -473,7 +473,7 @@ class Cluster:
 
 def findings(cluster: Cluster, plan: Plan, client: Client) -> list[Finding]:
     seen = admission_io.look(client, plan, cluster.survey)
-    view = preflight.View(
+    view = preflight.PreflightView(
         plan, cluster.survey, cluster.facts, samples.SHAPES, samples.profile(plan.profile), admission=seen
     )
     found = preflight.check(view, only=("namespaces", *preflight.OF_PODS))

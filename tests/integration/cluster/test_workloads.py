@@ -70,7 +70,7 @@ def rendered(kind: str, mode: Mode, nodes: int) -> list[Json]:
     shape = shape_table.shapes()[SHAPE]
     name = f"{kind.lower()}-{mode}-{nodes}"
     where = tuple(node_terms([shape]))
-    return render.objects(render.Wanted(kind, name, NAMESPACE, nodes, render.of_shape(shape, mode), where))
+    return render.objects(render.JobSpec(kind, name, NAMESPACE, nodes, render.of_shape(shape, mode), where))
 
 
 def pods(objects: list[Json]) -> Iterator[Json]:

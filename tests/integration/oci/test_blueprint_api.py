@@ -83,8 +83,8 @@ class Here:
         self.server, self.said = server, []
         self.api = Api({"url": server.url, "username": "admin", "password": PASSWORD, **options})
 
-    def site(self, **more: Any) -> deploy.Site:
-        return deploy.Site(self.api, self.said.append, **{"timeout": 60.0, **more})
+    def site(self, **more: Any) -> deploy.BlueprintServer:
+        return deploy.BlueprintServer(self.api, self.said.append, **{"timeout": 60.0, **more})
 
     def present(self, *blueprints: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
         return self.site(**more).present(blueprints or (POOL,))

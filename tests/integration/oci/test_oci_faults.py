@@ -18,7 +18,7 @@ import oci
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import answers, pool_run, session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support import fake_oci, oci_site
 from support.fake_oci import FakeOci, Refused
 from support.oci_direct import Direct
@@ -59,8 +59,8 @@ class Site:
         own: session.Session = Direct(self.fake, self.options, self.retries)
         if self.signed:
             own = session.Session(self.options, oci.retry.NoneRetryStrategy())
-        wanted = Wanted(**{**self.asked, **changes})
-        return pool_run.Pool(own, wanted, self.lines.append, self.minutes, **clocks).present(False, ignore=ignore)
+        wanted = PoolSpec(**{**self.asked, **changes})
+        return pool_run.PoolRun(own, wanted, self.lines.append, self.minutes, **clocks).present(False, ignore=ignore)
 
     def pool(self) -> dict[str, Any]:
         return next(iter(self.fake.tables[POOL_OF[self.asked["kind"]]].values()))

@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_run, preflight_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support import oci_site
 from support.fake_oci import FakeOci
 
@@ -42,7 +42,7 @@ class Site:
         groups = changes.pop("groups", ())
         session = oci_session.Session(self.options, oci.retry.NoneRetryStrategy())
         own = {"name": changes.pop("pool", ""), "compartment": GPU, "security_groups": groups}
-        return preflight_read.Reader(session, Wanted(**{**self.pool, **own, **changes}))
+        return preflight_read.Reader(session, PoolSpec(**{**self.pool, **own, **changes}))
 
     def told(self, **changes: Any) -> list[tuple[str, str]]:
         self.found = preflight_read.findings(self.asker(**changes))

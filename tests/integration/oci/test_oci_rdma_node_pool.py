@@ -35,7 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run, session
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support import oci_site
 from support.fake_oci import GARBLED, FakeOci
 
@@ -80,10 +80,10 @@ class Site:
         }
         fake.durations.update({"NODEPOOL_CREATE": 120.0, "CreateClusterNetwork": 120.0, "boot": 60.0})
 
-    def pool(self, **changes: Any) -> pool_run.Pool:
-        wanted = Wanted(**{**self.asked, **changes})
+    def pool(self, **changes: Any) -> pool_run.PoolRun:
+        wanted = PoolSpec(**{**self.asked, **changes})
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        return pool_run.Pool(self.session, wanted, self.lines.append, self.minutes, **clocks)
+        return pool_run.PoolRun(self.session, wanted, self.lines.append, self.minutes, **clocks)
 
     def present(self, check_mode: bool = False, ignore: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
         return self.pool(**changes).present(check_mode, ignore=ignore)

@@ -49,7 +49,7 @@ class Site:
         )
         options.update({"widen_dynamic_group": False, "timeout": 120, **changes})
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        return policy_run.Writer(self.session, options, self.lines.append, **clocks).run(check_mode)
+        return policy_run.PolicyRun(self.session, options, self.lines.append, **clocks).run(check_mode)
 
     def missing(self, *sets: str, **changes: Any) -> list[tuple[str, str]]:
         """What the preflight says of the same."""
@@ -212,7 +212,7 @@ def test_identity_is_written_in_the_home_region(site: Site) -> None:
         def elsewhere(self, region: str) -> str:
             return region
 
-    writer = policy_run.Writer.__new__(policy_run.Writer)
+    writer = policy_run.PolicyRun.__new__(policy_run.PolicyRun)
     writer.session = Elsewhere()
     assert writer._home() == "us-phoenix-1"
 

@@ -20,7 +20,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support import oci_site
 from support.oci_direct import Direct
 
@@ -95,7 +95,7 @@ class World:
             options["remove_nodes"] = rng.sample(own, 1)
         return Run(cluster, False, options, cut, before)
 
-    def pool(self, run: Run, turns: Turns | None = None, me: int = 0) -> pool_run.Pool:
+    def pool(self, run: Run, turns: Turns | None = None, me: int = 0) -> pool_run.PoolRun:
         session = Direct(self.fake, self.config)
         call, writes, own = session.call, [0], self.clusters[run.cluster]
         others = [item["id"] for table in TABLES for item in self.of(table, self.clusters[1 - run.cluster])]
@@ -123,9 +123,9 @@ class World:
         session.call = called  # type: ignore[method-assign]
         base = {"name": "rdma", "compartment": GPU, "cluster": own, "shape": oci_site.H100, "subnet": oci_site.SUBNET}
         base.update(availability_domain=oci_site.DOMAIN, image=self.images[0], nodes=2)
-        wanted = Wanted(**{**base, **run.options})
+        wanted = PoolSpec(**{**base, **run.options})
         clocks = {"clock": self.fake.clock.now, "sleep": self.fake.clock.advance}
-        made = pool_run.Pool(session, wanted, lambda _line: None, 120, **clocks)
+        made = pool_run.PoolRun(session, wanted, lambda _line: None, 120, **clocks)
         made._preflight = lambda _ignore: None  # type: ignore[method-assign]  # only reads, in threads
         return made
 

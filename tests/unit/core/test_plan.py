@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Options
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import PlanOptions
 from support.paths import ROOT
 from support.plan_samples import cluster, gpu_node, survey, whole
 
@@ -135,7 +135,7 @@ def test_nodes_that_are_left_out_stay_so_for_the_first_reason(tmp_path: Path) ->
 
 
 def test_options_are_those_of_the_module() -> None:
-    names = {field.name for field in dataclasses.fields(Options)} - {"pod_extras"} | set(OWN_PODS)
+    names = {field.name for field in dataclasses.fields(PlanOptions)} - {"pod_extras"} | set(OWN_PODS)
     assert names == set(SPEC) - set(AUTH) - {"shapes_dir"}, "the connection and the shapes are read by the action"
 
 

@@ -37,12 +37,12 @@ def document(shape: str, **described: Any) -> Json:
     return dict(json.loads(_text(Host(shape, **described))))
 
 
-def found(*documents: Json, **how: Any) -> discover.Found:
+def found(*documents: Json, **how: Any) -> discover.DiscoveredShape:
     hosts = {f"n{number}": one for number, one in enumerate(documents)}
     return discover.discover(hosts, NICS, "lab", **how)
 
 
-def shape_of(one: discover.Found) -> Shape:
+def shape_of(one: discover.DiscoveredShape) -> Shape:
     """As a file of rdma_shapes_dir would give it."""
     text = yaml.safe_dump(one.shape, sort_keys=False)
     return shape_files.parse(shape_files.read_site({"lab.yml": yaml.safe_load(text)}, {})["lab"], site=True)

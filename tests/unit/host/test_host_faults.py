@@ -42,12 +42,12 @@ def how(fault: Fault | None = None) -> dict[str, Any]:
     return {**given, "mode": Mode(given["mode"])}
 
 
-def statuses(files: Files, shape: str, **given: Any) -> dict[str, rules.Result]:
+def statuses(files: Files, shape: str, **given: Any) -> dict[str, rules.RuleResult]:
     found = rules.results(RULES, host_memory.probe(files), host_trees.shape(shape), **given)
     return {result.rule.id: result for result in found}
 
 
-def wrong(results: Mapping[str, rules.Result]) -> dict[str, tuple[str, str]]:
+def wrong(results: Mapping[str, rules.RuleResult]) -> dict[str, tuple[str, str]]:
     return {name: (one.status, one.found) for name, one in results.items() if one.status not in WELL}
 
 
@@ -191,7 +191,7 @@ SMALL = "BM.GPU.L40S.4"
 
 
 @functools.cache
-def base(fault: str) -> tuple[Tree, dict[str, rules.Result], tuple[str, ...]]:
+def base(fault: str) -> tuple[Tree, dict[str, rules.RuleResult], tuple[str, ...]]:
     """A small host with one fault, its results, and the files of the kernel that can be damaged."""
     files = faulty(FAULTS[fault], SMALL)
     kernels = tuple(key for key in files if key.startswith(("sys/", "proc/", "dev/")))

@@ -160,13 +160,13 @@ def put(document: Json, path: str, value: Any) -> Json:
     return document
 
 
-def status(document: Json, rule: str, shape: Shape = H100, mode: str = "sriov", **how: Any) -> rules.Result:
+def status(document: Json, rule: str, shape: Shape = H100, mode: str = "sriov", **how: Any) -> rules.RuleResult:
     how.setdefault("profile", CURRENT)
     found = rules.results(TABLE, document, shape, mode=Mode(mode), **how)
     return next(item for item in found if item.rule.id == rule)
 
 
-def facts_of(rule: rules.Rule) -> list[str]:
+def facts_of(rule: rules.HostRule) -> list[str]:
     """Paths of the facts without which the rule does not pass."""
     if rule.id in FACTS:
         return FACTS[rule.id]
@@ -205,7 +205,7 @@ def test_every_rule_has_a_condition_and_every_condition_a_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", TABLE.rules, ids=lambda rule: rule.id)
-def test_rules_are_complete(rule: rules.Rule) -> None:
+def test_rules_are_complete(rule: rules.HostRule) -> None:
     assert rule.severity in VALID and facts_of(rule)
     for text in (rule.what, rule.remedy, rule.reference):
         assert text and text == text.strip() and not text.endswith(".")

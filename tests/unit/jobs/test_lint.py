@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     node_terms,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import lint, linted, render, rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Around, network_names
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import JobContext, network_names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import users_jobs
 from support.users_jobs import GPU, NAD, NETWORKS, SHAPE, SHARED, VF, env, job, runtime, template
@@ -40,7 +40,7 @@ NODE = NodeFacts(
     labels={"node.kubernetes.io/instance-type": SHAPE},
 )
 NODES = tuple(dataclasses.replace(NODE, name=f"n{index}") for index in range(4))
-KNOWN = Around(
+KNOWN = JobContext(
     network=NAD,
     shape=shape_table.shapes()[SHAPE],
     shapes=tuple(shape_table.shapes()),
@@ -54,7 +54,7 @@ KNOWN = Around(
 HOST = dataclasses.replace(KNOWN, mode=Mode.HOST, runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("host")})
 
 
-def found(documents: Any, around: Around = KNOWN) -> list[tuple[str, str]]:
+def found(documents: Any, around: JobContext = KNOWN) -> list[tuple[str, str]]:
     given = documents if isinstance(documents, list) else [documents]
     return [(one.id.partition(".")[2], one.severity) for one in lint.lint(given, RULES, around).findings]
 
@@ -70,7 +70,7 @@ def test_a_good_job_of_every_kind_is_clean(kind: str, mode: str) -> None:
     assert result.jobs == (f"{'Job' if kind == 'VolcanoJob' else kind} team-a/train",)
 
 
-def shared(link_layer: str = INFINIBAND, **more: Any) -> Around:
+def shared(link_layer: str = INFINIBAND, **more: Any) -> JobContext:
     """A cluster of mode shared, as DGX H100 with InfiniBand."""
     return dataclasses.replace(
         KNOWN,
@@ -103,8 +103,8 @@ def test_what_is_rendered_for_each_shape_passes_the_lint(mode: Mode) -> None:
     assert len(usable) >= 7 and any(one.vcn and one.vcn[0].netdev != "eth0" for one in usable)
     for shape, kind in itertools.product(usable, render.KINDS):
         own = render.of_shape(shape, mode)
-        wanted = render.Wanted(kind, "train", "team-a", 2, own, tuple(node_terms([shape])), image="r.example.com/i:1")
-        around = Around(mode=mode, network="team-a/rdma-vf", vf_resource=own.vf_resource, shape=shape)
+        wanted = render.JobSpec(kind, "train", "team-a", 2, own, tuple(node_terms([shape])), image="r.example.com/i:1")
+        around = JobContext(mode=mode, network="team-a/rdma-vf", vf_resource=own.vf_resource, shape=shape)
         judged = found(render.objects(wanted), dataclasses.replace(around, shapes=tuple(shapes)))
         assert [one for one in judged if one != ("gang", "warning")] == [], (shape.name, kind)
 
@@ -143,7 +143,7 @@ def test_oracles_own_nccl_tests_are_clean(vfs: bool, shape: str) -> None:
         worker = sample["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
         worker["metadata"]["annotations"][NETWORKS] = ",".join(["rdma-vf"] * facts.vf_count)
         worker["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/rdma-vf"] = facts.vf_count
-    around = Around(
+    around = JobContext(
         mode=Mode.SRIOV if vfs else Mode.HOST,
         vf_resource="nvidia.com/rdma-vf",
         network="default/rdma-vf",
@@ -160,7 +160,7 @@ def test_what_we_render_is_clean(kind: str, mode: Mode, nodes: int) -> None:
     command = () if kind == "RayCluster" else ("a",)
     where = tuple(node_terms([shape_table.shapes()[SHAPE]]))
     for way in ({"gang": "default"}, *([] if kind == "VolcanoJob" else [{"kueue_queue": "train"}])):
-        wanted = render.Wanted(
+        wanted = render.JobSpec(
             kind, "train", "team-a", nodes, fabric, where=where, image="r.example.com/i:1", command=command, **way
         )
         around = {Mode.SRIOV: KNOWN, Mode.HOST: HOST, Mode.SHARED: shared(ETHERNET)}[mode]
@@ -284,7 +284,7 @@ CUSTOM_TAINT = dataclasses.replace(
     KNOWN, nodes=tuple(dataclasses.replace(n, taints=("team=a:NoExecute",)) for n in NODES)
 )
 # fmt: off
-MISTAKES: dict[str, tuple[str, Any, str, Around]] = {
+MISTAKES: dict[str, tuple[str, Any, str, JobContext]] = {
     # the ten of the reference, by number
     "1 annotation on the job": ("MPIJob", annotation_on_the_job, "networks-place", KNOWN),
     "2 fewer networks than VFs": ("JobSet", lambda one: vfs(one, 16, 1), "vf-count", KNOWN),
@@ -356,7 +356,7 @@ ABSENT = dataclasses.replace(KNOWN, served={"kubeflow.org/v1 PyTorchJob": False}
 MISTAKES["a kind without its operator"] = ("PyTorchJob", lambda one: None, "served", ABSENT)
 MISTAKES["no fabric at all"] = ("JobSet", nothing_of_the_fabric, "fabric", KNOWN)
 MISTAKES["not on the host network"] = ("JobSet", lambda one: worker(one)["spec"].pop("hostNetwork"), "fabric", HOST)
-WARNINGS: dict[str, tuple[str, Any, str, Around]] = {
+WARNINGS: dict[str, tuple[str, Any, str, JobContext]] = {
     "no GPU": ("JobSet", gpus(None), "no-gpu", KNOWN),
     "10 image": ("JobSet", lambda one: container(one).update(image="docker.io/pytorch/pytorch:2.9@sha256:0"), "image", KNOWN),
     "not root": ("JobSet", security(runAsUser=1000, capabilities={"add": ["IPC_LOCK"]}), "memlock", KNOWN),
@@ -379,7 +379,7 @@ WARNINGS: dict[str, tuple[str, Any, str, Around]] = {
 }  # fmt: skip
 # fmt: on
 FROM_A_SECRET = {"valueFrom": {"secretKeyRef": {"name": "fabric", "key": "hca"}}}
-UNKNOWN: dict[str, tuple[str, Any, str, Around]] = {
+UNKNOWN: dict[str, tuple[str, Any, str, JobContext]] = {
     "a value of a Secret": ("JobSet", lambda one: with_env(one, NCCL_IB_HCA=FROM_A_SECRET), "nccl-unread", KNOWN),
     "a value of a variable that has none here": (
         "Job", lambda one: with_env(one, FABRIC=FROM_A_SECRET, NCCL_IB_HCA="=$(FABRIC)"), "nccl-unread", HOST),
@@ -397,7 +397,7 @@ CASES = [
     ("name", "kind", "spoil", "rule", "around", "severity"), CASES, ids=[case[0] for case in CASES]
 )
 def test_a_mistake_is_found_by_its_rule_alone(
-    name: str, kind: str, spoil: Any, rule: str, around: Around, severity: str
+    name: str, kind: str, spoil: Any, rule: str, around: JobContext, severity: str
 ) -> None:
     document = job(kind, str(around.mode))
     spoil(document)
@@ -458,9 +458,9 @@ PRESENT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 TEAM = {"key": "team", "value": "a", "effect": "NoExecute"}
 
 
-def of_pool(*taints: Any, **more: Any) -> Around:
+def of_pool(*taints: Any, **more: Any) -> JobContext:
     """Nothing is known but the taints of the pool."""
-    return Around(pool=True, pool_taints=taints, **more)
+    return JobContext(pool=True, pool_taints=taints, **more)
 
 
 def test_requests_that_are_right_have_no_findings() -> None:
@@ -473,17 +473,17 @@ def test_requests_that_are_right_have_no_findings() -> None:
 @pytest.mark.parametrize("asked", [{"cpu": 1}, {}, None])
 def test_a_pod_without_gpus_is_a_fault_in_a_pool_of_gpus_alone(asked: Any) -> None:
     assert found(pod(asked), of_pool()) == [("no-gpu", "error")]
-    assert found(pod(asked), Around()) == []
+    assert found(pod(asked), JobContext()) == []
     meant = pod(asked)
     meant["metadata"]["annotations"] = {NETWORKS: NAD}
-    assert found(meant, Around()) == [("no-gpu", "warning")]
+    assert found(meant, JobContext()) == [("no-gpu", "warning")]
 
 
 def test_the_pod_of_a_cron_job_is_read() -> None:
     meta = {"name": "nightly", "namespace": "team-a"}
     template = {"spec": {"template": {"spec": pod({GPU: "0.5"})["spec"]}}}
     cron = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": meta, "spec": {"jobTemplate": template}}
-    (one,) = lint.lint([cron], RULES, Around()).findings
+    (one,) = lint.lint([cron], RULES, JobContext()).findings
     place = "spec.jobTemplate.spec.template.spec.containers[0].resources.limits"
     assert (one.id, one.found) == ("workload.gpu-fraction", f"{place}: {GPU}: 0.5 is not a whole number")
 
@@ -634,7 +634,7 @@ def test_odd_values_of_every_field_are_no_traceback() -> None:
 
 
 def test_rules_without_their_facts_are_not_applied_and_named() -> None:
-    around = Around(network=NAD)
+    around = JobContext(network=NAD)
     bad = job("JobSet")
     vfs(bad, 8, 8)
     result = lint.lint([bad], RULES, around)
@@ -662,7 +662,7 @@ def test_a_thousand_jobs_are_rendered_and_linted_in_two_seconds_of_cpu() -> None
     where = tuple(node_terms([shape_table.shapes()[SHAPE]]))
     began = time.process_time()
     wanted = [
-        render.Wanted(
+        render.JobSpec(
             kind, f"train-{index}", "team-a", 4, fabric, where=where, image="r.example.com/i:1", gang="default"
         )
         for index in range(125)

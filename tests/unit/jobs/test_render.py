@@ -36,13 +36,13 @@ BESIDE = {"MPIJob": 1, "RayCluster": 1}
 CELLS = list(itertools.product(render.KINDS, list(Mode)[1:], (1, 4)))
 
 
-def wanted(kind: str = "JobSet", mode: Mode = Mode.SRIOV, nodes: int = 2, **more: Any) -> render.Wanted:
+def wanted(kind: str = "JobSet", mode: Mode = Mode.SRIOV, nodes: int = 2, **more: Any) -> render.JobSpec:
     own = more.pop("own", None) or render.of_shape(shape_table.shapes()[H100], mode)
     where = tuple(node_terms([shape_table.shapes()[H100]]))
-    return render.Wanted(kind, "train", "team-a", nodes, own, **{"where": where, **more})
+    return render.JobSpec(kind, "train", "team-a", nodes, own, **{"where": where, **more})
 
 
-def of_fabric(objects: list[Json]) -> list[kinds.Template]:
+def of_fabric(objects: list[Json]) -> list[kinds.PodTemplate]:
     """The templates with GPUs; those of a runtime as the TrainJob completes them."""
     by_kind = {one["kind"]: one for one in objects}
     if "TrainJob" in by_kind:
@@ -50,7 +50,7 @@ def of_fabric(objects: list[Json]) -> list[kinds.Template]:
     return [one for obj in objects if kinds.kind_of(obj) for one in kinds.templates(obj) if kinds.asks(one.spec)]
 
 
-def all_templates(objects: list[Json]) -> list[kinds.Template]:
+def all_templates(objects: list[Json]) -> list[kinds.PodTemplate]:
     return [one for obj in objects if kinds.kind_of(obj) for one in kinds.templates(obj)]
 
 
@@ -240,7 +240,7 @@ def test_a_namespace_has_any_name_that_kubernetes_takes(namespace: str) -> None:
 
 def test_bad_names_are_in_one_list() -> None:
     with pytest.raises(InputError, match=r"its name 'Train_1' must be.*; its namespace '' must be.*; 0 nodes"):
-        render.objects(render.Wanted("Job", "Train_1", "", 0, fabric.Fabric(vfs=16)))
+        render.objects(render.JobSpec("Job", "Train_1", "", 0, fabric.Fabric(vfs=16)))
 
 
 # ---- from a plan, from a shape -------------------------------------------------------------------------------------

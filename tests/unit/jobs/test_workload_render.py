@@ -48,7 +48,7 @@ def planned(folder: Path, **more: Any) -> str:
     return str(path)
 
 
-def made(**more: Any) -> tuple[render.Wanted, str]:
+def made(**more: Any) -> tuple[render.JobSpec, str]:
     wanted, shape = manifest.wanted(arguments(**more))
     return wanted, manifest.text(wanted, render.objects(wanted), shape)
 
@@ -130,7 +130,7 @@ TASK = SimpleNamespace(client=None, check_mode=True, progress=print)
 FOLLOWERS: dict[str, Callable[[str], Plan | str]] = {
     "workload_render": lambda path: made(plan=path)[0].fabric.network,
     "workload_lint": linted_by,
-    "workload_network": lambda path: namespaces.Namespaces(TASK, {"plan": path, "state": "present"}).plan,
+    "workload_network": lambda path: namespaces.NamespaceSetup(TASK, {"plan": path, "state": "present"}).plan,
     "workload_placement": lambda path: placing.Placing(TASK, {"plan": path}).plan,
     "node_mark": lambda path: node_mark.ActionModule.__new__(node_mark.ActionModule)._plan(path),
 }

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.lease import Holder, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.lease import LeaseHolder, LeaseState
 
 NOW = datetime.datetime(2026, 11, 24, 16, 0, 0, tzinfo=datetime.timezone.utc)
-ALICE = Holder("aaaa1111", "alice", "bastion", "site.yml", "42")
+ALICE = LeaseHolder("aaaa1111", "alice", "bastion", "site.yml", "42")
 
 
 def at(seconds: float) -> datetime.datetime:
@@ -30,21 +30,21 @@ def foreign(**spec: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seconds", "run", "state"),
     [
-        (0, "aaaa1111", State.OURS),
-        (600, "aaaa1111", State.OURS),
-        (0, "bbbb2222", State.HELD),
-        (60, "bbbb2222", State.HELD),
-        (60.1, "bbbb2222", State.EXPIRED),
-        (-600, "bbbb2222", State.HELD),
+        (0, "aaaa1111", LeaseState.OURS),
+        (600, "aaaa1111", LeaseState.OURS),
+        (0, "bbbb2222", LeaseState.HELD),
+        (60, "bbbb2222", LeaseState.HELD),
+        (60.1, "bbbb2222", LeaseState.EXPIRED),
+        (-600, "bbbb2222", LeaseState.HELD),
     ],
 )
-def test_a_lease_is_held_until_its_duration_after_the_last_renewal(seconds: float, run: str, state: State) -> None:
+def test_a_lease_is_held_until_its_duration_after_the_last_renewal(seconds: float, run: str, state: LeaseState) -> None:
     decision = lease.decide(lease.lease(ALICE, NOW), run, at(seconds))
     assert (decision.state, decision.holder, decision.age) == (state, ALICE, seconds)
 
 
 def test_without_a_lease_it_is_free() -> None:
-    assert lease.decide(None, "a", NOW).state is State.FREE
+    assert lease.decide(None, "a", NOW).state is LeaseState.FREE
 
 
 def test_a_foreign_lease_stays_one_however_old_and_whatever_it_lacks() -> None:
@@ -55,7 +55,7 @@ def test_a_foreign_lease_stays_one_however_old_and_whatever_it_lacks() -> None:
     broken[2]["metadata"]["annotations"] = None
     broken[3]["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Helm"}
     for found in [foreign(), foreign(renewTime=None), *broken]:
-        assert lease.decide(found, "aaaa1111", at(9000)).state is State.FOREIGN, found
+        assert lease.decide(found, "aaaa1111", at(9000)).state is LeaseState.FOREIGN, found
 
 
 def test_a_refusal_says_who_since_when_and_how_to_take_over() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import Proof, pod
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import ProofPods, pod
 from support.fake_api import Api
 
 
@@ -24,13 +24,13 @@ def test_a_pod_that_an_earlier_run_left_keeps_no_name_from_a_later_one() -> None
     one = pod("gpuops-proof-0", "jobs", "n1", "image:1", {}, [])
     api = Dead()
     api.suffix = lambda: "old-1"  # type: ignore[method-assign]
-    Proof(api, "jobs", print).start([copy.deepcopy(one)])  # type: ignore[arg-type]
+    ProofPods(api, "jobs", print).start([copy.deepcopy(one)])  # type: ignore[arg-type]
     foreign = copy.deepcopy(one)
     del foreign["metadata"]["labels"]
     api.add({**foreign, "metadata": {**foreign["metadata"], "name": "train-0"}})
     api.suffix = lambda: "new-7"  # type: ignore[method-assign]
     api.writes.clear()
-    with Proof(api, "jobs", print) as proof:  # type: ignore[arg-type]
+    with ProofPods(api, "jobs", print) as proof:  # type: ignore[arg-type]
         proof.start([one])
     path = "Pod/jobs/gpuops-proof-0-{}"
     assert proof.pods == ["gpuops-proof-0-new-7"]

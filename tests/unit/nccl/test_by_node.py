@@ -26,7 +26,7 @@ JOB = nccl_jobs.job(nodes=NODES, vfs=0, mode=Mode.HOST, interface="")
 
 
 def verdict(lines: list[str], code: int = 1) -> Any:
-    ended = outcome.Outcome("run", f"exit {code}", code, dict(PODS))
+    ended = outcome.JobOutcome("run", f"exit {code}", code, dict(PODS))
     run = parse.parse(lines)[0]
     return outcome.judge(run, ended, JOB, shape=shape_table.shapes()["BM.GPU.H100.8"], table=files.nccl())
 

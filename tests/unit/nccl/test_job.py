@@ -33,7 +33,7 @@ CRDS = {
 }
 
 
-def job(**more: Any) -> nccl_job.Test:
+def job(**more: Any) -> nccl_job.JobTest:
     values: Json = {
         "name": "nccl-h100-8",
         "namespace": "gpuops-nccl",
@@ -45,15 +45,15 @@ def job(**more: Any) -> nccl_job.Test:
     return nccl_jobs.job(**{**values, **more})
 
 
-def host_job(**more: Any) -> nccl_job.Test:
+def host_job(**more: Any) -> nccl_job.JobTest:
     return job(mode=Mode.HOST, vfs=0, hca="=mlx5_0,mlx5_1", **more)
 
 
-def main_object(test: nccl_job.Test, launcher: str) -> Json:
+def main_object(test: nccl_job.JobTest, launcher: str) -> Json:
     return nccl_job.objects(test, launcher)[-1]
 
 
-def pods(test: nccl_job.Test, launcher: str) -> tuple[Json, Json]:
+def pods(test: nccl_job.JobTest, launcher: str) -> tuple[Json, Json]:
     """Templates of launcher and worker."""
     spec = main_object(test, launcher)["spec"]
     if launcher == "volcano":
@@ -63,7 +63,7 @@ def pods(test: nccl_job.Test, launcher: str) -> tuple[Json, Json]:
     return replicas["Launcher"]["template"], replicas["Worker"]["template"]
 
 
-def config(test: nccl_job.Test, launcher: str) -> dict[str, str]:
+def config(test: nccl_job.JobTest, launcher: str) -> dict[str, str]:
     return nccl_job.objects(test, launcher)[0]["data"]
 
 
@@ -79,7 +79,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
 @pytest.mark.parametrize("test", VARIANTS)
-def test_objects_are_what_the_real_crds_take(test: nccl_job.Test, launcher: str) -> None:
+def test_objects_are_what_the_real_crds_take(test: nccl_job.JobTest, launcher: str) -> None:
     for obj in nccl_job.objects(test, launcher):
         if obj["kind"] in CRDS:
             assert crd_schema.faults(obj, upstream(*CRDS[obj["kind"]])) == []
@@ -276,7 +276,7 @@ def test_topology_file_is_mounted_only_where_the_plan_says_so() -> None:
 VERSION = 'if [ "${1:-}" = --version ]; then echo "mpirun (Open MPI) 4.1.6"; exit; fi\n'
 
 
-def run_launcher(test: nccl_job.Test, folder: Path, mpirun: str) -> subprocess.CompletedProcess[str]:
+def run_launcher(test: nccl_job.JobTest, folder: Path, mpirun: str) -> subprocess.CompletedProcess[str]:
     """The launcher's script for real, with our own mpirun and a host that listens."""
     programs = folder / "bin"
     programs.mkdir()
@@ -286,7 +286,7 @@ def run_launcher(test: nccl_job.Test, folder: Path, mpirun: str) -> subprocess.C
     return launch(test, folder, f"{programs}:/usr/bin:/bin")
 
 
-def launch(test: nccl_job.Test, folder: Path, search: str) -> subprocess.CompletedProcess[str]:
+def launch(test: nccl_job.JobTest, folder: Path, search: str) -> subprocess.CompletedProcess[str]:
     """The launcher's script with ``search`` as its PATH."""
     script = nccl_job.launcher_script(test).replace("/etc/gpuops/hostfile", str(folder / "hostfile"))
     return subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, env={"PATH": search}, timeout=30)

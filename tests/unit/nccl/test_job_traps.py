@@ -20,8 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Nccl
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as nccl_outcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import Outcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import REPORTED, Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import JobOutcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import REPORTED, JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import nccl_jobs, paths
 
@@ -31,7 +31,7 @@ V, M = "volcano-v1.15.1_", "mpi-operator-v0.8.2_"
 GRACE, START = 10.0, 100.0
 
 
-def test_of(**more: Any) -> nccl_job.Test:
+def test_of(**more: Any) -> nccl_job.JobTest:
     values: Json = {"name": "nccl-test", "namespace": "jobs", "image": "i:1"}
     return nccl_jobs.job(**{**values, **more})
 
@@ -55,7 +55,7 @@ class Clock:
         return self.now
 
 
-def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **more: Any) -> Outcome | None:
+def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **more: Any) -> JobOutcome | None:
     """Our run looks at the recorded objects, once a second, for so long."""
     objects = json.loads((RECORDINGS / f"{name}.json").read_text())
     told = json.loads((RECORDINGS / f"{name}_events.json").read_text()) if events else []
@@ -73,7 +73,7 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
     else:
         status = readiness.mpi_job(job, group, pods, inner, told)
     clock = Clock()
-    run = Run(
+    run = JobRun(
         None,  # type: ignore[arg-type]
         test_of(**more),
         launcher,
@@ -96,7 +96,7 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
     return None
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: JobOutcome) -> str:
     shape = shape_table.shapes()["BM.GPU.H100.8"]
     return nccl_outcome.judge(NcclRun("empty"), outcome, test_of(), shape=shape, table=files.nccl()).verdict
 
@@ -207,7 +207,7 @@ def test_trap_cleanpodpolicy_none_keeps_the_gpus(tmp_path: Path) -> None:
     held = [obj for obj in objects if obj["kind"] == "Pod" and "worker" in obj["metadata"]["name"]]
     assert {pod["status"]["phase"] for pod in held} == {"Running"}, "what makes it a trap"
     outcome = replayed(name, tmp_path, 3)
-    assert outcome is not None and outcome.exit_code == 0, "the run has ended; Run.clean deletes the pods by label"
+    assert outcome is not None and outcome.exit_code == 0, "the run has ended; JobRun.clean deletes the pods by label"
 
 
 def test_trap_onfailure_loses_the_log(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric, perftest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import Outcome, Rail
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest import PairOutcome, Rail
 from gpuops_sandbox.batch import perftest_pod
 from gpuops_sandbox.context import Fault, load_shapes
 from hypothesis import given
@@ -26,7 +26,7 @@ from support.paths import ROOT
 SHAPES = load_shapes()
 H100 = SHAPES["BM.GPU.H100.8"]
 TABLE = yaml.safe_load((ROOT / "files/perftest.yml").read_text())
-TEST = perftest.Test("r1", "gpuops-nccl", H100, "image:1")
+TEST = perftest.PairTest("r1", "gpuops-nccl", H100, "image:1")
 
 # Posted by users of linux-rdma/perftest: issue 273 (Gb/s, -D 60); the head and counts of issue 234 (MB/s) with the
 # average of issue 225.
@@ -53,14 +53,14 @@ def log(*entries: tuple[int, float | None]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def outcome(server: str, client: str, **bad: float | None) -> Outcome:
+def outcome(server: str, client: str, **bad: float | None) -> PairOutcome:
     """All rails at 197 Gb/s but those given as r<rail>=Gb/s."""
     wrong = {int(name[1:]): value for name, value in bad.items()}
     text = log(*((pf.rail, wrong.get(pf.rail, 197.0)) for pf in H100.pfs))
     return perftest.outcome((server, client), text, H100)
 
 
-def judged(*outcomes: Outcome) -> dict[str, Any]:
+def judged(*outcomes: PairOutcome) -> dict[str, Any]:
     found: dict[str, Any] = perftest.judge(outcomes, H100, TABLE)
     return found
 
@@ -184,12 +184,12 @@ def test_without_a_third_node_both_are_named_and_that_is_said() -> None:
 
 
 def test_no_output_is_incomplete_and_no_threshold_unjudged() -> None:
-    found = judged(Outcome(("a", "b"), (), "its pod on b: ImagePullBackOff x"))
+    found = judged(PairOutcome(("a", "b"), (), "its pod on b: ImagePullBackOff x"))
     assert found["verdict"] == "incomplete"
     assert {item.severity for item in found["findings"]} == {"unknown"}
     shape = SHAPES["BM.GPU.L40S.4"]
     rails = tuple(Rail(pf.rail, pf.hca, 0, 50.0) for pf in shape.pfs)
-    assert perftest.judge([Outcome(("a", "b"), rails)], shape, TABLE)["verdict"] == "unjudged"
+    assert perftest.judge([PairOutcome(("a", "b"), rails)], shape, TABLE)["verdict"] == "unjudged"
 
 
 def test_a_port_that_is_slower_than_before_is_at_fault_though_it_passes_the_threshold() -> None:
@@ -201,7 +201,9 @@ def test_a_port_that_is_slower_than_before_is_at_fault_though_it_passes_the_thre
     shape = SHAPES["BM.GPU.L40S.4"]
     rails = tuple(Rail(pf.rail, pf.hca, 0, 50.0) for pf in shape.pfs)
     for before, verdict in ((51.0, "pass"), (60.0, "fail"), (None, "unjudged")):
-        assert perftest.judge([Outcome(("a", "b"), rails)], shape, TABLE, {shape.name: before})["verdict"] == verdict
+        assert (
+            perftest.judge([PairOutcome(("a", "b"), rails)], shape, TABLE, {shape.name: before})["verdict"] == verdict
+        )
 
 
 def test_every_threshold_is_below_the_line_rate_of_its_shapes() -> None:
@@ -230,7 +232,7 @@ def test_pods_ask_for_all_devices_and_stand_on_their_node() -> None:
 
 
 def test_on_the_host_network_no_vf_is_asked_for() -> None:
-    pod = perftest.pod(perftest.Test("r1", "ns", H100, "i", fabric.Fabric(mode=Mode.HOST)), 1, "n1")
+    pod = perftest.pod(perftest.PairTest("r1", "ns", H100, "i", fabric.Fabric(mode=Mode.HOST)), 1, "n1")
     assert pod["spec"]["hostNetwork"] is True
     assert "nvidia.com/sriov_rdma_vf" not in pod["spec"]["containers"][0]["resources"]["limits"]
 
@@ -238,7 +240,7 @@ def test_on_the_host_network_no_vf_is_asked_for() -> None:
 @pytest.mark.parametrize("dmabuf", [True, False])
 def test_the_script_finds_devices_and_retries_and_is_bash(tmp_path: Path, dmabuf: bool) -> None:
     """The real script with a program that answers as ib_write_bw: the first try finds no server."""
-    test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["n1"] if dmabuf else ()))
+    test = perftest.PairTest("r1", "ns", H100, "i", dmabuf=frozenset(["n1"] if dmabuf else ()))
     text = perftest.script(test)
     sysfs = tmp_path / "sys"
     for number, (pci, port) in enumerate((("0000:0c:00.2", "0000:0c:00.0"), ("0000:0c:00.3", "0000:0c:00.1"))):
@@ -318,9 +320,9 @@ def test_gpu_memory_is_registered_by_the_path_of_the_node_or_of_the_plan() -> No
     by_pods = Plan(nodes=nodes, peermem=True)
     assert perftest.dmabuf_nodes(by_pods, {}, "auto", kernels) == frozenset()
     assert perftest.dmabuf_nodes(by_pods, {}, "auto", kernels, loads="a") == frozenset("bc"), "older drivers load none"
-    test = perftest.Test("r1", "ns", H100, "i", dmabuf=frozenset(["a"]))
+    test = perftest.PairTest("r1", "ns", H100, "i", dmabuf=frozenset(["a"]))
     assert [perftest.memory(test, node) for node in "ab"] == ["--use_cuda=GPU --use_cuda_dmabuf", "--use_cuda=GPU"]
-    assert perftest.memory(perftest.Test("r1", "ns", H100, "i", cuda=False, dmabuf=frozenset(["a"])), "a") == ""
+    assert perftest.memory(perftest.PairTest("r1", "ns", H100, "i", cuda=False, dmabuf=frozenset(["a"])), "a") == ""
 
 
 @pytest.mark.parametrize(

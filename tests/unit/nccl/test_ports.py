@@ -89,7 +89,7 @@ def test_a_program_that_is_killed_ends_as_without_the_reader(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "test", [dataclasses.replace(BIG, fabric=dataclasses.replace(BIG.fabric, mode=Mode.NONE)), nccl_jobs.job()]
 )
-def test_a_job_without_rdma_or_quiet_hosts_has_no_reader(test: nccl_job.Test) -> None:
+def test_a_job_without_rdma_or_quiet_hosts_has_no_reader(test: nccl_job.JobTest) -> None:
     assert ports.FOLDER in nccl_job.rank_script(BIG) and ports.FOLDER not in nccl_job.rank_script(test)
 
 

@@ -20,8 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, pa
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as nccl_outcome
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import pods as nccl_pods
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import tail as nccl_tail
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import Outcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import Run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import JobOutcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.tail import Shown
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.test_run import parse as parse_log
@@ -64,8 +64,8 @@ class Clock:
         return self.now
 
 
-def run_of(clock: Clock, tmp_path: Path) -> Run:
-    return Run(
+def run_of(clock: Clock, tmp_path: Path) -> JobRun:
+    return JobRun(
         None,  # type: ignore[arg-type]
         nccl_jobs.job(),
         "mpi",
@@ -496,7 +496,7 @@ def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> Non
     clock.now = 4.0
     outcome = running._ended(ended, [leaving], FINE)
     running.client = Api()
-    assert outcome is not None and running._from_outside(outcome) == Outcome("run", "exit 3", 3)
+    assert outcome is not None and running._from_outside(outcome) == JobOutcome("run", "exit 3", 3)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -522,10 +522,10 @@ def test_a_lost_node_is_named_although_its_pods_say_running(tmp_path: Path) -> N
     nodes = [("a", fine), ("b", lost), ("z", lost)]
     running.client = Api(*({"kind": "Node", "metadata": {"name": n}, "status": {"conditions": [c]}} for n, c in nodes))
     running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
-    for before in (Outcome("run", "exit 1", 1), Outcome("deadline", "it did not end within 50s")):
+    for before in (JobOutcome("run", "exit 1", 1), JobOutcome("deadline", "it did not end within 50s")):
         after = running._from_outside(before)
         assert (after.stage, after.why) == ("disturbed", f"node b: not Ready: {said}")
-    assert running._from_outside(Outcome("run", "", 0)).stage == "run"
+    assert running._from_outside(JobOutcome("run", "", 0)).stage == "run"
 
 
 @pytest.mark.parametrize("of", ["worker", "launcher"])
@@ -623,7 +623,7 @@ def test_the_client_cuts_a_log_line_without_an_end_but_no_watched_object() -> No
 
 def test_two_images_in_one_test_are_told() -> None:
     images = {"nccl-worker-0": "n@sha256:1", "nccl-worker-1": "n@sha256:2"}
-    outcome = Outcome("run", "", 3, {}, images=images)
+    outcome = JobOutcome("run", "", 3, {}, images=images)
     found = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.severity, "2 images" in item.found) for item in found if item.id == "nccl.image"] == [
         ("warning", True)
@@ -649,7 +649,7 @@ def test_two_images_in_one_test_are_told() -> None:
     ],
 )
 def test_no_end_without_a_table_is_a_pass(stage: str, code: int | None, verdict: str, words: str) -> None:
-    found = nccl_outcome.judge(NcclRun("empty"), Outcome(stage, "WHY", code), nccl_jobs.job(), **JUDGED_BY)
+    found = nccl_outcome.judge(NcclRun("empty"), JobOutcome(stage, "WHY", code), nccl_jobs.job(), **JUDGED_BY)
     assert (found.verdict, words in found.reason) == (verdict, True), found.reason
 
 
@@ -664,16 +664,21 @@ def test_a_good_table_with_a_bad_end_is_no_pass() -> None:
     lines = list(nccl_pod.text_of(order, fleet, nccl_pod.simulate(order, fleet, 1.0, False)))
     run = parse.parse(lines)[0]
     test = nccl_jobs.job()
-    assert nccl_outcome.judge(run, Outcome("run", "", 0), test, **JUDGED_BY).verdict == "pass"
-    for outcome in (Outcome("run", "", 1), Outcome("worker", "w", 0), Outcome("deadline", "d"), Outcome("gone", "g")):
+    assert nccl_outcome.judge(run, JobOutcome("run", "", 0), test, **JUDGED_BY).verdict == "pass"
+    for outcome in (
+        JobOutcome("run", "", 1),
+        JobOutcome("worker", "w", 0),
+        JobOutcome("deadline", "d"),
+        JobOutcome("gone", "g"),
+    ):
         assert nccl_outcome.judge(run, outcome, test, **JUDGED_BY).verdict != "pass", outcome
 
 
 def test_nodes_that_are_to_blame_become_findings() -> None:
-    outcome = Outcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
+    outcome = JobOutcome("worker", "w", 1, {"nccl-worker-0": "a", "nccl-worker-1": "b"}, {"b": "exit 137 (OOMKilled)"})
     found = nccl_outcome.judge(NcclRun("empty"), outcome, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.subject, item.severity, "137" in item.found) for item in found] == [("b", "error", True)]
-    held = Outcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
+    held = JobOutcome("schedule", "0/5 nodes", None, {"nccl-worker-0": "a", "nccl-worker-1": ""})
     found = nccl_outcome.judge(NcclRun("empty"), held, nccl_jobs.job(), **JUDGED_BY).findings
     assert [(item.subject, item.severity) for item in found] == [("b", "unknown")]
 

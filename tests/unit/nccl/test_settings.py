@@ -33,14 +33,14 @@ from support.plan_samples import H100, SHAPES, cluster, plan
 SHAPE = SHAPES[H100]
 
 
-def made(**asked: Any) -> nccl_job.Test:
+def made(**asked: Any) -> nccl_job.JobTest:
     planned = plan(cluster(2), **asked)
     assert planned.faults == []
     back = Plan.from_json(json.loads(json.dumps(to_dict(planned))))
     return choice.job_of(back, back.tests[0], "all_reduce")
 
 
-def conf(test: nccl_job.Test) -> dict[str, str]:
+def conf(test: nccl_job.JobTest) -> dict[str, str]:
     text = nccl_job.objects(test, "mpi")[0]["data"]["nccl.conf"]
     return dict(line.split("=", 1) for line in text.splitlines())
 
@@ -166,7 +166,7 @@ def test_arguments_of_any_kind_are_options_or_an_input_error() -> None:
 # ---- what it means for the verdict and the report ------------------------------------------------------------------
 
 
-def judged(test: nccl_job.Test, slow: float = 1.0, table: Any = None, **shown: Any) -> NcclVerdict:
+def judged(test: nccl_job.JobTest, slow: float = 1.0, table: Any = None, **shown: Any) -> NcclVerdict:
     run = render.simulate(
         collective="all_reduce",
         hosts=["node-0", "node-1"],
@@ -178,7 +178,7 @@ def judged(test: nccl_job.Test, slow: float = 1.0, table: Any = None, **shown: A
     )
     (back,) = parse.parse(render.render(run, **shown))
     places = {nccl_job.worker(test, index): f"node-{index}" for index in range(2)}
-    end = outcome.Outcome("run", "", 0, places)
+    end = outcome.JobOutcome("run", "", 0, places)
     return outcome.judge(back, end, test, shape=SHAPE, table=table or files.nccl())
 
 

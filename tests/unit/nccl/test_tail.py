@@ -144,7 +144,7 @@ JOB = nccl_jobs.job()
 @pytest.mark.parametrize(("code", "verdict"), [(0, "incomplete"), (3, "fail")])
 def test_a_gap_is_never_a_pass(code: int, verdict: str) -> None:
     shape = shape_table.shapes()["BM.GPU.H100.8"]
-    ended = outcome.Outcome("run", "", code, lost="lines of its log between A and B are lost")
+    ended = outcome.JobOutcome("run", "", code, lost="lines of its log between A and B are lost")
     whole = (RECORDINGS / "nccl" / "all_reduce_new.txt").read_text()
     for run in (NcclRun("empty"), parse.parse(whole.splitlines())[0]):
         found = outcome.judge(run, ended, JOB, shape=shape, table=files.nccl())

@@ -25,7 +25,7 @@ def pod(name: str = "train-0", node: str = "a", phase: str = "Running", namespac
     return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
 
 
-def read(obj: Json) -> nodes_busy.Holder | None:
+def read(obj: Json) -> nodes_busy.PodUse | None:
     return nodes_busy.holder(obj, {GPU, VF})
 
 

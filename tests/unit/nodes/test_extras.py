@@ -51,7 +51,7 @@ def ours(**asked: Any) -> list[Any]:
     for daemon in (host_objects.PROBE, host_objects.PEERMEM):
         found += host_run.for_plan(Api(), plan, daemon, print).objects  # type: ignore[arg-type]
     shape = samples.SHAPES[samples.H100]
-    pair = perftest.Test("r", "gpuops-nccl", shape, "image:1", perftest.share(plan, shape.name))
+    pair = perftest.PairTest("r", "gpuops-nccl", shape, "image:1", perftest.share(plan, shape.name))
     return [*found, perftest.pod(pair, 0, "10.140.0.1")]
 
 

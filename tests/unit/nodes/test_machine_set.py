@@ -59,14 +59,14 @@ def test_there_and_back(before: Any) -> None:
     assert after["metadata"]["annotations"][VCPU] == "224"
     assert {"accelerator": "h100", "zone": "b"}.items() <= openshift_machine_set.node_labels(after).items()
     assert openshift_machine_set.node_taints(after) == wanted[2]
-    assert openshift_machine_set.change(after, *wanted) == openshift_machine_set.Change(), (
+    assert openshift_machine_set.change(after, *wanted) == openshift_machine_set.MachineSetPatch(), (
         "a second time nothing is to be written"
     )
 
     undone = openshift_machine_set.merged(after, openshift_machine_set.undo(after).patch)
     assert openshift_machine_set.NOTE not in undone["metadata"].get("annotations", {})
     assert without_note(undone) == without_note(before)
-    assert openshift_machine_set.undo(undone) == openshift_machine_set.Change()
+    assert openshift_machine_set.undo(undone) == openshift_machine_set.MachineSetPatch()
 
 
 def test_what_is_no_longer_asked_for_goes_back() -> None:

@@ -10,7 +10,7 @@ import base64
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.join import Evidence, Member
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.join import JoinEvidence, PoolInstance
 from support.paths import ROOT
 
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -20,7 +20,7 @@ GIVEN = {
     "user_data": base64.b64encode(b"#!/bin/bash\noke bootstrap\n").decode(),
 }
 JOIN = "Allow dynamic-group nodes to {CLUSTER_JOIN} in compartment gpu"
-GOOD = Evidence(
+GOOD = JoinEvidence(
     kind=join.SELF_MANAGED,
     console="gpuops-join: attempt 1 failed: \n",
     metadata=GIVEN,
@@ -31,11 +31,11 @@ GOOD = Evidence(
 )
 
 
-def with_(**changes: object) -> Evidence:
-    return Evidence(**{**{key: getattr(GOOD, key) for key in vars(GOOD)}, **changes})
+def with_(**changes: object) -> JoinEvidence:
+    return JoinEvidence(**{**{key: getattr(GOOD, key) for key in vars(GOOD)}, **changes})
 
 
-def first(evidence: Evidence) -> tuple[str, str]:
+def first(evidence: JoinEvidence) -> tuple[str, str]:
     found = join.causes(evidence)
     assert {item.cause for item in found} == set(join.CAUSES)
     return found[0].cause, found[0].verdict
@@ -53,7 +53,7 @@ def test_nothing_is_claimed_where_all_was_seen_and_is_fine() -> None:
 
 
 def test_what_was_not_read_excludes_nothing() -> None:
-    blind = Evidence(kind=join.SELF_MANAGED, unread={"console": "404"})
+    blind = JoinEvidence(kind=join.SELF_MANAGED, unread={"console": "404"})
     assert {item.verdict for item in join.causes(blind)} == {"open"}
     text, proven = join.explain(join.causes(blind), "x", blind.unread)
     assert not proven and "Excluded" not in text and "Could not be read: console: 404" in text
@@ -106,7 +106,7 @@ def test_what_the_console_shows(line: str, cause: str) -> None:
 
 
 def test_managed_nodes_need_no_policy_and_are_given_their_endpoint() -> None:
-    found = {item.cause: item for item in join.causes(Evidence(kind=join.MANAGED))}
+    found = {item.cause: item for item in join.causes(JoinEvidence(kind=join.MANAGED))}
     assert found["policy"].verdict == found["endpoint"].verdict == "excluded"
     assert found["network"].verdict == found["image"].verdict == "open"
 
@@ -120,14 +120,14 @@ def test_the_script_that_joins_says_what_is_looked_for() -> None:
 # ---- who has joined
 
 
-def members(*states: str) -> list[Member]:
-    return [Member(f"ocid1.instance.{index}", f"inst-{index}", state) for index, state in enumerate(states)]
+def members(*states: str) -> list[PoolInstance]:
+    return [PoolInstance(f"ocid1.instance.{index}", f"inst-{index}", state) for index, state in enumerate(states)]
 
 
 def test_nodes_are_known_by_provider_id_before_address() -> None:
     one, other = (
-        Member("ocid1.instance.a", "a", "RUNNING", "10.0.0.1"),
-        Member("ocid1.instance.b", "b", "RUNNING", "10.0.0.2"),
+        PoolInstance("ocid1.instance.a", "a", "RUNNING", "10.0.0.1"),
+        PoolInstance("ocid1.instance.b", "b", "RUNNING", "10.0.0.2"),
     )
     nodes = [
         NodeFacts("10.0.0.1", "H", True, provider_id="oci://ocid1.instance.a"),
@@ -158,5 +158,5 @@ def test_a_node_that_is_not_ready_is_not_there_yet() -> None:
 
 
 def test_equal_names_are_told_apart() -> None:
-    found = [Member(f"ocid1.instance.oc1..{index:011d}", "same", "RUNNING") for index in range(2)]
+    found = [PoolInstance(f"ocid1.instance.oc1..{index:011d}", "same", "RUNNING") for index in range(2)]
     assert len(join.statuses(found, {}, 2, {})) == 3

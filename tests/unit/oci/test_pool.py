@@ -21,13 +21,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import hosts, work
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import wanted as oci_wanted
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
 from support.paths import load
 
 PAGE = load("cloud_init_page", "tools/cloud_init_page.py")
 KEY = "ocid1.cluster.oc1.eu-frankfurt-1.k"
 FULL = {"shape": "BM.GPU.H100.8", "subnet": "s", "image": "i", "availability_domain": "AD-1", "cluster": KEY}
-WANTED = Wanted("rdma", nodes=2, compartment="c", labels={"team": "ml"}, **FULL)
+WANTED = PoolSpec("rdma", nodes=2, compartment="c", labels={"team": "ml"}, **FULL)
 CLUSTER = oci_node.Cluster(script=PAGE.SCRIPT.read_text("utf-8"))
 NODES = [
     {
@@ -41,11 +41,11 @@ NODES = [
 ONE, TWO = (item["id"] for item in NODES)
 
 
-def asked(kind: str = "managed_compute_cluster", **options: Any) -> Wanted:
+def asked(kind: str = "managed_compute_cluster", **options: Any) -> PoolSpec:
     return dataclasses.replace(WANTED, kind=kind, **options)
 
 
-def there(wanted: Wanted = WANTED, nodes: Any = NODES, **changes: Any) -> dict[str, Any]:
+def there(wanted: PoolSpec = WANTED, nodes: Any = NODES, **changes: Any) -> dict[str, Any]:
     """A pool that was made with these options, as OCI returns it."""
     kind = oci_pool.KINDS[wanted.kind]
     goal = oci_pool.desired(wanted, CLUSTER)
@@ -60,13 +60,13 @@ def there(wanted: Wanted = WANTED, nodes: Any = NODES, **changes: Any) -> dict[s
     return oci_pool.view(kind, {"id": "p", "lifecycleState": "ACTIVE", **body, "nodes": nodes, **changes})
 
 
-def planned(wanted: Wanted, *pools: Any, **more: Any) -> list[str]:
+def planned(wanted: PoolSpec, *pools: Any, **more: Any) -> list[str]:
     """The steps, in words."""
-    steps = oci_pool.plan(oci_pool.Found(pools, **more), wanted, CLUSTER)
+    steps = oci_pool.plan(oci_pool.FoundPools(pools, **more), wanted, CLUSTER)
     return [f"{step.do} {', '.join(step.give) or step.on}".strip() for step in steps]
 
 
-def part(wanted: Wanted, key: str = "ocid1.part") -> dict[str, Any]:
+def part(wanted: PoolSpec, key: str = "ocid1.part") -> dict[str, Any]:
     body = oci_pool.part_body(wanted, oci_pool.desired(wanted, CLUSTER))
     kind = oci_pool.KINDS[wanted.kind]
     return {"id": key, "what": kind.part.what, "kind": kind.name, "has": oci_pool.read(body, kind.part.fields)}
@@ -83,7 +83,7 @@ def test_a_pool_that_is_as_wanted_has_no_steps(kind: str) -> None:
     assert planned(dataclasses.replace(wanted, image="other"), there(wanted)) == (
         ["set image"] if kind == KINDS[0] else ["part", "set configuration"]
     )
-    short = Wanted("rdma", kind=kind, nodes=2, compartment="c", cluster=KEY)
+    short = PoolSpec("rdma", kind=kind, nodes=2, compartment="c", cluster=KEY)
     assert planned(short, there(wanted)) == [], "what is not named is not compared"
     with pytest.raises(InputError, match=r"taints: .* Set shape, availability_domain, subnet, image as well"):
         planned(dataclasses.replace(short, taints=("a=b:NoSchedule",)), there(wanted))
@@ -165,9 +165,9 @@ def test_a_pool_belongs_to_one_cluster_and_is_of_one_kind() -> None:
     assert planned(asked(pool="p", nodes=3, adopt=True), other) == ["set nodes"]
     first, second = oci_pool.of(WANTED), oci_pool.of(asked(cluster=KEY + "2"))
     assert first == "k/rdma" != second and "." not in oci_pool.TAG
-    found = oci_pool.Found([there(), there(network)], parts=[part(network)])
+    found = oci_pool.FoundPools([there(), there(network)], parts=[part(network)])
     assert [step.do for step in oci_pool.absent(found)] == ["delete", "delete"], "of both kinds"
-    assert [step.do for step in oci_pool.absent(oci_pool.Found(parts=[part(network)]))] == ["tidy"]
+    assert [step.do for step in oci_pool.absent(oci_pool.FoundPools(parts=[part(network)]))] == ["tidy"]
 
 
 def test_what_cannot_be_changed_is_refused() -> None:
@@ -191,7 +191,7 @@ def test_what_cannot_be_changed_is_refused() -> None:
 def test_a_cycle_is_part_of_the_request_that_changes_the_settings() -> None:
     wanted = asked(image="b", cycle="replace_nodes")
     assert planned(wanted, there()) == ["set image, cycle"] and planned(wanted, there(asked(image="b"))) == []
-    step = oci_pool.plan(oci_pool.Found([there()]), wanted, CLUSTER)[0]
+    step = oci_pool.plan(oci_pool.FoundPools([there()]), wanted, CLUSTER)[0]
     body = oci_pool.update_body(there(), step.give, wanted)
     assert body["nodePoolCyclingDetails"]["cycleModes"] == ["INSTANCE_REPLACE"]
     assert body["nodeSourceDetails"] == {"imageId": "b", "sourceType": "IMAGE"}

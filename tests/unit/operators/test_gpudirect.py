@@ -15,16 +15,20 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import gpudirect
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import Choice, Site, State
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import Choice, GpuDirectSite, PeermemState
 from support.paths import RECORDINGS
 
 NOW = 1_795_000_000.0
 
-OKE = Site("oke", True, "v26.7.0", image_driver=True, kernels=("6.8.0-1035-oracle",))
-OTHER = Site("kubernetes", False, "v26.7.0", kernels=("5.15.0-119-generic",), host_driver=False, host_ofed=False)
-WITH_OFED = Site("kubernetes", False, "v26.7.0", kernels=("5.15.0-119-generic",), host_driver=True, host_ofed=True)
-OPENSHIFT = Site("openshift", False, "v26.7.0", image_driver=True, kernels=("5.14.0-427.el9.x86_64",))
-OPENSHIFT_OCI = Site("openshift", True, "v26.7.0", image_driver=True, kernels=("5.14.0-427.el9.x86_64",))
+OKE = GpuDirectSite("oke", True, "v26.7.0", image_driver=True, kernels=("6.8.0-1035-oracle",))
+OTHER = GpuDirectSite(
+    "kubernetes", False, "v26.7.0", kernels=("5.15.0-119-generic",), host_driver=False, host_ofed=False
+)
+WITH_OFED = GpuDirectSite(
+    "kubernetes", False, "v26.7.0", kernels=("5.15.0-119-generic",), host_driver=True, host_ofed=True
+)
+OPENSHIFT = GpuDirectSite("openshift", False, "v26.7.0", image_driver=True, kernels=("5.14.0-427.el9.x86_64",))
+OPENSHIFT_OCI = GpuDirectSite("openshift", True, "v26.7.0", image_driver=True, kernels=("5.14.0-427.el9.x86_64",))
 
 
 def errors(choice: Choice) -> list[tuple[str, str]]:
@@ -45,7 +49,7 @@ def errors(choice: Choice) -> list[tuple[str, str]]:
     ],
     ids=["oke", "other", "with-ofed", "openshift", "openshift-on-oci"],
 )
-def test_auto(site: Site, driver: str, ofed: str, rdma: bool) -> None:
+def test_auto(site: GpuDirectSite, driver: str, ofed: str, rdma: bool) -> None:
     choice = gpudirect.choose("auto", "auto", site)
     assert (choice.driver, choice.ofed, choice.rdma) == (driver, ofed, rdma)
     assert not choice.refused
@@ -74,13 +78,13 @@ def test_auto(site: Site, driver: str, ofed: str, rdma: bool) -> None:
         (
             "host",
             "operator",
-            Site("kubernetes", False, "v26.7.0", kernels=("6.8.0",), host_driver=True, host_ofed=False),
+            GpuDirectSite("kubernetes", False, "v26.7.0", kernels=("6.8.0",), host_driver=True, host_ofed=False),
             {"driver": {"enabled": False}},
             {"ofedDriver": {"deploy": True}},
         ),
     ],
 )
-def test_the_four_pairs(driver: str, ofed: str, site: Site, gpu_operator: Any, network_operator: Any) -> None:
+def test_the_four_pairs(driver: str, ofed: str, site: GpuDirectSite, gpu_operator: Any, network_operator: Any) -> None:
     choice = gpudirect.choose(driver, ofed, site)
     assert errors(choice) == []
     assert choice.gpu_operator_values == gpu_operator
@@ -122,23 +126,31 @@ def test_the_recorded_daemonset_is_what_the_values_mean(path: str) -> None:
         (
             "host",
             "operator",
-            Site("kubernetes", False, "v23.9.1", kernels=("4.18.0-553.el8",), host_driver=True, host_ofed=False),
+            GpuDirectSite(
+                "kubernetes", False, "v23.9.1", kernels=("4.18.0-553.el8",), host_driver=True, host_ofed=False
+            ),
             "rdma_ofed",
             "4.18.0-553.el8, which has no DMA-BUF",
         ),
-        ("operator", "host", Site("kubernetes", False, "v1.7.1"), "rdma_driver", "has no driver.rdma.enabled"),
-        ("operator", "host", Site("kubernetes", False, "v1.8.2"), "rdma_driver", "has no driver.rdma.useHostMofed"),
-        ("operator", "host", Site("kubernetes", False, "v25.10.0"), "rdma_driver", "waits for ever"),
+        ("operator", "host", GpuDirectSite("kubernetes", False, "v1.7.1"), "rdma_driver", "has no driver.rdma.enabled"),
         (
             "operator",
             "host",
-            Site("kubernetes", False, "v26.7.0", driver_version="460.106.00"),
+            GpuDirectSite("kubernetes", False, "v1.8.2"),
+            "rdma_driver",
+            "has no driver.rdma.useHostMofed",
+        ),
+        ("operator", "host", GpuDirectSite("kubernetes", False, "v25.10.0"), "rdma_driver", "waits for ever"),
+        (
+            "operator",
+            "host",
+            GpuDirectSite("kubernetes", False, "v26.7.0", driver_version="460.106.00"),
             "rdma_driver",
             "driver.version=460.106.00 has no nvidia_peermem",
         ),
     ],
 )
-def test_refused(driver: str, ofed: str, site: Site, subject: str, words: str) -> None:
+def test_refused(driver: str, ofed: str, site: GpuDirectSite, subject: str, words: str) -> None:
     choice = gpudirect.choose(driver, ofed, site)
     assert choice.refused
     assert any(item[0] == subject and words in item[1] for item in errors(choice)), errors(choice)
@@ -149,15 +161,15 @@ def test_refused(driver: str, ofed: str, site: Site, subject: str, words: str) -
     ("version", "ofed"), [("v1.8.0", "operator"), ("v1.9.0", "host"), ("v25.10.1", "host"), ("v25.10.0", "operator")]
 )
 def test_least_versions_are_enough(version: str, ofed: str) -> None:
-    site = Site("kubernetes", False, version, host_driver=False, host_ofed=False)
+    site = GpuDirectSite("kubernetes", False, version, host_driver=False, host_ofed=False)
     assert errors(gpudirect.choose("operator", ofed, site)) == []
 
 
 def test_warnings() -> None:
-    site = Site("kubernetes", False, "v26.3.0")
+    site = GpuDirectSite("kubernetes", False, "v26.3.0")
     found = [item.found for item in gpudirect.choose("operator", "operator", site).findings]
     assert any("not known" in text for text in found) and any("driver pod restarts" in text for text in found)
-    site = Site("kubernetes", False, "v26.7.0", kernels=("6.8.0",), host_driver=True, host_ofed=False)
+    site = GpuDirectSite("kubernetes", False, "v26.7.0", kernels=("6.8.0",), host_driver=True, host_ofed=False)
     found = [item.found for item in gpudirect.choose("host", "operator", site).findings]
     assert len(found) == 1 and "nvidia_peermem cannot be used" in found[0]
 
@@ -282,7 +294,7 @@ def pod(*inits: dict[str, Any], driver: Any = None, peermem: Any = None, sidecar
     }
 
 
-def read(item: Any, log: Any = None, version: str = "v26.7.0", host_mofed: bool = True, **more: Any) -> State:
+def read(item: Any, log: Any = None, version: str = "v26.7.0", host_mofed: bool = True, **more: Any) -> PeermemState:
     logs = {gpudirect.PEERMEM: log} if log is not None else {}
     logs.update(more.pop("logs", {}))
     return gpudirect.driver_pod(item, logs, gpu_operator=version, host_mofed=host_mofed, now=NOW, **more)
@@ -305,11 +317,16 @@ def test_loaded() -> None:
         (
             True,
             False,
-            State("fail", "mofed-container: ImagePullBackOff"),
+            PeermemState("fail", "mofed-container: ImagePullBackOff"),
             "missing: OFED (mofed-container: ImagePullBackOff)",
         ),
-        (False, False, State("waiting", "it builds"), "nvidia-driver-ctr is not Ready) and OFED (it builds)"),
-        (False, False, State("ready", "OFED runs"), "missing: the NVIDIA driver (nvidia-driver-ctr is not Ready)"),
+        (False, False, PeermemState("waiting", "it builds"), "nvidia-driver-ctr is not Ready) and OFED (it builds)"),
+        (
+            False,
+            False,
+            PeermemState("ready", "OFED runs"),
+            "missing: the NVIDIA driver (nvidia-driver-ctr is not Ready)",
+        ),
     ],
 )
 def test_waiting_names_the_half_that_is_missing(driver_ready: bool, host_mofed: bool, ofed: Any, missing: str) -> None:
@@ -454,12 +471,12 @@ def test_ofed_without_nfds_os_labels_is_never_made() -> None:
 
 def test_pod_findings() -> None:
     states = {
-        "a": State("ready", "loaded"),
-        "b": State("waiting", "it waits", 60.0),
-        "c": State("waiting", "it waits", 3600.0),
-        "d": State("fail", "failed"),
-        "e": State("unknown", "no log"),
-        "f": State("waiting", "it waits"),
+        "a": PeermemState("ready", "loaded"),
+        "b": PeermemState("waiting", "it waits", 60.0),
+        "c": PeermemState("waiting", "it waits", 3600.0),
+        "d": PeermemState("fail", "failed"),
+        "e": PeermemState("unknown", "no log"),
+        "f": PeermemState("waiting", "it waits"),
     }
     found = {item.subject: item for item in gpudirect.pod_findings(states, "gpu_operator")}
     assert {name: item.severity for name, item in found.items()} == {

@@ -14,11 +14,15 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Work
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers, sriov
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Options, Plugin, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import (
+    ClusterObjects,
+    LeftoverOptions,
+    Plugin,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import left
 
 TABLE = left.table()
-CURRENT, GUIDE = Options("v26.4.1", "sriov_operator"), Options("23.10.0", "us")
+CURRENT, GUIDE = LeftoverOptions("v26.4.1", "sriov_operator"), LeftoverOptions("23.10.0", "us")
 VF = "nvidia.com/sriov_rdma_vf"
 
 
@@ -48,12 +52,12 @@ OBJECTS = [
 ]
 
 
-def names(options: Options, seen: Seen) -> list[str]:
+def names(options: LeftoverOptions, seen: ClusterObjects) -> list[str]:
     return [str(item.name) for item in leftovers.found(TABLE, options, seen)]
 
 
 def test_all_that_the_guide_and_its_profile_left_in_the_order_of_removal() -> None:
-    assert names(CURRENT, Seen(WORKLOADS, OBJECTS)) == [
+    assert names(CURRENT, ClusterObjects(WORKLOADS, OBJECTS)) == [
         "DaemonSet network-operator/sriov-device-plugin",
         "DaemonSet gpuops-rdma/gpuops-rdma-cni",
         "DaemonSet kube-system/vf-config",
@@ -64,7 +68,7 @@ def test_all_that_the_guide_and_its_profile_left_in_the_order_of_removal() -> No
 
 
 def test_the_profile_that_makes_something_wants_it() -> None:
-    found = names(GUIDE, Seen(WORKLOADS, OBJECTS))
+    found = names(GUIDE, ClusterObjects(WORKLOADS, OBJECTS))
     assert found[0] == "DaemonSet kube-system/vf-config"
     assert not any("sriov-device-plugin" in name or "gpuops-rdma-cni" in name for name in found)
 
@@ -72,15 +76,15 @@ def test_the_profile_that_makes_something_wants_it() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        Seen([daemonset("default", "vf-config")]),
+        ClusterObjects([daemonset("default", "vf-config")]),
         # The SR-IOV operator has one of the same name.
-        Seen([daemonset("network-operator", "sriov-device-plugin", "SriovOperatorConfig")]),
-        Seen([], [obj("IPPool", "network-operator", "default", spec={"subnet": "10.0.0.0/16"})]),
-        Seen([], [obj("ConfigMap", "default", "topology", data={"zones": "a"})]),
-        Seen([], [obj("ConfigMap", "default", "topology")]),
+        ClusterObjects([daemonset("network-operator", "sriov-device-plugin", "SriovOperatorConfig")]),
+        ClusterObjects([], [obj("IPPool", "network-operator", "default", spec={"subnet": "10.0.0.0/16"})]),
+        ClusterObjects([], [obj("ConfigMap", "default", "topology", data={"zones": "a"})]),
+        ClusterObjects([], [obj("ConfigMap", "default", "topology")]),
     ],
 )
-def test_something_else_of_the_same_name_is_none(seen: Seen) -> None:
+def test_something_else_of_the_same_name_is_none(seen: ClusterObjects) -> None:
     assert names(CURRENT, seen) == []
 
 
@@ -97,7 +101,7 @@ def test_what_is_used_says_by_whom() -> None:
         network("ml", "mine", "default"),
         network("ml", "x", "y"),
     ]
-    found = leftovers.found(TABLE, CURRENT, Seen([], OBJECTS, pods, networks))
+    found = leftovers.found(TABLE, CURRENT, ClusterObjects([], OBJECTS, pods, networks))
     assert {item.name.kind: item.used_by for item in found} == {
         "NetworkAttachmentDefinition": ("default/a", "ml/b", "ml/d"),
         "IPPool": ("NetworkAttachmentDefinition ml/mine",),
@@ -107,7 +111,7 @@ def test_what_is_used_says_by_whom() -> None:
 
 
 def test_findings_are_errors_until_the_variable_says_so() -> None:
-    found = leftovers.found(TABLE, CURRENT, Seen(WORKLOADS))
+    found = leftovers.found(TABLE, CURRENT, ClusterObjects(WORKLOADS))
     first = next(leftovers.findings(found, remove=False))
     assert (first.id, first.severity) == ("preflight.leftovers", "error")
     assert first.subject == "DaemonSet network-operator/sriov-device-plugin"
@@ -118,7 +122,7 @@ def test_findings_are_errors_until_the_variable_says_so() -> None:
 @pytest.mark.parametrize("text", ["", "{", '{"plugins": 3}', '{"ipam": {"poolName": "p"}}', "[]"])
 def test_networks_of_any_form_are_read(text: str) -> None:
     item = obj("NetworkAttachmentDefinition", "a", "b", spec={"config": text})
-    leftovers.found(TABLE, CURRENT, Seen([], OBJECTS, (), [item]))
+    leftovers.found(TABLE, CURRENT, ClusterObjects([], OBJECTS, (), [item]))
 
 
 # ---- device plugins ------------------------------------------------------------------------------------------------

@@ -370,7 +370,7 @@ NOW = 1795230000.0  # 2026-11-21T03:00:00Z
 
 def decide(
     *secrets: dict[str, Any], wanted: Any = None, workloads: Any = (), age: float = 3600.0, **more: Any
-) -> releases.Decision:
+) -> releases.ReleaseDecision:
     found = helm_records.installed(secrets)
     return releases.decide(wanted or want(), found, workloads, now=NOW + age, **more)
 

@@ -82,7 +82,7 @@ def handed_over(api: Kubelet, monkeypatch: pytest.MonkeyPatch, timeout: float = 
     leftover = Leftover(ObjectName("apps/v1", "DaemonSet", NET, OLD), "network_operator", "x", "y", True)
     plan = Plan(mode=Mode.SRIOV, leftovers=(leftover,), remove_leftovers=True, resources=Resources(gpu="g", vf=VF))
     plan = dataclasses.replace(plan, nodes=(Node("n0", "BM.GPU.H100.8", vfs=vfs),)) if vfs else plan
-    removal.Removal(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
+    removal.LeftoverRemoval(api, plan, False, lambda line: None, timeout).run("network_operator", ["n0"])  # type: ignore[arg-type]
     assert api.objects[f"DaemonSet/{NET}/{OLD}"]["metadata"]["annotations"][removal.DONE] == "n0"
     return api.now
 
@@ -134,10 +134,10 @@ def test_killed_between_two_removals_nothing_of_a_leftover_stays(life: int) -> N
     api.delete = delete  # type: ignore[method-assign]
     plan = Plan(mode=Mode.SRIOV, leftovers=(Leftover(name, "sriov", "x", "y", also=also),), remove_leftovers=True)
     with pytest.raises(KeyboardInterrupt):
-        removal.Removal(api, plan, False, lambda line: None, 1).run("sriov")
+        removal.LeftoverRemoval(api, plan, False, lambda line: None, 1).run("sriov")
     assert api.find("DaemonSet/kube-system/vf-config"), "by which the next plan finds the rest"
     left[0] = 3
-    removal.Removal(api, plan, False, lambda line: None, 1).run("sriov")
+    removal.LeftoverRemoval(api, plan, False, lambda line: None, 1).run("sriov")
     assert api.objects == {}
 
 
@@ -170,7 +170,7 @@ def test_a_restart_for_its_configuration_waits_for_the_vfs_too(monkeypatch: pyte
     monkeypatch.setattr(device_plugins, "time", api)
     old = {key for key in api.objects if key.startswith(f"Pod/{NET}/{NEW}")}
     plan = Plan(restart_plugin=f"name={NEW}", namespaces=Namespaces(network_operator=NET), resources=Resources("g", VF))
-    restart = device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)
+    restart = device_plugins.PluginRestart(api, plan, ["n0"], lambda line: None, 100)
     restart.anew(lambda: device_plugins.pods(api, plan))
     assert not old & set(api.objects) and api.now == 3
 
@@ -186,7 +186,7 @@ def test_vfs_of_the_management_nic_alone_are_not_awaited(monkeypatch: pytest.Mon
         namespaces=Namespaces(network_operator=NET),
         resources=Resources("g", VF),
     )
-    restart = device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)
+    restart = device_plugins.PluginRestart(api, plan, ["n0"], lambda line: None, 100)
     restart.anew(lambda: device_plugins.pods(api, plan))
     assert api.now < 10
 
@@ -198,7 +198,7 @@ def test_all_nodes_of_a_large_cluster_are_listed_less_often_and_one_alone_by_its
     listed = api.projected
     api.projected = lambda path, look, **more: read.append(more["field_selector"]) or listed(path, look, **more)  # type: ignore[method-assign]
     plan = Plan(resources=Resources("g", VF))
-    restart = device_plugins.Restart(api, plan, ["n0", "n1"], lambda line: None, 100)  # type: ignore[arg-type]
+    restart = device_plugins.PluginRestart(api, plan, ["n0", "n1"], lambda line: None, 100)  # type: ignore[arg-type]
     assert (restart.pause, read) == (4.5, [""])
-    device_plugins.Restart(api, plan, ["n0"], lambda line: None, 100)  # type: ignore[arg-type]
+    device_plugins.PluginRestart(api, plan, ["n0"], lambda line: None, 100)  # type: ignore[arg-type]
     assert read == ["", "metadata.name=n0"]

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Answer, Seen, Tried
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer, Tried
 
 PLAN = Plan()
 JOB = PLAN.namespaces.job
@@ -28,7 +28,7 @@ def pod(name: str = "MPIJob gpuops-nccl/t, worker", count: int = 2, job: bool = 
 
 
 def refused(error: str, **more: Any) -> Finding:
-    (item,) = admission.refusals(Seen((Answer(pod(), error=error, **more),)), PLAN)
+    (item,) = admission.refusals(AdmissionState((Answer(pod(), error=error, **more),)), PLAN)
     return item
 
 
@@ -100,7 +100,7 @@ def test_an_operators_pods_have_the_values_of_their_chart(place: str, says: str,
     meta = {"namespace": place, "labels": {}}
     item = Tried({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [{}]}}, "Deployment x")
     error = f'admission webhook "gatekeeper" denied the request: {says}'
-    (found,) = admission.refusals(Seen((Answer(item, error=error),)), PLAN)
+    (found,) = admission.refusals(AdmissionState((Answer(item, error=error),)), PLAN)
     assert found.remedy.startswith(remedy)
 
 
@@ -110,7 +110,7 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
 
 
 def over(one: Any, *tried: Tried, **more: Any) -> list[str]:
-    seen = Seen(tuple(Answer(item, **more) for item in tried), quotas=(one,))
+    seen = AdmissionState(tuple(Answer(item, **more) for item in tried), quotas=(one,))
     return [item.found for item in admission.over_quota(seen, PLAN)]
 
 
@@ -130,7 +130,7 @@ def test_a_quota_without_scopes_counts_objects_that_are_not_there_and_what_their
     hard = {"secrets": "0", "count/podgroups.scheduling.volcano.sh": "0", "count/jobs.batch.volcano.sh": "1"}
 
     def found(one: Any, *answers: Answer) -> list[str]:
-        return [item.found for item in admission.over_quota(Seen(answers, quotas=(one,)), PLAN)]
+        return [item.found for item in admission.over_quota(AdmissionState(answers, quotas=(one,)), PLAN)]
 
     assert found(quota(hard), answer) == [
         "secrets: 0, 0 in use, and the run needs 1; "
@@ -207,7 +207,7 @@ DNS = {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 
 def test_networkpolicies_that_cut_a_jobs_pods_off(spec: Any, words: str) -> None:
     policy = {"metadata": {"name": "p", "namespace": JOB}, "spec": {"podSelector": {}, **spec}}
     for enforced, severity in ((True, "error"), (False, "warning")):
-        seen = Seen((Answer(pod()),), networks=(policy,), enforced=enforced)
+        seen = AdmissionState((Answer(pod()),), networks=(policy,), enforced=enforced)
         found = list(admission.cut_off(seen, PLAN, {}))
         assert [item.severity for item in found] == ([severity] if words else []), found
         assert words in "".join(item.found for item in found)
@@ -216,7 +216,7 @@ def test_networkpolicies_that_cut_a_jobs_pods_off(spec: Any, words: str) -> None
 def test_pods_of_the_host_network_have_no_policy_and_one_pod_has_no_peer() -> None:
     policy = {"metadata": {"name": "p", "namespace": JOB}, "spec": {"podSelector": {}}}
     for one in (pod(hostNetwork=True), pod(count=1)):
-        assert list(admission.cut_off(Seen((Answer(one),), networks=(policy,)), PLAN, {})) == []
+        assert list(admission.cut_off(AdmissionState((Answer(one),), networks=(policy,)), PLAN, {})) == []
 
 
 SAME = {"team": "a"}

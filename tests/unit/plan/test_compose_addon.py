@@ -81,7 +81,7 @@ def test_oracles_own_device_plugin_goes_when_the_add_on_comes() -> None:
     own = Workload("daemonset", "kube-system", "nvidia-gpu-device-plugin", ("x/nvidia",), ready=2)
 
     def told(plan: dict[str, Any]) -> list[Any]:
-        view = preflight.View(plan=plan, survey=survey(workloads=[own]), nodes=[], shapes={}, profile={})
+        view = preflight.PreflightView(plan=plan, survey=survey(workloads=[own]), nodes=[], shapes={}, profile={})
         return list(preflight.gpu_plugin(view))
 
     assert not told(made()) and told(whole(cluster()))

@@ -18,9 +18,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Objec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import ClusterObjects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, resolve
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace
 from support.paths import FIXTURES, ROOT
 from support.plan_samples import A100, H100, cluster, survey, whole
 
@@ -208,14 +208,14 @@ def test_a100_has_its_own_device_and_file() -> None:
 def test_what_the_run_makes_itself_is_nothing_left_over() -> None:
     name = ObjectName("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition", "default", "oci-rdma-sriov")
     there = {"apiVersion": name.api_version, "kind": name.kind, "metadata": {"name": name.name, "namespace": "default"}}
-    seen = survey(namespaces=[DEFAULT], left=Seen(objects=(there,)))
+    seen = survey(namespaces=[DEFAULT], left=ClusterObjects(objects=(there,)))
     made = planned(seen=seen)
     assert (made.leftovers, [item.name for item in made.handmade]) == ((), [name])
     assert not any(adoption.adopted(made, obj) for obj in made.objects["sriov"]), "only where the user says so"
     other = planned(seen=seen, guide_literal=False)
     assert ([item.name for item in other.leftovers], other.handmade) == ([name], ())
     labelled = {**there, "metadata": {**there["metadata"], "labels": OWNED}}
-    assert planned(seen=survey(namespaces=[DEFAULT], left=Seen(objects=(labelled,)))).handmade == ()
+    assert planned(seen=survey(namespaces=[DEFAULT], left=ClusterObjects(objects=(labelled,)))).handmade == ()
 
 
 def test_what_the_guide_made_by_hand_is_taken_over_where_the_user_says_so() -> None:
@@ -227,8 +227,11 @@ def test_what_the_guide_made_by_hand_is_taken_over_where_the_user_says_so() -> N
     ]
     there = [ObjectName(*place).empty for place in places]
     there[1]["spec"], there[2]["data"] = {"subnet": "192.168.0.0/16"}, {"topo.xml": "<system/>"}
-    networks, pools = [Attachment("default", "oci-rdma-sriov")], [Pool("IPPool", *places[1][2:], "192.168.0.0/16")]
-    seen = survey(namespaces=[DEFAULT], left=Seen(objects=tuple(there)), networks=networks, pools=pools)
+    networks, pools = (
+        [Attachment("default", "oci-rdma-sriov")],
+        [AddressPool("IPPool", *places[1][2:], "192.168.0.0/16")],
+    )
+    seen = survey(namespaces=[DEFAULT], left=ClusterObjects(objects=tuple(there)), networks=networks, pools=pools)
     for adopt in (False, True):
         made = planned(seen=seen, adopt_policies=adopt)
         objects = [*made.objects["sriov"], *made.objects["nccl_topology"]]
@@ -236,7 +239,7 @@ def test_what_the_guide_made_by_hand_is_taken_over_where_the_user_says_so() -> N
             ObjectName(*place) for place in places for obj in objects if adoption.adopted(made, obj) and _at(obj, place)
         ]
         assert taken == ([ObjectName(*place) for place in places] if adopt else [])
-        found = list(preflight.network_owner(preflight.View(made, seen, (), {}, {})))
+        found = list(preflight.network_owner(preflight.PreflightView(made, seen, (), {}, {})))
         assert [(item.subject, item.severity) for item in found] == [
             (str(ObjectName(*place)), "info" if adopt else "error") for place in places
         ]

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import PolicyField
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace
 from support import plan_samples as samples
 from support.paths import RECORDINGS
 from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
@@ -24,12 +24,12 @@ WANTED = {"clusterpolicies.nvidia.com": "v1", "nicclusterpolicies.mellanox.com":
 WANTED |= {"mpijobs.kubeflow.org": "v2beta1", "jobs.batch.volcano.sh": "v1alpha1"}
 
 
-def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> preflight.View:
+def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: Any) -> preflight.PreflightView:
     """A look at a whole plan: nothing is installed yet, so all releases are to be installed."""
     facts = cluster() if facts is None else facts
     asked = asked or {}
     made = whole(facts, seen, **asked)
-    base = preflight.View(
+    base = preflight.PreflightView(
         plan=made,
         survey=seen or survey(),
         nodes=facts,
@@ -41,7 +41,7 @@ def look(facts: Any = None, seen: Any = None, *, asked: Any = None, **changes: A
     return dataclasses.replace(base, **changes)
 
 
-def acting(view: preflight.View, **actions: str) -> preflight.View:
+def acting(view: preflight.PreflightView, **actions: str) -> preflight.PreflightView:
     """With these actions of the releases, none for the others."""
     releases = {
         name: dataclasses.replace(release, action=actions.get(name, "none"))
@@ -50,11 +50,11 @@ def acting(view: preflight.View, **actions: str) -> preflight.View:
     return dataclasses.replace(view, plan=dataclasses.replace(view.plan, releases=releases))
 
 
-def found(view: preflight.View, check: str) -> list[Finding]:
+def found(view: preflight.PreflightView, check: str) -> list[Finding]:
     return [item for item in preflight.check(view) if item.id.split(".")[1] == check and item.stage == "preflight"]
 
 
-def one(view: preflight.View, check: str, severity: str = "error") -> Finding:
+def one(view: preflight.PreflightView, check: str, severity: str = "error") -> Finding:
     (item,) = found(view, check)
     assert item.severity == severity and item.stage == "preflight"
     return item
@@ -577,7 +577,7 @@ def test_what_guide_2024_left_is_refused_and_listed_and_goes_when_asked() -> Non
     ]
     pool = {"kind": "IPPool", "metadata": {"namespace": "network-operator", "name": "default"}}
     pool["spec"] = {"subnet": "192.168.0.0/16"}
-    seen = survey(workloads=items, left=leftovers.Seen(objects=(pool,)))
+    seen = survey(workloads=items, left=leftovers.ClusterObjects(objects=(pool,)))
     refused = look(seen=seen)
     subjects = [item.subject for item in found(refused, "leftovers") if item.severity == "error"]
     assert subjects == [
@@ -632,8 +632,8 @@ def test_definitions_that_cannot_be_applied() -> None:
 # ---- names and what is there ---------------------------------------------------------------------------------------
 
 
-def pool(name: str, subnet: str, place: str = "nvidia-network-operator", **more: Any) -> Pool:
-    return Pool(**{"kind": "IPPool", "namespace": place, "name": name, "subnet": subnet, "block": 32, **more})
+def pool(name: str, subnet: str, place: str = "nvidia-network-operator", **more: Any) -> AddressPool:
+    return AddressPool(**{"kind": "IPPool", "namespace": place, "name": name, "subnet": subnet, "block": 32, **more})
 
 
 def pools(*items: Any, asked: Any = None) -> list[Finding]:

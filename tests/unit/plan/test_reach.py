@@ -47,7 +47,7 @@ def lists(made: Plan) -> list[Any]:
     values = made.releases["gpu_operator"].values
     worker = job.mpi_job(job.of_plan(made, made.tests[0], ["n1", "n2"]))
     pods = [one["template"]["spec"]["tolerations"] for one in worker["spec"]["mpiReplicaSpecs"].values()]
-    run = perftest.Test("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
+    run = perftest.PairTest("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
     measured = perftest.pod(run, 0, "n1")["spec"]["tolerations"]
     return [*daemonsets, policy["spec"]["tolerations"], *(lookup(values, path) for path in LISTS), *pods, measured]
 
@@ -193,7 +193,7 @@ def test_its_pods_have_the_tolerations_that_are_compared() -> None:
         objects = host_objects.objects(daemon, [SHAPES[H100]], [], "gpuops-rdma", interval=0, **asked)
         (item,) = (one for one in objects if one["kind"] == "DaemonSet")
         assert tuple(item["spec"]["template"]["spec"]["tolerations"]) == own.tolerations
-    run = perftest.Test("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
+    run = perftest.PairTest("r", "ns", SHAPES[H100], "image", perftest.share(made, H100))
     (own,) = reach.pods(made, {}, (), ["perftest"])
     assert perftest.pod(run, 0, "n1")["spec"]["tolerations"] == [dict(one) for one in own.tolerations]
 

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import survey_io
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Attachment, Namespace, Pool, Survey
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
 from support.plan_samples import A100, H100, cluster, whole
 
 
@@ -177,7 +177,7 @@ def test_pools_and_networks_of_any_name() -> None:
     there |= {f"{ipam}/ippools": {"items": [pool]}, nads: {"items": [{"metadata": meta}]}}
     seen = survey_io.survey(Server(there))
     assert seen.networks == (Attachment("n", "rails", True),)
-    assert seen.pools == (Pool("IPPool", "n", "rails", "10.0.0.0/16", 32, True),), "no CIDRPools served"
+    assert seen.pools == (AddressPool("IPPool", "n", "rails", "10.0.0.0/16", 32, True),), "no CIDRPools served"
     seen = survey_io.survey(Server({**there, f"{ipam}/cidrpools": {"items": [wide]}}))
     assert [(item.kind, item.subnet, item.ours) for item in seen.pools or ()][1:] == [
         ("CIDRPool", "10.1.0.0/16", False)
@@ -196,7 +196,7 @@ def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: 
         workloads=(Workload("daemonset", "n", "a", ("r/x:1",), tolerations=({"key": "a"},)),),
         namespaces=(Namespace("n", labels={"team": "a"}, ours=True),),
         service_cidrs=None,
-        pools=(Pool("IPPool", "n", "rails", "10.0.0.0/16", 32),),
+        pools=(AddressPool("IPPool", "n", "rails", "10.0.0.0/16", 32),),
         networks=(Attachment("n", "rails"),),
         policies=({"kind": "ClusterPolicy", "spec": {"env": "s3cret"}},),
         cluster_policies=("cluster-policy",),

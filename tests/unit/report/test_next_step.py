@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.login import Login
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, charts, control_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, preflight
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import Answer, Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build
 from support import plan_samples
 from unit.plan.test_admission import pod
@@ -101,12 +101,12 @@ def no_login(text: str) -> str:
 
 def quota(_folder: Path) -> Iterable[Finding]:
     there = {"metadata": {"namespace": "gpuops-nccl", "name": "q"}, "spec": {"hard": {"pods": "1"}}}
-    return admission.over_quota(Seen((Answer(pod()),), quotas=(there,)), Plan())
+    return admission.over_quota(AdmissionState((Answer(pod()),), quotas=(there,)), Plan())
 
 
 def refused(error: str) -> Callable[[Path], Iterable[Finding]]:
     answers = tuple(Answer(pod(name), error=error) for name in PODS)
-    return lambda _folder: admission.refusals(Seen(answers), Plan())
+    return lambda _folder: admission.refusals(AdmissionState(answers), Plan())
 
 
 def no_such_node(_folder: Path) -> Iterable[Finding]:

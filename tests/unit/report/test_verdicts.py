@@ -427,7 +427,7 @@ def test_levels_of_commands(command: str, level: int) -> None:
 
 
 def test_kubectl_and_helm_are_for_the_cluster_of_the_run() -> None:
-    seen = next_step.Seen(samples.plan([]), "fail", upto("plan", failed="plan"), [], [], [], False, False)
+    seen = next_step.ReportState(samples.plan([]), "fail", upto("plan", failed="plan"), [], [], [], False, False)
     started = next_step.Started(kubeconfig="~/.kube/eu", context="ops@eu")
     wanted = "kubectl --kubeconfig '~/.kube/eu' --context ops@eu get nodes -o wide"
     assert next_step.next_step(seen, started) == wanted

@@ -320,7 +320,7 @@ def shape(name: str) -> Shape:
     return shape_table.shapes()[name]
 
 
-def order(test: nccl_job.Test, launcher: str = "mpi") -> nccl_pod.Order:
+def order(test: nccl_job.JobTest, launcher: str = "mpi") -> nccl_pod.Order:
     found = nccl_pod.order_of(["/bin/bash /etc/gpuops/launcher.sh", *nccl_job.files(test, launcher)["data"].values()])
     assert found is not None
     return found

@@ -71,7 +71,7 @@ def test_our_script_gets_a_bandwidth_of_each_port_from_it(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perftest, "PORT", two_free_ports())
-    test = perftest.Test("r1", "ns", H100, "i", seconds=0, dmabuf=frozenset(["n1"]))
+    test = perftest.PairTest("r1", "ns", H100, "i", seconds=0, dmabuf=frozenset(["n1"]))
     script = perftest.script(test).replace("/sys/class/infiniband", str(tmp_path / "sys"))
     rails = "0,0000:0c:00.0,0 1,0000:0c:00.1,1"
     env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "RAILS": rails, "MEMORY": perftest.memory(test, "n1")}

@@ -77,7 +77,7 @@ class Cluster:
     def of(self, kind: str) -> list[Any]:
         return [obj for obj in self.stored.values() if obj.get("kind") == kind]
 
-    def read(self, wanted: str = "") -> operators_olm.State:
+    def read(self, wanted: str = "") -> operators_olm.OlmState:
         subscription = self.of("Subscription")[0]
         parts = [self.of(kind) for kind in ("InstallPlan", "ClusterServiceVersion", "OperatorGroup", "CatalogSource")]
         return operators_olm.state(subscription, *parts, wanted)

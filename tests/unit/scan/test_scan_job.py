@@ -33,7 +33,7 @@ CRDS = {
 }
 
 
-def test_of(**more: Any) -> nccl_job.Test:
+def test_of(**more: Any) -> nccl_job.JobTest:
     given = {"name": "scan-h100-8", "namespace": "jobs", "nodes": ("a", "b", "c"), "image": "i:1"}
     return nccl_jobs.job(**{**given, "env": {"NCCL_IB_TC": "41"}, **more})
 

@@ -144,8 +144,8 @@ def test_an_intermittent_node_costs_no_other_its_name(depth: str, seed: int, noi
     assert {(item.cause, item.node) for item in found.convicted} <= {("node", bad)}, f"{why}: {found.reason}"
 
 
-def pair_run(one: str, other: str, weight: float) -> stats.Run:
-    return stats.Run.of({}, (one, other), 0.0, weight, 5.7)
+def pair_run(one: str, other: str, weight: float) -> stats.PlacedRun:
+    return stats.PlacedRun.of({}, (one, other), 0.0, weight, 5.7)
 
 
 def test_what_one_partner_saw_names_nobody() -> None:
@@ -160,7 +160,7 @@ def accused(norm: stats.Norm, losses: list[float]) -> stats.Accused:
     """Of runs of node a with good partners."""
     runs = [pair_run(name, f"{name}2", -6.0) for name in "bcdefgh"]
     for partner, lost in zip("bcdefgh", losses):
-        both = [stats.Run.of({}, ("a", partner), lost, one.weight(lost), 4.0) for one in (norm, norm.off)]
+        both = [stats.PlacedRun.of({}, ("a", partner), lost, one.weight(lost), 4.0) for one in (norm, norm.off)]
         runs.append(replace(both[0], least=both[1]))
     return stats.Accused(runs, stats.enough(200))
 

@@ -309,8 +309,8 @@ def test_the_servers_answer_names_the_budget_and_is_not_tried_again() -> None:
 
 
 RUNNING = Status(READY)
-MPS = sharing.expected(sharing.Node("a", 8, "H100"), sharing.shared("mps", 4))
-WHOLE = sharing.expected(sharing.Node("a", 8, "H100"), {})
+MPS = sharing.expected(sharing.GpuNode("a", 8, "H100"), sharing.shared("mps", 4))
+WHOLE = sharing.expected(sharing.GpuNode("a", 8, "H100"), {})
 
 
 def waits(wanted: Any, live: Any, daemon: Any = sharing_plan.NO_DAEMON, plugin: Any = RUNNING) -> str:
@@ -320,7 +320,7 @@ def waits(wanted: Any, live: Any, daemon: Any = sharing_plan.NO_DAEMON, plugin: 
     return sharing_plan.state(NodeWanted(member, "", mig, "", wanted, None), member, daemon, plugin).why
 
 
-PARTED = sharing.expected(sharing.Node("a", 8, "H100"), {}, [{"1g.10gb": 7}] * 8, "single")
+PARTED = sharing.expected(sharing.GpuNode("a", 8, "H100"), {}, [{"1g.10gb": 7}] * 8, "single")
 
 
 def test_mps_waits_for_its_daemon_whatever_is_allocatable() -> None:

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric, pa
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as _serving
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving_plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import Evidence, Serving
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import PodEvidence, Serving
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving_io import ModelServing
 from support.crd_schema import faults
 from support.fake_api import Api, Task
@@ -224,22 +224,22 @@ def test_kserve_gets_the_sizes_and_stays_off_knative() -> None:
 # ---- proof ---------------------------------------------------------------------------------------------------------
 
 
-def evidence(file: str, pod: str = "p", **change: Any) -> Evidence:
+def evidence(file: str, pod: str = "p", **change: Any) -> PodEvidence:
     lines = (LOGS / file).read_text().splitlines()
     transport = next((run.transport for run in parse.parse(lines) if run.transport), {})
-    return dataclasses.replace(Evidence(pod, "n", _serving.ranks(lines), transport), **change)
+    return dataclasses.replace(PodEvidence(pod, "n", _serving.ranks(lines), transport), **change)
 
 
-def gdr(pod: str, gpus: int = 8) -> Evidence:
+def gdr(pod: str, gpus: int = 8) -> PodEvidence:
     transport = {"net": "IB", "channels": {"NET/IB/GDRDMA": 32, "P2P/CUMEM": 16}}
-    return Evidence(pod, f"node-{pod}", [f"{n}0" for n in range(gpus)], transport)
+    return PodEvidence(pod, f"node-{pod}", [f"{n}0" for n in range(gpus)], transport)
 
 
 def test_ranks_are_read_from_a_real_log() -> None:
     assert evidence("no_topo.txt").devices == ["60", "70", "80", "90"]
 
 
-def rules(*pods: Evidence, saw: int | None = 16, serving: Serving = TWO) -> list[str]:
+def rules(*pods: PodEvidence, saw: int | None = 16, serving: Serving = TWO) -> list[str]:
     return [one.id for one in _serving.judge(serving, pods, saw)]
 
 

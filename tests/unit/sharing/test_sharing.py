@@ -16,14 +16,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import sharing as gpu_sharing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import GPU, Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import GPU, GpuNode
 from support.paths import ROOT
 
 FAMILIES = gpu_sharing.tables(yaml.safe_load((ROOT / "files/gpu_sharing.yml").read_text()))
 SHAPES = list(shape_table.shapes().values())
 H100 = shape_table.shapes()["BM.GPU.H100.8"]
 FAMILY = FAMILIES["a100-h100-80gb"]
-NODE = Node("n1", 8, "NVIDIA H100 80GB HBM3", 81559)
+NODE = GpuNode("n1", 8, "NVIDIA H100 80GB HBM3", 81559)
 SLICED = gpu_sharing.shared("time-slicing", 4)
 MPS = gpu_sharing.shared("mps", 4)
 
@@ -212,7 +212,7 @@ def test_what_is_allocatable(document: Any, layout: Any, strategy: str, resource
     assert gpu_sharing.differences(found, found.resources, found.labels) == []
 
 
-def node_of(found: gpu_sharing.Expected) -> dict[str, Any]:
+def node_of(found: gpu_sharing.NodeOffer) -> dict[str, Any]:
     labels = {"node.kubernetes.io/instance-type": H100.name, **found.labels}
     counts = {name: str(count) for name, count in found.resources.items()}
     return {"metadata": {"name": "n1", "labels": labels}, "status": {"allocatable": counts, "capacity": counts}}
@@ -261,7 +261,7 @@ def test_labels_and_memory_of_time_slicing() -> None:
     }
     assert found.memory_gb == {GPU: 21.4}
     assert "no memory or fault isolation" in found.isolation
-    assert gpu_sharing.expected(Node("n", 8, "X"), SLICED, (), "", FAMILY).memory_gb == {GPU: 20.0}
+    assert gpu_sharing.expected(GpuNode("n", 8, "X"), SLICED, (), "", FAMILY).memory_gb == {GPU: 20.0}
 
 
 def test_renamed_replicas_keep_the_product() -> None:

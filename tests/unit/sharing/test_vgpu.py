@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import vgpu as gpu_vgpu
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu import Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu import VgpuNode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu_io import VGpu
 from support.crd_schema import cluster_policy, faults
 from support.fake_api import Api, Task, arguments
@@ -31,7 +31,7 @@ BODY = {
     }
 }
 TOKEN = f"aGVhZA.{base64.urlsafe_b64encode(json.dumps(BODY).encode()).decode().rstrip('=')}.{CANARY}"
-RHCOS = Node("n1", {}, "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0", 1)
+RHCOS = VgpuNode("n1", {}, "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0", 1)
 DRIVER = {
     "repository": "nvcr.io/nvidia/vgpu",
     "image": "vgpu-guest-driver-5",
@@ -173,7 +173,7 @@ def test_what_no_node_could_load_is_refused(change: dict[str, Any], words: str) 
 
 
 def test_nodes_that_tell_their_hosts_driver_are_believed() -> None:
-    node = Node("n2", {gpu_vgpu.HOST_LABEL: "550.127.05"}, "", 1)
+    node = VgpuNode("n2", {gpu_vgpu.HOST_LABEL: "550.127.05"}, "", 1)
     with pytest.raises(InputError, match=r"newer than the host's \(n2\) 550\.127\.05"):
         gpu_vgpu.driver({**DRIVER, "host_version": ""}, [node])
 
@@ -200,7 +200,12 @@ def test_the_policy_is_valid_for_each_operator(version: str) -> None:
 
 def test_bystanders_are_nodes_that_would_get_the_driver_too() -> None:
     label = "nvidia.com/gpu.deploy.driver"
-    nodes = [Node("a"), Node("b", {label: "false"}), Node("c", {label: "pre-installed"}), Node("d", {label: "true"})]
+    nodes = [
+        VgpuNode("a"),
+        VgpuNode("b", {label: "false"}),
+        VgpuNode("c", {label: "pre-installed"}),
+        VgpuNode("d", {label: "true"}),
+    ]
     assert gpu_vgpu.bystanders(nodes, ["a"]) == ["d"]
 
 
@@ -303,17 +308,19 @@ def test_only_one_sample_of_one_passes(read: str, rule: str) -> None:
 
 
 def test_a_node_that_was_not_read_fails() -> None:
-    found = gpu_vgpu.judge([RHCOS, Node("n2")], {"n1": gpu_vgpu.samples(text(1))})
+    found = gpu_vgpu.judge([RHCOS, VgpuNode("n2")], {"n1": gpu_vgpu.samples(text(1))})
     assert [(one.id, one.subject) for one in found] == [("vgpu.no-sample", "n2")]
 
 
 def test_a_vgpu_node_offers_one_gpu_and_shares_nothing() -> None:
     assert gpu_vgpu.node_faults([RHCOS]) == []
-    assert "offers 4" in gpu_vgpu.node_faults([Node("n", {}, "", 4)])[0]
+    assert "offers 4" in gpu_vgpu.node_faults([VgpuNode("n", {}, "", 4)])[0]
     for label, value in (("nvidia.com/device-plugin.config", "time-slicing"), ("nvidia.com/mig.config", "all-1g.10gb")):
-        assert "can be neither shared nor partitioned" in gpu_vgpu.node_faults([Node("n", {label: value}, "", 1)])[0]
-    assert gpu_vgpu.node_faults([Node("n", {"nvidia.com/mig.config": "all-disabled"}, "", 1)]) == []
-    assert [one.id for one in gpu_vgpu.allocatable([RHCOS, Node("n", {}, "", 0)])] == ["vgpu.allocatable"]
+        assert (
+            "can be neither shared nor partitioned" in gpu_vgpu.node_faults([VgpuNode("n", {label: value}, "", 1)])[0]
+        )
+    assert gpu_vgpu.node_faults([VgpuNode("n", {"nvidia.com/mig.config": "all-disabled"}, "", 1)]) == []
+    assert [one.id for one in gpu_vgpu.allocatable([RHCOS, VgpuNode("n", {}, "", 0)])] == ["vgpu.allocatable"]
 
 
 # ---- the action ----------------------------------------------------------------------------------------------------

@@ -372,7 +372,7 @@ def awaited(
         def wait(self, _show: Any) -> dict[str, Any]:
             return {}
 
-    monkeypatch.setattr(waiting, "View", View)
+    monkeypatch.setattr(waiting, "WaitView", View)
     monkeypatch.setattr(waiting, "Watcher", lambda _client: contextlib.nullcontext())
     run.write(folder / "plan.json", made)
 

@@ -13,14 +13,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Leftover, ObjectName, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Change, Operands, Upgrade
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Operands, ReleaseChange, Upgrade
 from support.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "files/upgrade.yml").read_text("utf-8"))
 OPERANDS = yaml.safe_load((ROOT / "files/operands.yml").read_text("utf-8"))
-GPU = Change("gpu_operator", "gpu-operator/gpu-operator", "v23.9.1", "v26.7.0", "v23.9.1 -> v26.7.0")
-VALUES = Change("gpu_operator", "gpu-operator/gpu-operator", "v26.7.0", "26.7.0", "values differ: toolkit.env")
-NETWORK = Change("network_operator", "network-operator/network-operator", "23.10.0", "26.4.1", "23.10.0 -> 26.4.1")
+GPU = ReleaseChange("gpu_operator", "gpu-operator/gpu-operator", "v23.9.1", "v26.7.0", "v23.9.1 -> v26.7.0")
+VALUES = ReleaseChange("gpu_operator", "gpu-operator/gpu-operator", "v26.7.0", "26.7.0", "values differ: toolkit.env")
+NETWORK = ReleaseChange(
+    "network_operator", "network-operator/network-operator", "23.10.0", "26.4.1", "23.10.0 -> 26.4.1"
+)
 
 
 def daemonset(name: str, image: str, app: str = "", state: str = "", desired: int = 4) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def test_every_operand_of_the_tables_has_a_known_effect() -> None:
     [("23.10.0", "26.4.1", True), ("24.10.1", "26.4.1", False), ("23.10.0", "24.7.0", False), ("", "26.4.1", False)],
 )
 def test_the_step_over_24_10_interrupts_all_nodes(found: str, wanted: str, cut: bool) -> None:
-    change = Change("network_operator", "a/b", found, wanted, "")
+    change = ReleaseChange("network_operator", "a/b", found, wanted, "")
     upgrade = Upgrade(changes=(change,), step=core.step([change], TABLE))
     assert bool(upgrade.idle_first) is cut
 
@@ -228,7 +230,7 @@ def test_releases_that_change_and_installs_that_are_not_helms() -> None:
             "batch": release("install", "3"),
         },
     )
-    assert core.releases(made) == [Change("gpu_operator", "n/r", "1", "2", "w")]
+    assert core.releases(made) == [ReleaseChange("gpu_operator", "n/r", "1", "2", "w")]
     core.require_upgradable(made)
     for install in ("olm", "oke_addon", "existing"):
         with pytest.raises(InputError, match=f"rdma_install={install} "):

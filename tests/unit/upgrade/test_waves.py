@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import waves
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.waves import Seen
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.waves import WaveState
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ def test_a_size_that_is_none_is_refused_by_the_inputs_name(wave: str) -> None:
 def test_each_node_that_is_not_done_is_in_one_wave_of_at_most_that_size(
     outdated: set[str], plugins: set[str], cordoned: set[str], busy: set[str], size: int, whole: bool
 ) -> None:
-    seen = Seen({"toolkit": outdated}, plugins, cordoned, whole)
+    seen = WaveState({"toolkit": outdated}, plugins, cordoned, whole)
     made = waves.waves(NAMES, seen, str(size), busy)
     flat = [name for wave in made for name in wave]
     wanted = set(NAMES) if whole else outdated | plugins | cordoned
@@ -50,10 +50,10 @@ def test_each_node_that_is_not_done_is_in_one_wave_of_at_most_that_size(
 @given(SOME, SOME, st.integers(1, 20))
 def test_a_killed_run_goes_on_to_the_same_end(done: set[str], cordoned: set[str], size: int) -> None:
     """After any waves, and any node of the next: only what is left is done, and then nothing."""
-    left = Seen({"toolkit": set(NAMES) - done}, (), cordoned)
+    left = WaveState({"toolkit": set(NAMES) - done}, (), cordoned)
     again = waves.waves(NAMES, left, str(size))
     assert {name for wave in again for name in wave} == (set(NAMES) - done) | cordoned
-    assert waves.waves(NAMES, Seen({"toolkit": ()}), str(size)) == []
+    assert waves.waves(NAMES, WaveState({"toolkit": ()}), str(size)) == []
 
 
 def plan(**shapes: str) -> Plan:
@@ -78,11 +78,11 @@ def test_each_shape_of_a_wave_has_its_pair_where_it_has_two_nodes() -> None:
 def test_before_the_first_change_two_idle_nodes_of_each_shape_are_measured() -> None:
     made = plan(a="H", b="A", c="H", d="A", e="L", f="H")
     todo = ["a", "b", "c", "d", "e"]
-    assert waves.before(made, todo, Seen(), []) == ["a", "c", "b", "d"]
-    assert waves.before(made, todo, Seen(), ["a"]) == ["b", "d"], "f is done already, and of the new release"
-    assert waves.before(made, todo, Seen(cordoned=["b"]), ["a"]) == []
+    assert waves.before(made, todo, WaveState(), []) == ["a", "c", "b", "d"]
+    assert waves.before(made, todo, WaveState(), ["a"]) == ["b", "d"], "f is done already, and of the new release"
+    assert waves.before(made, todo, WaveState(cordoned=["b"]), ["a"]) == []
 
 
 def test_nodes_of_others_keep_the_operands_held_back() -> None:
-    assert waves.outside(Seen({"x": ["a", "z"]}, ["y"]), ["a"]) == ["y", "z"]
-    assert waves.outside(Seen({"x": ["a"]}), ["a"]) == []
+    assert waves.outside(WaveState({"x": ["a", "z"]}, ["y"]), ["a"]) == ["y", "z"]
+    assert waves.outside(WaveState({"x": ["a"]}), ["a"]) == []

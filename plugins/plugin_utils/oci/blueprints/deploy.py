@@ -47,7 +47,7 @@ class Record(Protocol):
         """Deletes the stored digest."""
 
 
-class Site:
+class BlueprintServer:
     """Deployments of one server. ``known``: facts for the lint. ``recreate``: undeploy and recreate what differs;
     ``again``: recreate in any case. ``timeout`` in seconds."""
 

@@ -29,7 +29,7 @@ Findings = Iterator[Finding]
 
 
 @dataclass(frozen=True)
-class Around:
+class BlueprintContext:
     """Facts besides the documents; empty = unknown, and not checked.
 
     ``rdma``: False accepts pools of RDMA shapes without RDMA. ``pools``: existing pools, name -> nodes.
@@ -50,12 +50,14 @@ class Around:
     gpus: Mapping[str, int] = field(default_factory=dict)
 
 
-def lint(documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[Around] = None) -> list[Finding]:
+def lint(
+    documents: Union[Json, Sequence[Json]], facts: Json, around: Optional[BlueprintContext] = None
+) -> list[Finding]:
     """All faults of one document, or of several to be sent together, in order.
 
     Severity ``error``: the server refuses it, or does something unintended; ``warning``: worth checking.
     """
-    around = around or Around()
+    around = around or BlueprintContext()
     found: list[Finding] = []
     payloads: list[Json] = []
     for document in [documents] if isinstance(documents, Mapping) else documents:
@@ -212,7 +214,7 @@ def _pools(payloads: Sequence[Json]) -> dict[str, int]:
     }
 
 
-def _served(payloads: Sequence[Json], around: Around) -> Findings:
+def _served(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
     """Users of RDMA whose shape no pool sent with them has, where no other pool is known."""
     pools = [item for item in payloads if item.get("recipe_mode") == "shared_node_pool"]
     with_rdma = sorted({str(item.get("shared_node_pool_shape")) for item in pools if item.get(RDMA) is True})
@@ -227,7 +229,7 @@ def _served(payloads: Sequence[Json], around: Around) -> Findings:
             )
 
 
-def _names(payloads: Sequence[Json], around: Around) -> Findings:
+def _names(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
     names = [item["deployment_name"] for item in payloads if isinstance(item.get("deployment_name"), str)]
     for index, name in enumerate(names):
         like = next((item for item in names[:index] if _plain(item) == _plain(name)), "")
@@ -251,7 +253,7 @@ def _is(item: Json, mode: str) -> bool:
     return users if mode == "user" else item.get("recipe_mode") == mode
 
 
-def _shared(payloads: Sequence[Json], around: Around) -> Findings:
+def _shared(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
     """What those that share pools ask for together, against the pools that there are and that are sent with them. Of
     pools that are there only the number of nodes is known: they are one, and a part of a node counts nothing."""
     pools = [item for item in payloads if _is(item, "shared_node_pool")]
@@ -312,7 +314,7 @@ def _updates(payloads: Sequence[Json]) -> Findings:
 # ---- one blueprint ---------------------------------------------------------------------------------------------------
 
 
-def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -> Findings:
+def _one(payload: Json, facts: Json, around: BlueprintContext, pools: Mapping[str, int]) -> Findings:
     subject = str(payload.get("deployment_name") or "(no deployment_name)")
     faults = list(schema.faults(payload, facts, subject))
     yield from faults
@@ -334,7 +336,7 @@ def _one(payload: Json, facts: Json, around: Around, pools: Mapping[str, int]) -
 class _Rules:
     payload: Json
     facts: Json
-    around: Around
+    around: BlueprintContext
     pools: Mapping[str, int]
     subject: str
     wrong: frozenset[str]

@@ -32,7 +32,7 @@ class Backing:
 
 
 @dataclass(frozen=True)
-class Node:
+class BlueprintNode:
     """``labels``: those of LABELS only. ``instance``: OCID, "" outside of OCI."""
 
     name: str
@@ -48,12 +48,12 @@ class Node:
         return bool(self.labels.get(POOL)) and all(self.labels.get(key) == "true" for key in (SHARED, RDMA))
 
 
-def node(obj: Json) -> Node:
-    """A Node made from a Node object of the cluster."""
+def node(obj: Json) -> BlueprintNode:
+    """A BlueprintNode made from a Node object of the cluster."""
     meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
     labels = meta.get("labels") or {}
     conditions = status.get("conditions") or []
-    return Node(
+    return BlueprintNode(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         shape=next((str(labels[key]) for key in _SHAPE if labels.get(key)), ""),
@@ -63,7 +63,7 @@ def node(obj: Json) -> Node:
     )
 
 
-def of_pool(nodes: Iterable[Node], pool: str, shape: str = "") -> list[Node]:
+def of_pool(nodes: Iterable[BlueprintNode], pool: str, shape: str = "") -> list[BlueprintNode]:
     """Nodes of a shared pool, by the name in their label, ignoring case and punctuation: how Blueprints writes it is
     not public. If no label has the name, nodes of this shape in any shared pool."""
     listed = list(nodes)
@@ -77,7 +77,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
+def pools(nodes: Iterable[BlueprintNode], rdma: bool = False) -> dict[str, int]:
     """Pool label -> number of nodes, ``{"shared pools": 0}`` without any. ``rdma``: only nodes with the RDMA label."""
     found: dict[str, int] = {}
     for item in nodes:
@@ -87,7 +87,7 @@ def pools(nodes: Iterable[Node], rdma: bool = False) -> dict[str, int]:
     return found or {"shared pools": 0}
 
 
-def chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
+def chosen(nodes: Sequence[BlueprintNode], names: Sequence[str]) -> list[BlueprintNode]:
     """The nodes with these names, or all. InputError for an unknown name."""
     known = {item.name: item for item in nodes}
     unknown = [name for name in names if name not in known]
@@ -96,7 +96,9 @@ def chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
     return [known[name] for name in names] if names else list(nodes)
 
 
-def backed(nodes: Iterable[Node], backing: Mapping[str, Backing]) -> tuple[list[Node], list[Node]]:
+def backed(
+    nodes: Iterable[BlueprintNode], backing: Mapping[str, Backing]
+) -> tuple[list[BlueprintNode], list[BlueprintNode]]:
     """(with, without) a cluster network or compute cluster. ``backing``: by OCID of the instance."""
     listed = list(nodes)
     return (
@@ -105,7 +107,7 @@ def backed(nodes: Iterable[Node], backing: Mapping[str, Backing]) -> tuple[list[
     )
 
 
-def no_rdma(pool: str, without: Sequence[Node]) -> str:
+def no_rdma(pool: str, without: Sequence[BlueprintNode]) -> str:
     """Message for a pool that was created without RDMA; "" for one with RDMA."""
     if not without:
         return ""
@@ -115,7 +117,7 @@ def no_rdma(pool: str, without: Sequence[Node]) -> str:
     )
 
 
-def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
+def nothing(nodes: Sequence[BlueprintNode], compartments: Sequence[str]) -> str:
     """Message when no node can be added."""
     if not nodes:
         return "No node of the cluster has a shape with RDMA: there is nothing to add."
@@ -126,7 +128,7 @@ def nothing(nodes: Sequence[Node], compartments: Sequence[str]) -> str:
     )
 
 
-def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -> list[Json]:
+def updates(nodes: Iterable[BlueprintNode], backing: Mapping[str, Backing], label: str) -> list[Json]:
     """A blueprint for each node that has RDMA and is not added yet: the server accepts one node each. The name contains
     the node object's uid: a node that rejoined counts as a new one."""
     return [
@@ -141,11 +143,11 @@ def updates(nodes: Iterable[Node], backing: Mapping[str, Backing], label: str) -
     ]
 
 
-def _short(item: Node) -> str:
+def _short(item: BlueprintNode) -> str:
     return re.sub(r"[^a-z0-9]", "", item.uid.lower())[:8] or "node"
 
 
-def row(item: Node, backing: Optional[Backing]) -> Json:
+def row(item: BlueprintNode, backing: Optional[Backing]) -> Json:
     """The node as the module returns it."""
     found = {"kind": backing.kind, "id": backing.id, "name": backing.name} if backing else {}
     return {

@@ -27,7 +27,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Pod:
+class DeploymentPod:
     """What of a pod decides. ``ways``: how it reaches the NICs, in words."""
 
     name: str
@@ -41,15 +41,15 @@ class Pod:
     """NCCL_DEBUG of its containers, "" where it is not set."""
 
 
-def pod(obj: Json) -> Pod:
-    """The Pod made from a pod object: GPUs, node, readiness and its access to NICs."""
+def pod(obj: Json) -> DeploymentPod:
+    """The DeploymentPod made from a pod object: GPUs, node, readiness and its access to NICs."""
     meta, spec, status = (obj.get(key) or {} for key in ("metadata", "spec", "status"))
     containers = [item for item in spec.get("containers") or [] if isinstance(item, Mapping)]
     limits: dict[str, str] = {}
     for item in containers:
         limits.update((item.get("resources") or {}).get("limits") or {})
     variables = {one.get("name"): one.get("value") for item in containers for one in item.get("env") or []}
-    return Pod(
+    return DeploymentPod(
         name=str(meta.get("name", "")),
         namespace=str(meta.get("namespace", "")),
         node=str(spec.get("nodeName") or ""),
@@ -100,7 +100,7 @@ def bare(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedDeployment:
     """``nodes``: of the deployment. ``gpus``: per node, 0 = unknown. ``logged``: whether NCCL's log lines are
     required."""
 
@@ -110,7 +110,11 @@ class Expected:
 
 
 def judge(
-    name: str, pods: Sequence[Pod], labelled: Iterable[str], transports: Sequence[Json], expected: Expected
+    name: str,
+    pods: Sequence[DeploymentPod],
+    labelled: Iterable[str],
+    transports: Sequence[Json],
+    expected: ExpectedDeployment,
 ) -> list[Finding]:
     """Findings against the use of RDMA; [] proves it. ``labelled``: nodes with the label corrino/rdma.
     ``transports``: ``NcclRun.transport`` of each pod's log. Severity ``unknown``: no evidence either way."""
@@ -118,7 +122,9 @@ def judge(
     return [*_placed(name, workers, set(labelled), expected), *_logged(name, transports, expected)]
 
 
-def _placed(name: str, pods: Sequence[Pod], labelled: set[str], expected: Expected) -> Iterator[Finding]:
+def _placed(
+    name: str, pods: Sequence[DeploymentPod], labelled: set[str], expected: ExpectedDeployment
+) -> Iterator[Finding]:
     nodes = {item.node for item in pods if item.node}
     if len(nodes) != expected.nodes:
         found = f"{len(pods)} pods with GPUs on {len(nodes)} nodes"
@@ -151,7 +157,7 @@ def _placed(name: str, pods: Sequence[Pod], labelled: set[str], expected: Expect
             )
 
 
-def _logged(name: str, transports: Sequence[Json], expected: Expected) -> Iterator[Finding]:
+def _logged(name: str, transports: Sequence[Json], expected: ExpectedDeployment) -> Iterator[Finding]:
     logged = [item for item in transports if item]
     if not expected.logged:
         return

@@ -37,7 +37,7 @@ def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> li
     except (TypeError, ValueError):
         raise InputError("Cannot lint: pools must be a mapping {pool name: number of nodes}.") from None
     gpus = {name: shape.gpu_count for name, shape in shape_table.shapes().items() if shape.gpu_count}
-    return blueprint_lint.lint(documents, facts(), blueprint_lint.Around(**values, gpus=gpus))
+    return blueprint_lint.lint(documents, facts(), blueprint_lint.BlueprintContext(**values, gpus=gpus))
 
 
 def read(path: Path) -> Any:

@@ -73,7 +73,7 @@ def test_users_of_rdma_and_the_pools_sent_with_them() -> None:
     assert not ids(blueprint_lint.lint([pool, user], TABLE.FACTS), "error")
     assert ids(blueprint_lint.lint([other, user], TABLE.FACTS), "error") == ["shared-pool"]
     assert "shared-pool" in ids(blueprint_lint.lint([plain, user], TABLE.FACTS), "error")
-    around = blueprint_lint.Around(pools={"h100": 4})
+    around = blueprint_lint.BlueprintContext(pools={"h100": 4})
     assert not ids(blueprint_lint.lint([other, user], TABLE.FACTS, around), "error")
 
 

@@ -14,13 +14,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes, proof, rules
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof import Expected
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof import ExpectedDeployment
 from gpuops_sandbox.batch import nccl_render as render
 from support.paths import RECORDINGS
 
 RECORDING = RECORDINGS / "batch" / "lws-v0.10.0_size2_running.json"
 HCAS = [f"mlx5_{index}" for index in range(16, 32)]
-TWO = Expected(2, 8)
+TWO = ExpectedDeployment(2, 8)
 
 
 def log(hosts: int = 2, ray: bool = True, **more: Any) -> list[str]:

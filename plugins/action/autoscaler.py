@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Applies ClusterAutoscaler and MachineAutoscalers, checked against this cluster's MachineSets and measured times."""
+"""Applies ClusterAutoscaler and MachineAutoscalers, checked against this cluster's MachineSets and measured times, and
+proves that they scale."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaler, autoscaling, pools, scale_watch
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import (
+    autoscaler,
+    autoscaling,
+    pools,
+    scale_proof,
+    scale_watch,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -21,8 +28,9 @@ STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, and the longest boot and
-        roll-out in seconds measured here, or the rendered objects. Raises InputError for a faulty MachineAutoscaler."""
+        """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, the longest boot and
+        roll-out in seconds measured here, and the proof, or the rendered objects. Raises InputError for a faulty
+        MachineAutoscaler, and WaitFailed if a set does not scale."""
         if args["state"] == "rendered":
             return autoscaling.rendered(args)
         sets = autoscaling.machine_sets(self.client)
@@ -33,12 +41,14 @@ class ActionModule(RdmaAction):
         absent = args["state"] == "absent"
         done = [writer.remove(one) for one in reversed(owned)] if absent else [writer.apply(one) for one in owned]
         changes = [change for change in done if change]
+        proof = scale_proof.NONE if absent or self.check_mode else scale_proof.prove(self, args, bool(changes))
         return {
             **changed(self, changes),
+            **proof,
             "version": autoscaling.version(self.client),
             "boot_seconds": round(boot.seconds),
             "rollout_seconds": round(rollout.seconds),
-            "notes": _notes(boot, rollout),
+            "notes": [*_notes(boot, rollout), *proof["notes"]],
         }
 
     def _objects(self, args: dict[str, Any], sets: dict[str, Json], boot: Took, rollout: Took) -> list[Json]:

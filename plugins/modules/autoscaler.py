@@ -11,6 +11,9 @@ version_added: 0.1.0
 description:
 - Applies the ClusterAutoscaler, the ConfigMap of its Priority expander, and a MachineAutoscaler per pool, strictly
   validated.
+- Then waits until the cluster autoscaler uses them, and proves that a GPU pod makes a set grow from zero and that the
+  node is removed again. If no node appears it reports the cause from the events, the autoscaler's status ConfigMap, and
+  the labels and annotations that this version reads.
 - First checks them against this cluster - the fields of its definition, MachineSets and their owners, how long
   machines took to become nodes, and how long the GPU stack took to start on a node.
 - Rejects names, durations, sizes and labels that the API server accepts but no autoscaler uses.
@@ -19,6 +22,8 @@ description:
   MachineSet, with the capacity annotations of both families and the number of GPUs that its nodes will I(advertise).
 extends_documentation_fragment:
 - gpuops.rdma.auth
+- gpuops.rdma.own_pods
+- gpuops.rdma.gpu_use_state
 - gpuops.rdma.pools
 - gpuops.rdma.shapes
 options:
@@ -49,9 +54,75 @@ options:
     default: 0
   state:
     description: V(absent) removes the objects. V(rendered) only checks and returns them.
-    type: str
     choices: [present, absent, rendered]
-    default: present
+  wait:
+    description:
+    - Wait until the cluster autoscaler runs with the arguments of its ClusterAutoscaler, and its operator has processed
+      the MachineAutoscaler of each of O(machine_sets).
+    type: bool
+    default: true
+  machine_sets:
+    description:
+    - MachineSets with a MachineAutoscaler that are waited for and proven. The default is those of O(pools), or none
+      with O(machine_autoscalers=false).
+    type: list
+    elements: str
+    default: []
+  prove:
+    description:
+    - When to start a pod that requests one GPU for each of O(machine_sets), so that it grows from zero. The module
+      waits for the machine, the node, its label and O(resources), measures the time, removes the pod, and waits until
+      the node is removed. Sets that are not at zero, or never are, are skipped.
+    - With V(changed) also a set whose earlier proof failed is proven.
+  pools_changed:
+    description: MachineSets or the ClusterAutoscaler were changed in this run. O(prove=changed) then repeats the proof.
+    type: bool
+    default: false
+  warm:
+    description:
+    - Number of nodes by MachineSet. Pods that request all GPUs of a node and no other resource start them, and are
+      removed when the nodes offer all O(warm_resources). Pods that request VFs never make a set grow from zero, so this
+      prepares nodes for them.
+    type: dict
+    default: {}
+  warm_resources:
+    description: Resources that the nodes of O(warm) must offer.
+    type: list
+    elements: str
+    default:
+    - nvidia.com/gpu
+  resources:
+    description: Resources that a node of the proof must offer.
+    type: list
+    elements: str
+    default:
+    - nvidia.com/gpu
+  volume:
+    description:
+    - Let the proof's pods of sets with a zone use a volume of that zone, and select between sets of the same
+      accelerator by nothing else.
+    type: bool
+    default: false
+  namespace:
+    description: Namespace of the pods.
+    type: str
+    default: default
+  image:
+    description: Image of the pods, which must keep running.
+    type: str
+    default: registry.k8s.io/pause:3.10
+  timeout:
+    description: Seconds for each wait except that of O(removal_timeout).
+    type: int
+    default: 3600
+  removal_timeout:
+    description: Seconds until new nodes must be removed. V(0) means C(delayAfterAdd) + C(unneededTime) + 10 minutes.
+    type: int
+    default: 0
+  grace:
+    description: Seconds that something may be wrong before the wait ends.
+    type: int
+    default: 60
   crd:
     description:
     - With O(state=rendered), the cluster's CustomResourceDefinition of ClusterAutoscaler. Fields that it lacks are
@@ -81,6 +152,16 @@ EXAMPLES = r"""
       scaleDown: {enabled: true, delayAfterAdd: 25m}
     pools:
       - {machine_set: gpu-h100-a, min_replicas: 0, max_replicas: 2, accelerator: nvidia-h100}
+
+- name: Prove that a set grows and shrinks again
+  gpuops.rdma.autoscaler:
+    machine_sets: [gpu-h100-a]
+    prove: always
+
+- name: Start two nodes for an RDMA job
+  gpuops.rdma.autoscaler:
+    warm: {gpu-h100-a: 2}
+    warm_resources: [nvidia.com/gpu, nvidia.com/sriov_rdma_vf]
 
 - name: Render a pool of shared H100 GPUs that grows from zero, without a cluster
   gpuops.rdma.autoscaler:
@@ -124,10 +205,22 @@ rollout_seconds:
   returned: unless O(state=rendered)
   type: int
 notes:
-  description: What could not be measured.
+  description: What could not be measured, and what else is to be known.
   returned: unless O(state=rendered)
   type: list
   elements: str
+scaled:
+  description: For each proven MachineSet C(nodes), and C(boot_seconds) and C(rollout_seconds) of the slowest.
+  returned: unless O(state=rendered)
+  type: dict
+skipped_sets:
+  description: MachineSets that were not proven, with the reason.
+  returned: unless O(state=rendered)
+  type: dict
+warmed:
+  description: The same as RV(scaled) for the MachineSets of O(warm).
+  returned: unless O(state=rendered)
+  type: dict
 objects:
   description: ClusterAutoscaler, ConfigMap of the expander, and MachineAutoscalers.
   returned: with O(state=rendered)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Optional
 
 import yaml
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import of_run, run_labels
@@ -33,15 +32,31 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.use import Use
 
 STATUS = "cluster-autoscaler-status"
 PREFIX = "gpuops-scale-"
+NONE: Json = {"scaled": {}, "skipped_sets": {}, "warmed": {}, "notes": []}
+"""The result without a proof."""
+
+
+def prove(task: Task, args: Json, changed: bool) -> Json:
+    """Waits for the autoscaler, proves the sets that are due, and warms pools; returns nodes and seconds per set, and
+    the sets skipped with the reason. Raises WaitFailed if a set does not scale."""
+    asked = args["machine_sets"] or [one["machine_set"] for one in args["pools"] if args["machine_autoscalers"]]
+    args = {**args, "machine_sets": asked, "pools_changed": args["pools_changed"] or changed}
+    found = {**NONE, **ScaleProof(task, args).run()}
+    if args["warm"]:
+        of_warm = {"machine_sets": list(args["warm"]), "resources": args["warm_resources"], "volume": False}
+        warmed = ScaleProof(task, {**args, **of_warm}, warm=True).run()
+        found["warmed"] = warmed.get("scaled", {})
+        found["notes"] = list(dict.fromkeys([*found["notes"], *warmed.get("notes", [])]))
+    return found
 
 
 class ScaleProof(Use[Sequence[str]]):
     """Nothing is applied but pods and volumes, which are removed at the end; ``run`` is its own."""
 
-    def __init__(self, task: Task, args: Json) -> None:
+    def __init__(self, task: Task, args: Json, warm: bool = False) -> None:
         super().__init__(task, args)
         self.names = list(dict.fromkeys(args["machine_sets"]))
-        self.warm = args["scale"] == "warm"
+        self.warm = warm
         self.table = autoscaling.tables()
 
     @functools.cached_property
@@ -57,26 +72,23 @@ class ScaleProof(Use[Sequence[str]]):
     def run(self) -> Json:
         """Scales each due set from zero and back; returns nodes and seconds per set, and the sets skipped with the
         reason. Raises WaitFailed if a set does not scale."""
-        result: Json = {"changed": False, "scaled": {}, "skipped_sets": {}, "notes": []}
-        if self.check_mode:
-            return result
-        if self.args["cluster"]:
+        if self.args["wait"]:
             self.await_state(lambda: {"autoscaler": self.cluster_state()}, title="cluster autoscaler")
-        if self.names:
+        if self.names and (self.args["wait"] or self.warm or self.args["prove"] != "never"):
             self.check_sets()
             self.await_state(
                 lambda: {f"set/{name}": self.owned(name) for name in self.names}, title="machine autoscalers"
             )
         due = self.names if self.warm else self.due()
-        return {**result, **(self._scale(due) if due else {})}
+        return self._scale(due) if due else {}
 
     # ---- what was proven -------------------------------------------------------------------------------------------
 
     def due(self) -> list[str]:
         """Names of the sets to prove: also those that an earlier run changed but failed to prove."""
-        changed = any(map(_changed, self.args["changed"]))
-        self.records = {name: one for name in self.names if (one := self._record(name))}
-        return [name for name, one in self.records.items() if one.due(self.args["scale"], changed)]
+        mode, changed = self.args["prove"], self.args["pools_changed"]
+        self.records = {name: one for name in self.names if mode != "never" and (one := self._record(name))}
+        return [name for name, one in self.records.items() if one.due(mode, changed)]
 
     def _record(self, name: str) -> Optional[Proven]:
         """The record on the set's MachineAutoscaler of the state that was proven: a new node's template and the
@@ -161,7 +173,7 @@ class ScaleProof(Use[Sequence[str]]):
         resources = {autoscaler.GPU: str(scaling.gpu_count(self.table, live) if self.warm else 1)}
         tolerations = pod_gpu.merged([], machine_set.node_taints(live))
         made = []
-        for number in range(int(self.args["nodes"].get(name, 1)) if self.warm else 1):
+        for number in range(int(self.args["warm"][name]) if self.warm else 1):
             called = f"{PREFIX}{name}" + (f"-{number}" if number else "")
             one = pod(called, self.args["namespace"], "", self.args["image"], resources, tolerations)
             one["spec"]["nodeSelector"] = {chosen: labels[chosen]} if chosen in labels else {}
@@ -246,9 +258,3 @@ class ScaleProof(Use[Sequence[str]]):
             remedy="Another workload's pod may keep its node: see kubectl get pods -A -o wide.",
             timeout=self.args["removal_timeout"] or removal.seconds,
         )
-
-
-def _changed(one: Any) -> bool:
-    """Whether an earlier task's result, or a boolean as templates write it, means a change."""
-    value = one.get("changed", False) if isinstance(one, Mapping) else one
-    return bool(boolean(value, strict=False))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""machineset, autoscaler and autoscaler_proof against a client of a few objects: refusals, causes, the way back."""
+"""machineset and autoscaler with its proof against a client of a few objects: refusals, causes, the way back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set as openshift_machine_set
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import machine_sets, scaling
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import machine_sets, scale_proof, scaling
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_proof import ScaleProof
 from support.fake_api import Api, Task, arguments
 from support.machine_api import API, KINDS, TAINT, cluster, crd, machine, machine_set, openshift, pool, thing
 from support.paths import RECORDINGS
 
-SPEC = specs.module("autoscaler_proof")
+SPEC = specs.module("autoscaler")
 
 SLICED = {"name": "nvidia.com/gpu", "replicas": 4}
 
@@ -33,7 +33,8 @@ def act(plugin: Any, api: Api, check: bool = False, **args: Any) -> Any:
     made._task = type("Task", (), {"check_mode": check, "diff": True})()
     made.progress = lambda line: None
     given = {key: option.get("default") for key, option in plugin.ActionModule.spec.items()}
-    return made.act({**given, **args})
+    quick = {"wait": False, "prove": "never"} if plugin is autoscaler else {}
+    return made.act({**given, **quick, **args})
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +252,7 @@ def test_owners_that_cannot_be(pools: Any, words: str) -> None:
     assert api.writes == []
 
 
-# ---- autoscaler_proof ----------------------------------------------------------------------------------------------
+# ---- its proof -----------------------------------------------------------------------------------------------------
 
 
 def proof(api: Api, **args: Any) -> Any:
@@ -357,15 +358,90 @@ def test_a_set_whose_proof_failed_is_proven_by_the_next_run() -> None:
     """The first run wrote and failed before its proof; the second writes nothing."""
     api = Api(machine_set(), machine_set("gpu-b"), owner("gpu-a", "gpu-a"), owner("gpu-b", "gpu-b"), cluster())
     names = ["gpu-a", "gpu-b"]
-    quiet = proof(api, machine_sets=names, scale="changed", changed=[{"changed": False}])
+    quiet = proof(api, machine_sets=names)
     assert quiet.due() == names
     quiet.records["gpu-a"].note()
     assert quiet.due() == ["gpu-b"]
-    assert proof(api, machine_sets=names, scale="changed", changed=[{"changed": True}]).due() == names
-    assert proof(api, machine_sets=names, scale="never", changed=[True]).due() == []
+    assert proof(api, machine_sets=names, pools_changed=True).due() == names
+    assert proof(api, machine_sets=names, prove="never", pools_changed=True).due() == []
     taints = [{"key": "a", "effect": "NoSchedule"}]
     api.objects[f"MachineSet/{API}/gpu-a"]["spec"]["template"]["spec"]["taints"] = taints
     assert quiet.due() == names, "another node than the one that was proven"
+
+
+class Proofs:
+    """Stands for ScaleProof: what each was asked to do."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __call__(self, _task: Any, args: Any, warm: bool = False) -> Any:
+        self.asked.append((args["machine_sets"], warm, args["pools_changed"], args["resources"], args["volume"]))
+        found = {"scaled": {name: {"nodes": ["n1"]} for name in args["machine_sets"]}, "skipped_sets": {}}
+        return type("Made", (), {"run": lambda _self: {**found, "notes": ["scaleDown is off"]}})()
+
+
+def test_what_is_applied_is_proven_and_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    proofs = Proofs()
+    monkeypatch.setattr(scale_proof, "ScaleProof", proofs)
+    api = Api(machine_set(), machine_set("gpu-b"), crd(), openshift(), cluster(gpus=[{"type": "h100", "max": 8}]))
+    given = {
+        "pools": [pool("gpu-a")],
+        "warm": {"gpu-b": 2},
+        "warm_resources": ["a/vf"],
+        "prove": "changed",
+        "volume": True,
+    }
+    done = act(autoscaler, api, **given)
+    gpu = ["nvidia.com/gpu"]
+    assert proofs.asked == [(["gpu-a"], False, True, gpu, True), (["gpu-b"], True, True, ["a/vf"], False)]
+    assert (list(done["scaled"]), list(done["warmed"])) == (["gpu-a"], ["gpu-b"])
+    assert done["changed"] and done["notes"].count("scaleDown is off") == 1 and len(done["notes"]) == 3
+
+    proofs.asked.clear()
+    assert not act(autoscaler, api, pools=[pool("gpu-a")])["changed"]
+    act(autoscaler, api, pools=[pool("gpu-a")], pools_changed=True)
+    act(autoscaler, api, machine_sets=["gpu-b"])
+    act(autoscaler, api, pools=[pool("gpu-a")], machine_autoscalers=False)
+    assert [(names, changed) for names, _warm, changed, *_more in proofs.asked] == [
+        (["gpu-a"], False),
+        (["gpu-a"], True),
+        (["gpu-b"], False),
+        ([], False),
+    ]
+
+
+@pytest.mark.parametrize("way", [{"check": True}, {"state": "absent"}])
+def test_what_is_only_predicted_or_removed_is_not_proven(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale_proof, "ScaleProof", lambda *_args: pytest.fail("proven"))
+    api = Api(machine_set(), crd(), openshift())
+    done = act(autoscaler, api, pools=[pool("gpu-a")], prove="always", wait=True, warm={"gpu-a": 1}, **way)
+    assert done["scaled"] == done["skipped_sets"] == done["warmed"] == {}
+
+
+class Waits(scale_proof.ScaleProof):
+    """Records what is waited for."""
+
+    def await_state(self, read: Any, *, title: str = "", **_more: Any) -> None:
+        self.titles = [*getattr(self, "titles", []), title]
+
+
+@pytest.mark.parametrize(
+    ("given", "titles"),
+    [
+        ({}, ["cluster autoscaler", "machine autoscalers"]),
+        ({"machine_sets": []}, ["cluster autoscaler"]),
+        ({"wait": False, "prove": "always"}, ["machine autoscalers"]),
+        ({"wait": False}, []),
+    ],
+)
+def test_what_is_waited_for(given: Any, titles: list[str]) -> None:
+    grown = {"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1"}
+    api = Api(machine_set(notes=grown, replicas=1), owner("gpu-a", "gpu-a", low=1), cluster())
+    args = arguments(SPEC, {"machine_sets": ["gpu-a"], "prove": "never", **given})
+    made = Waits(Task(api), args)
+    made.run()
+    assert getattr(made, "titles", []) == titles and api.writes == []
 
 
 def test_check_mode_knows_the_sets_that_the_same_run_would_copy() -> None:
@@ -423,15 +499,16 @@ def test_pods_of_a_proof_and_of_a_warm_pool() -> None:
     inner = {"metadata": {"labels": {"cluster-api/accelerator": "h100", "gpuops.rdma/machine-set": "gpu-a"}}}
     taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
     one = machine_set(notes={"machine.openshift.io/GPU": "8"}, taints=taints, **inner)
-    (plain,) = proof(Api(), scale="always").pods(one, {})
+    (plain,) = proof(Api()).pods(one, {})
     assert plain["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert plain["spec"]["nodeSelector"] == {"gpuops.rdma/machine-set": "gpu-a"}
     assert plain["spec"]["tolerations"][0]["key"] == "nvidia.com/gpu"
-    (zoned,) = proof(Api(), scale="always").pods(one, {"gpu-a": "claim"})
+    (zoned,) = proof(Api()).pods(one, {"gpu-a": "claim"})
     assert zoned["spec"]["nodeSelector"] == {"cluster-api/accelerator": "h100"}
     assert zoned["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "claim"}
-    warm = proof(Api(), scale="warm", nodes={"gpu-a": 2}).pods(one, {})
+    warming = ScaleProof(Task(Api()), arguments(SPEC, {"warm": {"gpu-a": 2}}), warm=True)
+    warm = warming.pods(one, {})
     assert [pod["metadata"]["name"] for pod in warm] == ["gpuops-scale-gpu-a", "gpuops-scale-gpu-a-1"]
     assert {pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in warm} == {"8"}
     with pytest.raises(InputError, match="run the role machineset for it first"):
-        proof(Api(), scale="warm").pods(machine_set(), {})
+        warming.pods(machine_set(), {})

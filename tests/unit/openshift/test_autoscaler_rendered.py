@@ -19,7 +19,7 @@ from support.paths import upstream
 
 SPEC = specs.module("autoscaler")
 
-EXAMPLE = yaml.safe_load(autoscaler.EXAMPLES)[1]["gpuops.rdma.autoscaler"]
+EXAMPLE = yaml.safe_load(autoscaler.EXAMPLES)[-1]["gpuops.rdma.autoscaler"]
 KINDS = {"ClusterAutoscaler": "clusterautoscaler.yaml", "MachineAutoscaler": "machineautoscaler.yaml"}
 
 

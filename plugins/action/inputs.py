@@ -52,6 +52,8 @@ class ActionModule(RdmaAction):
                 self.progress(line)
         if args["writes"] and self.one_run.writes():
             self._take()
+        if args["run_dir"]:
+            self.one_run.begin(Path(args["run_dir"]), args["keep_test"])
         given = {name: by[name] for name in sorted(by) if name in INPUTS}
         secret = [name for name in given if inputs.secret(name, values.get(name))]
         result = {"unknown": sorted(unknown), "given": given, "secrets": secret}

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rights
@@ -39,21 +41,14 @@ class ActionModule(RdmaAction):
             changes += namespaces.levels_restored(writer)
             left += writer.left
         else:
-            asked = self._objects(args)
-            objects = [obj if kube_objects.is_shared(obj) else kube_objects.owned(obj) for obj in asked]
+            plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
+            objects = run.objects_of(plan, args["group"]) if args["plan"] else list(args["objects"])
             if absent:
-                done = [writer.remove(obj) for obj in reversed(objects)]
+                changes = [change for obj in reversed(objects) if (change := writer.remove(obj))]
             else:
-                done = [writer.apply(obj, takeover=self._takes_over(obj)) for obj in objects]
-            changes = [change for change in done if change]
+                changes = writer.apply_all(objects, functools.partial(adoption.adopted, plan))
         result = {**changed(self, changes), "objects": len(objects)}
         return {**result, "left": left} if args["everything"] else result
-
-    def _takes_over(self, obj: Json) -> bool:
-        """Whether an unmanaged object of that name is changed all the same: a part of another owner's, or a policy
-        that the plan adopts."""
-        shared = kube_objects.is_shared(obj)
-        return shared or bool(self.args["plan"] and adoption.adopted(run.read_plan(self.args["plan"]), obj))
 
     def _refuse_while_used(self) -> list[str]:
         """Objects that uses of GPUs leave in place. Raises InputError while a use needs objects that would be
@@ -86,12 +81,3 @@ class ActionModule(RdmaAction):
             f"its {machines} machines and their nodes would be deleted with it; rdma_teardown_machine_sets=true "
             "allows that"
         )
-
-    def _objects(self, args: dict[str, Any]) -> list[Json]:
-        if args.get("plan"):
-            groups = run.read_plan(args["plan"]).objects
-            if args.get("group") not in groups:
-                raise InputError(f"The plan has no objects {args.get('group')!r}. It has: {', '.join(sorted(groups))}.")
-            run.require_secrets(groups[args["group"]], f"objects {args['group']}")
-            return list(groups[args["group"]])
-        return list(args["objects"])

@@ -11,6 +11,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.shape_scan import ScanState, ShapeScan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -24,10 +25,12 @@ class ActionModule(RdmaAction):
         if args["plan_only"]:
             outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]
             return {"changed": False, "verdict": judge.UNJUDGED, "scans": outlines}
+        namespace = steps.apply(self, plan, "nccl_test")
         seen = ScanState.of(self.client, args["include_marked"])
         parts = [ShapeScan(plan, entry, args, seen, self.show) for entry in entries]
         if self.check_mode:
-            return {"changed": True, "verdict": judge.UNJUDGED, "scans": [part.check(self.client) for part in parts]}
+            scans = [part.check(self.client) for part in parts]
+            return {**namespace, "changed": True, "verdict": judge.UNJUDGED, "scans": scans}
         with interruptible():
             scans = [part.run(self.client) for part in parts]
         worst = judge.decisive(scans)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.module_utils import host_probe as probe
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -26,12 +25,10 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Whether NCCL accepts the topology, its problems, differences and misfits with hosts; the XML unless it was
         written to ``dest``. Raises InputError if the options contradict each other."""
-        if args["plan"]:
-            return _gate(Path(args["plan"]))
         self._known = shape_table.known(args)
         given = [key for key in ("src", "content", "tree", "host") if args[key] is not None]
         if len(given) > 1 or not (given or args["shape"]):
-            raise InputError("nccl_topology needs plan, or one of src, content, tree, host, or shape alone.")
+            raise InputError("nccl_topology needs one of src, content, tree, host, or shape alone.")
         made = not given or given[0] in ("tree", "host")
         text = self._made(args) if made else self._read(args)
         system, problems = topology.check(text)
@@ -105,28 +102,3 @@ class ActionModule(RdmaAction):
         if result["changed"] and not self.check_mode:
             files.replace(path, text)
         return result
-
-
-def _gate(plan_file: Path) -> dict[str, Any]:
-    """The result of this run's host checks for the plan's files, since NCCL itself reports no misfit."""
-    plan = run.read_plan(str(plan_file))
-    result: dict[str, Any] = {
-        "changed": False,
-        "files": sorted({test.topology for test in plan.tests if test.topology}),
-    }
-    found = plan_file.parent / f"findings-{rules.STAGE}.json"
-    if not result["files"] or not found.exists():
-        return result
-    out = {node.name for node in plan.nodes if node.excluded}
-    bad: dict[str, str] = {}
-    for item in run.read(found)["findings"]:
-        if item["id"] == "host.topology-file" and item["severity"] == "error" and item["subject"] not in out:
-            bad.setdefault(item["subject"], item["found"])
-    if bad:
-        names = list(bad)
-        why = f"{listed(names)}: {bad[names[0]]}"
-        remedy = "Make the file of these hosts with gpuops.rdma.nccl_topology, leave it to NCCL (rdma_topology=none), "
-        remedy += "or leave the nodes out (rdma_nodes)."
-        result.update(failed=True, msg=f"The NCCL topology file does not fit {len(names)} nodes: {why}. {remedy}")
-        result["unfit"] = names[:TOLD]
-    return result

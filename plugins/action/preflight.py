@@ -5,15 +5,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, survey_io
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import view as plan_view
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -21,21 +15,4 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is
         one."""
-        plan = run.read_plan(args["plan"], faulty=not args["pods"])
-        run_dir = Path(args["plan"]).parent
-        again = bool(args["only"])
-        book = NodeBook(self.client, run_dir, shape_table.shapes(plan.site_shapes))
-        view = plan_view.read(self.client, book, plan, survey_io.kept(run_dir), args, check_mode=self.check_mode)
-        first = run_dir / "findings-preflight.json"
-        ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
-        findings = preflight.check(view, ignored, args["only"] or (preflight.OF_PODS if args["pods"] else []))
-        place = run_dir / "findings-preflight-again.json" if again else first
-        run.write(place, {"findings": findings, "ignored": ignored})
-        for item in findings:
-            if item.severity in ("warning", "unknown"):
-                self.progress(f"{item.severity}: {preflight.line(item)}")
-        errors = [item for item in findings if item.severity == "error"]
-        if errors:
-            when = "now that the operators run" if again else "before anything was changed"
-            return {"failed": True, "msg": preflight.message(findings, when), "errors": len(errors)}
-        return {"findings": to_dict(findings[:50]), "errors": 0}
+        return preflight_run.check(self, args)

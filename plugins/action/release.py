@@ -8,11 +8,9 @@ Helm runs without --wait: gpuops.rdma.wait does that and reports what is late.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.release_run import ReleaseRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -22,15 +20,6 @@ class ActionModule(RdmaAction):
         """Installs, upgrades or removes an operator by Helm, manifest or OKE add-on; returns action, reason, version
         and changed values. Raises InputError if the decision is to refuse, RdmaError if Helm fails."""
         if args["state"] == "absent":
-            return ReleaseRun(self, args, self._helm).absent()
+            return ReleaseRun(self, args, self.helm).absent()
         plan = run.read_plan(args["plan"]) if args.get("plan") else None
-        return ReleaseRun(self, args, self._helm, plan).present()
-
-    def _helm(self, module_args: Json) -> Json:
-        if not self.check_mode:
-            self.client.guard()
-        name, known = "kubernetes.core.helm", self._task_vars
-        if self._connection.transport == "local":
-            # Ansible would discover some other Python of this machine, which need not have what the module imports.
-            known = {**known, "ansible_python_interpreter": sys.executable}
-        return dict(self._execute_module(module_name=name, module_args=module_args, task_vars=known))
+        return ReleaseRun(self, args, self.helm, plan).present()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Records in the run folder that a run or stage has started, ended or failed."""
+"""Runs a stage that changes the cluster; or records that a run or stage has started, ended or failed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotYet
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Records the start of a run, or the start or end of a stage; returns whether the stage is to run and what
-        blocks it, or its seconds."""
-        run_dir = Path(args["run_dir"])
-        if args["state"] == "begun":
-            self.one_run.lock(run_dir)
-            keep = args["keep_test"] or not run.selected(self._task_vars, run.TEST_STAGE)
-            run.clear(run_dir, keep=run.RESULTS if keep else ())
+        """Runs the stage's steps, and returns their changes and what is late; or records the start of a run, or the
+        start or end of a stage, and returns whether the stage is to run and what blocks it, or its seconds."""
+        state = args["state"]
+        needed = [key for key in ("name", "plan" if state == "run" else "run_dir") if not args[key]]
+        if state == "begun" and args["run_dir"]:
+            run_dir = Path(args["run_dir"])
+            self.one_run.begin(run_dir, args["keep_test"])
             return {}
-        if not args["name"]:
-            raise InputError(f"gpuops.rdma.stage state={args['state']} needs name.")
-        if args["state"] == "started":
+        if needed:
+            raise InputError(f"gpuops.rdma.stage state={state} needs {' and '.join(needed)}.")
+        if state == "run":
+            return self._steps(args)
+        run_dir = Path(args["run_dir"])
+        if state == "started":
             blocker = run.start_stage(run_dir, args["name"], args["needs"], until_next=False)
             return {"run": not blocker, "blocker": blocker}
         path = run.stage_file(run_dir, args["name"])
         if path is None:
             raise InputError(f"Cannot end the stage {args['name']}: {run_dir} has no record that it started.")
-        status = "ok" if args["state"] == "finished" else "failed"
+        status = "ok" if state == "finished" else "failed"
         return {"seconds": run.end_stage(path, status, args["error"], args["task"])}
+
+    def _steps(self, args: dict[str, Any]) -> dict[str, Any]:
+        stage, done, failed = steps.Stage(self, args), [], {}
+        for step in steps.STAGES[args["name"]]:
+            if not step.when(args):
+                continue
+            self._at(args, step)
+            try:
+                result = step.act(stage)
+            except NotYet as error:
+                if not self.check_mode:
+                    raise
+                result = self.predicted(error)
+            self.journal(step.like, result)
+            done.append(result)
+            if result.get("failed"):
+                failed = {"failed": True, "msg": result["msg"]}
+                break
+        self._plan_file = ""  # the journal has all of it
+        return {**steps.together(done), **failed}
+
+    def _at(self, args: dict[str, Any], step: steps.Step) -> None:
+        if step.shown:
+            self.show(f"{args['name']:<16} {step.text}")
+        if of_run := self._templar.template(self._task_vars.get("rdma_stage") or {}):
+            run.at_step(Path(args["plan"]).parent, str(of_run["name"]), step.text)

@@ -17,16 +17,7 @@ class ActionModule(RdmaAction):
         WaitFailed."""
         show = self.show if args["progress"] == "lines" else _silent
         once = self.check_mode or args["once"]
-        done = [waiting.wait(self.client, {**args, "for": one}, show, once, args["once"]) for one in args["for"]]
-        return {**done[-1], **_together(done)} if len(done) > 1 else done[0]
-
-
-def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the results of several waits have in common; the rest is that of the last one."""
-    late = {name: why for one in done for name, why in one["late"].items()}
-    excluded = list(dict.fromkeys(name for one in done for name in one.get("excluded") or ()))
-    sums = {key: sum(one[key] for one in done) for key in ("seconds", "late_total")}
-    return {"late": late, **sums, **({"excluded": excluded} if excluded else {})}
+        return waiting.wait_all(self.client, args, show, once, args["once"])
 
 
 def _silent(_line: str) -> None:

@@ -38,6 +38,15 @@ options:
       without this option.
     type: bool
     default: false
+  run_dir:
+    description:
+    - The folder in which this run starts, C(run) of the report's. The module locks it until the run ends, and deletes
+      the previous run's files, but no results of NCCL tests if tags skip the stage C(nccl_test).
+    type: path
+  keep_test:
+    description: Keep the results of earlier NCCL tests, whatever the tags say.
+    type: bool
+    default: false
   plan:
     description: With O(show), plan.json whose decisions are printed, with their reasons, if the file is there.
     type: path

@@ -14,8 +14,6 @@ description:
   - Reports differences in meaning from another file (O(against)), and which of its devices are missing on hosts
     (O(hosts)).
   - It accesses no cluster. The task does not fail if the file is wrong; check RV(valid) and RV(fits).
-  - With O(plan) alone it fails if the plan's files do not match the hosts, according to the host checks of the same
-    run.
 extends_documentation_fragment:
   - gpuops.rdma.attributes.diff
   - gpuops.rdma.attributes
@@ -62,11 +60,6 @@ options:
   dest:
     description: Path of the file to write. It is written only if it differs and NCCL would use it.
     type: path
-  plan:
-    description:
-      - plan.json of a run, in the run folder with the results of its host checks. All other options are ignored.
-      - The task passes if the host checks have not run.
-    type: path
 """
 
 EXAMPLES = r"""
@@ -95,17 +88,13 @@ EXAMPLES = r"""
     hosts: "{{ ansible_play_hosts | map('extract', hostvars, 'read') | list }}"
   register: topology
   failed_when: not topology.fits
-
-- name: Stop a run if its file does not match its nodes
-  gpuops.rdma.nccl_topology:
-    plan: rdma-report/run/plan.json
 """
 
 RETURN = r"""
 valid:
   description: Whether NCCL reads the file.
   type: bool
-  returned: without O(plan)
+  returned: success
 problems:
   description:
     - Problems of the file, with C(line) and C(message).
@@ -113,7 +102,7 @@ problems:
       (NCCL reads it, but probably not as intended).
   type: list
   elements: dict
-  returned: without O(plan)
+  returned: success
   sample:
     - {status: refused, line: 1, message: "expected '>' in <?xml>, found '?'"}
 differences:
@@ -139,12 +128,7 @@ unfit:
   description: Up to 50 hosts that the file does not match, or for which this is unknown.
   type: list
   elements: str
-  returned: with O(hosts), when NCCL would use the file; with O(plan) when it fails
-files:
-  description: Keys of the topology ConfigMap that the plan's tests use.
-  type: list
-  elements: str
-  returned: with O(plan)
+  returned: with O(hosts), when NCCL would use the file
 missing:
   description:
     - Mismatches by host. C(kind) is V(gpu), V(nic), V(name) or V(place), and C(items) are the addresses or names.

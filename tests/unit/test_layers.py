@@ -38,10 +38,10 @@ LAYERS = {
         "busy_wait clear history interrupt log_file objects perftest_run perftest_stage run standard tail test_run",
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
-    "host": ("kube nccl nodes operators", "discovered documents judge run"),
+    "host": ("kube nccl nodes operators", "discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",
-        "admission_io compose compose_addon compose_olm left queues rights survey_io view",
+        "admission_io compose compose_addon compose_olm left preflight_run queues rights survey_io view",
     ),
     "upgrade": ("kube nccl nodes operators", "nodes reading"),
     "report": ("host nccl nodes", "command folders html"),
@@ -51,6 +51,7 @@ LAYERS = {
     ),
     "openshift": ("kube nodes sharing", "autoscaling machine_sets scale_proof"),
     "jobs": ("host kube nccl nodes", "cluster documents linted manifest namespaces placing proving"),
+    "stages": ("host kube nccl nodes oci operators plan", "steps"),
     "teardown": ("kube nodes openshift sharing", "remaining revert"),
 }
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}

@@ -194,6 +194,14 @@ def require_secrets(value: Any, what: str) -> None:
         )
 
 
+def objects_of(plan: Plan, group: str) -> list[Json]:
+    """A group of the plan's objects. Raises InputError where it has no such group, or has lost its secrets."""
+    if group not in plan.objects:
+        raise InputError(f"The plan has no objects {group!r}. It has: {', '.join(sorted(plan.objects))}.")
+    require_secrets(plan.objects[group], f"objects {group}")
+    return list(plan.objects[group])
+
+
 def exclude(path: str, reasons: Mapping[str, str]) -> Plan:
     """Excludes nodes from the later stages; returns the plan as written."""
     plan = without(read_plan(path), reasons)
@@ -286,6 +294,13 @@ def stage_file(run_dir: Path, name: str) -> Optional[Path]:
     return next(iter(sorted(run_dir.glob(f"stage-*-{name}.json"))), None)
 
 
+def at_step(run_dir: Path, stage: str, step: str) -> None:
+    """Notes the step that a stage is at, if the stage has a record: where it fails, the report names the step."""
+    path = stage_file(run_dir, stage)
+    if path and (record := read(path))["status"] == "running":
+        write(path, {**record, "step": step})
+
+
 def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float:
     """Completes the record of a stage with what the journal has of it; returns its seconds. ``task``: the failed one.
     Raises InputError without a record."""
@@ -297,7 +312,7 @@ def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float
         changed=any(entry["changed"] for entry in entries),
         requests=sum(entry["requests"] for entry in entries),
         error=error,
-        task=task,
+        task=task and record.get("step", task),
     )
     write(path, record)
     return float(record["seconds"])

@@ -12,6 +12,8 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
 
 
@@ -71,3 +73,26 @@ def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: 
         "unfit": sorted(unfit)[:most],
         "missing": {name: to_dict(found[name]) for name in shown[:most]},
     }
+
+
+def unfit(plan_file: str) -> Json:
+    """The topology files of the plan's tests; failed if one does not fit the hosts that this run has checked, since
+    NCCL itself reports no misfit."""
+    plan = run.read_plan(plan_file)
+    result: Json = {"changed": False, "files": sorted({test.topology for test in plan.tests if test.topology})}
+    found = Path(plan_file).parent / f"findings-{rules.STAGE}.json"
+    if not result["files"] or not found.exists():
+        return result
+    out = {node.name for node in plan.nodes if node.excluded}
+    bad: dict[str, str] = {}
+    for item in run.read(found)["findings"]:
+        if item["id"] == "host.topology-file" and item["severity"] == "error" and item["subject"] not in out:
+            bad.setdefault(item["subject"], item["found"])
+    if bad:
+        names = list(bad)
+        why = f"{listed(names)}: {bad[names[0]]}"
+        remedy = "Make the file of these hosts with gpuops.rdma.nccl_topology, leave it to NCCL (rdma_topology=none), "
+        remedy += "or leave the nodes out (rdma_nodes)."
+        result.update(failed=True, msg=f"The NCCL topology file does not fit {len(names)} nodes: {why}. {remedy}")
+        result["unfit"] = names[:50]
+    return result

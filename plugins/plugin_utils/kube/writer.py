@@ -60,6 +60,15 @@ class Writer:
             return None
         return _change("create" if before is None else "update", name, before, after)
 
+    def apply_all(self, objects: Iterable[Json], takes_over: Callable[[Json], bool]) -> list[Json]:
+        """The changes by objects of ours, and by parts of another owner's. ``takes_over``: whether an unmanaged object
+        of that name is changed all the same."""
+        done = []
+        for obj in objects:
+            shared = kube_objects.is_shared(obj)
+            done.append(self.apply(obj if shared else kube_objects.owned(obj), takeover=shared or takes_over(obj)))
+        return [change for change in done if change]
+
     def merge(self, obj: Json, patch: Json) -> Optional[Json]:
         """The change by a merge patch of ``obj``, which may belong to another owner; None if it is absent, or has all
         of it."""

@@ -11,6 +11,7 @@ from typing import Callable
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness, wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
@@ -28,6 +29,18 @@ def outdated(client: Client, plan: Plan) -> dict[str, Json]:
     path = client.path("v1", "ConfigMap", plan.namespaces.network_operator)
     configs = client.list(path, label_selector=readiness.PLUGIN_CONFIG)
     return by_node(objects.outdated(configs, pods(client, plan).values()))
+
+
+def restart(
+    client: Client, plan: Plan, only: Sequence[str], say: Callable[[str], None], timeout: float, check: bool
+) -> Json:
+    """Deletes device plugin pods older than their configuration, of the nodes ``only`` if there are any, and waits for
+    new ones and their VFs; returns up to 50 of their nodes and the total. Raises WaitFailed."""
+    names = [name for name in outdated(client, plan) if not only or name in only]
+    if names and not check:
+        say(f"device plugin: {counted(len(names), 'pod')} older than the configuration will be restarted")
+        PluginRestart(client, plan, names, say, timeout).anew(lambda: pods(client, plan))
+    return {"changed": bool(names), "restarted": names[:50], "total": len(names)}
 
 
 def pods(client: Client, plan: Plan) -> dict[str, Json]:

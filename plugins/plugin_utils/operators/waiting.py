@@ -57,6 +57,22 @@ def wait(
         return view.look(keep) if once else view.wait(show)
 
 
+def wait_all(
+    client: Client, args: Mapping[str, Any], show: Callable[[str], None], once: bool = False, keep: bool = False
+) -> dict[str, Any]:
+    """As ``wait``, for all targets that ``for`` lists, one after the other."""
+    done = [wait(client, {**args, "for": one}, show, once, keep) for one in args["for"]]
+    return {**done[-1], **_together(done)} if len(done) > 1 else done[0]
+
+
+def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the results of several waits have in common; the rest is that of the last one."""
+    late = {name: why for one in done for name, why in one["late"].items()}
+    excluded = list(dict.fromkeys(name for one in done for name in one.get("excluded") or ()))
+    sums = {key: sum(one[key] for one in done) for key in ("seconds", "late_total")}
+    return {"late": late, **sums, **({"excluded": excluded} if excluded else {})}
+
+
 def _planned(args: Mapping[str, Any], plan: Plan) -> list[str]:
     names = [node.name for node in plan.nodes if not node.excluded]
     return [name for name in names if not args["nodes"] or name in args["nodes"]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -45,6 +46,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
+    _journaled = 0
 
     def __init_subclass__(cls) -> None:
         if cls.__name__ == "ActionModule":
@@ -110,6 +112,16 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         """Whether the result should contain a diff. In check mode the report counts its changes by it."""
         return bool(self._task.diff) or self.check_mode
 
+    def helm(self, module_args: dict[str, Any]) -> dict[str, Any]:
+        """The result of kubernetes.core.helm."""
+        if not self.check_mode:
+            self.client.guard()
+        name, known = "kubernetes.core.helm", self._task_vars
+        if self._connection.transport == "local":
+            # Ansible would discover some other Python of this machine, which need not have what the module imports.
+            known = {**known, "ansible_python_interpreter": sys.executable}
+        return dict(self._execute_module(module_name=name, module_args=module_args, task_vars=known))
+
     def asked_for_plan(self) -> bool:
         """Whether the plan is to be printed, with the permissions that it needs: by its tag, or by -v."""
         return self.only_plan() or Display().verbosity > 0
@@ -137,13 +149,13 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
                 return {**result, "changed": False, "skipped": True, "skip_reason": f"not run: {blocker}"}
             self._refuse_ignored()
             args = self.arguments()
-            self._plan_file = args.get("plan") or ""
+            self._plan_file = str(args.get("plan") or "")
             self._auth = {key: args.get(key) for key in AUTH}
             result.update(self.act(args))
         except WaitFailed as error:
             result.update(failed=True, msg=str(error), late=dict(list(error.late.items())[:20]))
         except NotYet as error:
-            result.update(self._predicted(error))
+            result.update(self.predicted(error))
         except RdmaError as error:
             result.update(failed=True, msg=str(error))
         except AnsibleError as error:
@@ -158,7 +170,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         result.setdefault("changed", False)
         if self._client is not None:
             result["requests"] = self._client.requests
-        self._write_journal(result)
+        self.journal(self._task.action.rpartition(".")[2], result)
         if not self._task.diff:
             result.pop("diff", None)
         return result
@@ -211,7 +223,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             listed = "; ".join(f"{one}: {instead}" for one, instead in found.items())
             raise InputError(f"Nothing was done: the role {role} has no such option. {listed}")
 
-    def _predicted(self, error: NotYet) -> dict[str, Any]:
+    def predicted(self, error: NotYet) -> dict[str, Any]:
         """The result in check mode for an object that an earlier step would create: a change. Otherwise, and with
         state=absent, a failure."""
         if not self.check_mode or self._task.args.get("state") == "absent":
@@ -220,15 +232,14 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         self.progress(line)
         return {"changed": True, "changes": [line], "notes": [line]}
 
-    def _write_journal(self, result: dict[str, Any]) -> None:
-        plan = self._plan_file
-        if plan and (result["changed"] or result.get("requests")):
-            entry = {"task": self._task.action.rsplit(".", 1)[-1], "changed": bool(result["changed"])}
+    def journal(self, what: str, result: dict[str, Any]) -> None:
+        """Adds a line to the run's journal: what was done, and the requests since the line before."""
+        sent = self._client.requests if self._client else 0
+        requests, self._journaled = sent - self._journaled, sent
+        if self._plan_file and (result.get("changed") or requests):
+            entry = {"task": what, "changed": bool(result.get("changed")), "requests": requests}
             entry.update({"predicted": self._prediction(result)} if self.check_mode else {})
-            base_run.journal(
-                str(plan),
-                {**entry, "requests": result.get("requests", 0), **({"failed": True} if result.get("failed") else {})},
-            )
+            base_run.journal(self._plan_file, {**entry, **({"failed": True} if result.get("failed") else {})})
 
     def arguments(self) -> dict[str, Any]:
         """The task's arguments, coerced and checked by the plugin's spec."""

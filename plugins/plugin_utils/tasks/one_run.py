@@ -200,6 +200,13 @@ class OneRun:
 
     # ---- the report folder
 
+    def begin(self, folder: Path, keep_test: bool) -> None:
+        """Starts a run in the folder: locks it, and removes the previous run's files. Results of NCCL tests stay where
+        this run makes none, or with ``keep_test``."""
+        self.lock(folder)
+        keep = keep_test or not run.selected(self.task_vars, run.TEST_STAGE)
+        run.clear(folder, keep=run.RESULTS if keep else ())
+
     def lock(self, folder: Path) -> None:
         """Locks a folder until the run ends, if this run has not yet. Raises Taken if another run has it."""
         mark = self.folder / f"{_key(str(folder.resolve()))}.held"

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import hold
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import LeftoverRemoval
 from support.paths import ROOT
 from support.plays import Played, Site
 from support.sandboxes import ANSIBLE, Pool
@@ -73,6 +77,14 @@ class Adopting(Small):
         result, _ = json.JSONDecoder().raw_decode("{" + answer)
         return {**result, "failed": "FAILED!" in output, "output": done.stdout}
 
+    def adopts(self, plan: str, check: bool = False) -> list[dict[str, Any]]:
+        """The first step of the stage network_operator."""
+        return hold.adopt(Writer(self.client, check, print), run.read_plan(plan), "network_operator", False)
+
+    def removes(self, plan: str, stage: str, check: bool = False) -> list[str]:
+        """The leftovers of a stage, removed."""
+        return [one["what"] for one in LeftoverRemoval(self.client, run.read_plan(plan), check, print, 120).run(stage)]
+
     def preflight(self, report: str, **inputs: Any) -> tuple[Played, str]:
         """Plan and preflight, and the path of the plan."""
         site = Site(self.sandbox, self.folder)
@@ -117,17 +129,12 @@ def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_as
 
     allowed, plan = cluster.preflight("allowed", rdma_adopt_policies="true")
     assert {item["severity"] for item in [*found(allowed, "policy"), *found(allowed, "policy-field")]} == {"info"}
-    prepare = {"plan": plan, "operator": "network_operator"}
     apply = {"plan": plan, "group": "network_operator"}
-    predicted = [
-        cluster.task("policy_adopt", "--check", "--diff", **prepare),
-        cluster.task("manifest", "--check", **apply),
-    ]
-    assert [item["changed"] for item in predicted] == [True, True], predicted
-    assert "resource-policy" in predicted[0]["output"]
+    assert "resource-policy" in json.dumps(cluster.adopts(plan, check=True))
+    assert cluster.task("manifest", "--check", **apply)["changed"]
     assert cluster.policy() == before
 
-    assert cluster.task("policy_adopt", **prepare)["changed"]
+    assert cluster.adopts(plan)
     kept = cluster.policy()
     assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     assert "rdmaSharedDevicePlugin" not in kept["spec"]
@@ -137,9 +144,7 @@ def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_as
     assert ours["spec"]["nvIpam"]["version"] == "network-operator-v26.4.1"
     assert ours["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
 
-    assert [cluster.task("policy_adopt", **prepare)["changed"], cluster.task("manifest", **apply)["changed"]] == [
-        False
-    ] * 2
+    assert cluster.adopts(plan) == [] and not cluster.task("manifest", **apply)["changed"]
     again, _plan = cluster.preflight("again")
     assert found(again, "policy") + found(again, "policy-field") == []
 
@@ -222,24 +227,22 @@ def test_leftovers_are_listed_before_any_change_and_removed_in_order_when_asked(
     going, plan = cluster.preflight("going", rdma_remove_leftovers="true", **settled)
     assert {item["severity"] for item in found(going, "leftovers")} == {"info"}
     assert found(going, "one-vf-plugin") == []
-    here = {"plan": plan, "timeout": 120}
     for stage in ("network_operator", "sriov"):
-        assert cluster.task("leftovers", "--check", stage=stage, **here)["changed"]
+        assert cluster.removes(plan, stage, check=True)
     assert everything(cluster) == before
     plugins = pods(cluster, NEW)
 
-    done = cluster.task("leftovers", stage="network_operator", **here)
+    done = cluster.removes(plan, "network_operator")
     # What goes with the DaemonSet is found by it, so that it goes first: a killed run would leave it for good.
-    assert done["changes"] == [f"delete ConfigMap {NET}/sriovdp-config", f"delete DaemonSet {NET}/{OLD}"], done
+    assert done == [f"delete ConfigMap {NET}/sriovdp-config", f"delete DaemonSet {NET}/{OLD}"], done
     after = pods(cluster, NEW)
     assert set(after) == set(plugins) and not set(after.values()) & set(plugins.values()), "every plugin starts again"
     assert pods(cluster, OLD) == {}
-    done = cluster.task("leftovers", stage="sriov", **here)
-    assert [text.split()[1] for text in done["changes"]] == [
+    assert [text.split()[1] for text in cluster.removes(plan, "sriov")] == [
         "DaemonSet",
         "NetworkAttachmentDefinition",
         "IPPool",
         "ConfigMap",
     ]
     for stage in ("network_operator", "sriov"):
-        assert not cluster.task("leftovers", stage=stage, **here)["changed"]
+        assert cluster.removes(plan, stage) == []

@@ -55,7 +55,7 @@ def refused(here: Any) -> None:
 @pytest.mark.e2e
 def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "3")
-    for when in ("gpu_operator : Wait", "sriov : Apply the network", "nccl_test : Run"):
+    for when in ("Wait until every node offers its GPUs", "Apply the network attachment", "nccl_test : Run"):
         interrupt(here, when)
     finished = here.play()
     assert finished.verdict == "pass", finished.report.get("reason") or finished.output[-3000:]
@@ -318,7 +318,7 @@ def _its_device_plugin_is_restarted_when_its_configuration_changes(here: Any, *q
     """That release of the Network Operator does not do it, and the plugin reads its configuration only at its start."""
     inputs = {"rdma_profile": "guide-2024", "rdma_preflight_ignore": "leftovers", "rdma_host_checks": "false"}
     changed = here.play(*quick, report="other", rdma_resource="nvidia.com/other_vf", **inputs)
-    assert "2 pods are older than their configuration" in changed.output
+    assert "2 pods older than the configuration will be restarted" in changed.output
     assert {node["vfs"]["allocatable"] for node in changed.report["nodes"]} == {16}
     assert changed.node(here.nodes()[0])["vfs"]["resource"] == "nvidia.com/other_vf"
     again = here.play(*quick, report="other", rdma_resource="nvidia.com/other_vf", **inputs)

@@ -9,7 +9,8 @@ minute ago (the leeway of go-jose's jwt.Claims.Validate). A TokenRequest gives n
 
 The program is a shell script that keeps its last token until half of its life is over: 3 ms, not Python's start for
 each task of each test. Variables of the kubeconfig's ``exec`` change it: SANDBOX_LOGIN_LIFE, the token's life in
-seconds; SANDBOX_LOGIN_TAKES, seconds that it sleeps first (OCI's program takes 1.3).
+seconds; SANDBOX_LOGIN_TAKES, seconds that it sleeps first (OCI's program takes 1.3). The file ``logins`` beside it gets
+a line for each time that it runs: the process that asked.
 
 This file is run as a program too: login.py FOLDER SECONDS prints the credential's end, in seconds of the epoch, and the
 credential.
@@ -37,6 +38,7 @@ _SCRIPT = """#!/bin/sh
 # Prints an ExecCredential: gpuops_sandbox/login.py
 unset LD_PRELOAD  # a test may move the clock of what asks, not that of who gives the token
 life=${{SANDBOX_LOGIN_LIFE:-240}} now=$(date +%s) end=0
+echo "$PPID" >>{folder}/logins
 [ -z "${{SANDBOX_LOGIN_TAKES:-}}" ] || sleep "$SANDBOX_LOGIN_TAKES"
 kept={folder}/credential.$life
 [ ! -e "$kept" ] || read -r end credential <"$kept"

@@ -25,7 +25,7 @@ RIGHT = {
         "cluster adopts an existing cluster: leave out stack and zip, and use state=present.",
         "gpuops.rdma.manifest everything=true removes: it needs state=absent.",
         "gpuops.rdma.release state=absent needs operator or chart.",
-        "gpuops.rdma.stage state=… needs name.",
+        "gpuops.rdma.stage state=… needs ….",
         "host_checks source=daemonset needs plan, which lists the nodes.",
         "host_checks source=inventory: the play has no hosts.",
         "state=… needs name: the deployment's name.",

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology as _topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import host_trees
@@ -154,16 +155,16 @@ def finding(subject: str, severity: str = "error", id_: str = "host.topology-fil
     ("h100-8.xml", [finding("gpu-1", "warning"), finding("gpu-1", "unknown"), finding("gpu-1", id_="gpu-count")]),
 ])  # fmt: skip
 def test_a_run_goes_on(tmp_path: Path, topology: str, findings: Any) -> None:
-    made = answer(plan=run_folder(tmp_path, topology, findings))
+    made = documents.unfit(run_folder(tmp_path, topology, findings))
     assert made == {"changed": False, "files": [topology] if topology else []}
 
 
 def test_a_run_stops_at_a_node_that_the_file_does_not_fit(tmp_path: Path) -> None:
     found = [finding("gpu-0", id_="nic-link"), finding("gpu-1"), finding("gpu-2"), finding("gpu-1")]
-    made = answer(plan=run_folder(tmp_path, "h100-8.xml", found))
+    made = documents.unfit(run_folder(tmp_path, "h100-8.xml", found))
     assert (made["failed"], made["unfit"]) == (True, ["gpu-1", "gpu-2"])
     assert made["msg"].startswith("The NCCL topology file does not fit 2 nodes: gpu-1, gpu-2: no GPU at gpu-1. Make")
-    assert answer(plan=run_folder(tmp_path, "h100-8.xml", found[:2], "left out")).get("failed") is None
+    assert documents.unfit(run_folder(tmp_path, "h100-8.xml", found[:2], "left out")).get("failed") is None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ def test_in_check_mode_the_operator_may_still_come() -> None:
         made = ActionModule.__new__(ActionModule)
         made._task = type("Task", (), {"check_mode": check, "args": args})()
         made.progress = lambda _line: None
-        return made._predicted(lacking.value)
+        return made.predicted(lacking.value)
 
     assert predicted(True)["changed"] is True
     assert "not there yet: No DaemonSet" in predicted(True)["changes"][0]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reboots, in batches, the nodes whose RDMA network namespace mode waits for the next boot."""
+"""Reboots, in batches, the nodes whose RDMA network namespace mode waits for the next boot. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,42 +9,48 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REBOOT
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 POLL = 2.0
 VF_PODS = "app.kubernetes.io/name=gpuops-vf-config"
 REQUEST = "gpuops.rdma/reboot"
+SETTLE = 120
+"""Seconds in which every VF configuration pod must have reported."""
 
 
-class ActionModule(RdmaAction):
-    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+class Reboots:
+    """The reboots that a plan's nodes need."""
+
+    def __init__(self, task: Task, plan: Plan) -> None:
+        self.task, self.client, self.plan, self.progress = task, task.client, plan, task.progress
+
+    def run(self, batch: str, timeout: int) -> Json:
         """Reboots nodes whose VF configuration asks for it, in batches; returns them, and those skipped because a pod
         uses their GPUs. Raises DeadlinePassed if a node does not come back."""
-        plan = run.read_plan(args["plan"])
+        plan = self.plan
         wanted = [node.name for node in plan.nodes if not node.excluded]
         own = plan.namespaces.own
-        pods = {} if self.check_mode else self._reported(own, wanted, args["settle"])
+        pods = {} if self.task.check_mode else self._reported(own, wanted, SETTLE)
         pending = reboot.pending(pods, wanted)
         busy = self._busy(pending, plan.resources.gpu) if pending else {}
         free = [name for name in pending if name not in busy]
-        if not self.check_mode:
+        if not self.task.check_mode:
             for name in sorted(set(cordons.cordoned(self.client, CORDONED_FOR_REBOOT)) & set(wanted) - set(pending)):
                 self._cordon(name, False)
         for name, pod in sorted(busy.items()):
             self.progress(f"reboot: {name} is left alone: pod {pod} uses its GPUs")
-        for batch in reboot.batches(free, args["batch"]):
-            self._reboot(own, batch, pods, args["timeout"])
+        for names in reboot.batches(free, batch):
+            self._reboot(own, names, pods, timeout)
         return {"changed": bool(free), "rebooted": free[:50], "busy": dict(list(busy.items())[:20])}
 
-    def _reported(self, namespace: str, wanted: Sequence[str], settle: int) -> dict[str, Json]:
+    def _reported(self, namespace: str, wanted: Sequence[str], settle: float) -> dict[str, Json]:
         """VF configuration pods by node, once all have reported or ``settle`` seconds have passed; the wait handles the
         rest."""
         deadline = time.monotonic() + settle

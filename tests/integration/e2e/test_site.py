@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import Any
 
 import pytest
-from support.plays import pools
+from support.plays import command, pools
 
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SHAPES = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8", "BM.GPU.H200.8", "BM.GPU.B200.8"]
@@ -47,6 +48,24 @@ def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: l
 
     second = here.play("site.yml", "--skip-tags", "nccl_test", report="second", **inputs)
     assert (second.code, second.changed()) == (0, []), second.output[-3000:]
+
+
+@pytest.mark.e2e
+def test_a_run_logs_in_once_and_has_a_heading_per_stage(cluster: Any) -> None:
+    """With a login program as OKE's, counted by itself; Helm, which logs in by itself, is not started."""
+    here = cluster("--gpu-nodes", "2", again=True)
+    assert here.play().verdict == "pass"
+    counted = here.sandbox.state / "login" / "logins"
+    counted.write_text("")
+    # A process of its own: runs of support.warm share what login programs have printed.
+    started = here.start(
+        *command("site.yml", here.folder / "counted", "--skip-tags", "nccl_test"), stdout=subprocess.PIPE
+    )
+    output, _errors = started.communicate(timeout=900)
+    assert started.returncode == 0, output[-3000:]
+    assert "changed=0" in output
+    assert 1 <= len(counted.read_text().splitlines()) <= 2
+    assert output.count("TASK [") <= 15, output
 
 
 @pytest.mark.e2e

@@ -19,7 +19,7 @@ UNREACHABLE = re.compile(
 )
 
 
-def told(lines: str) -> tuple[list[str], int]:
+def read(lines: str) -> tuple[list[str], int]:
     """The text of linkcheck's output.json (a JSON document a line) -> lines to print, and how many addresses answer."""
     found = [json.loads(line) for line in lines.splitlines() if line.strip()]
     outside = [item for item in found if re.match(r"(?!mailto:)[a-z]+:", item["uri"]) and item["status"] != "ignored"]

@@ -36,12 +36,12 @@ def judged(row: dict[str, Any]) -> list[Finding]:
     return lint.lint([*map(blueprint, row.get("beside", ())), blueprint(row)], FACTS, around(row))
 
 
-def told(row: dict[str, Any]) -> str:
+def described(row: dict[str, Any]) -> str:
     """The row in words: what was changed."""
     parts = [f"`{key}: {json.dumps(value)}`" for key, value in row.get("set", {}).items()]
     parts += [f"without `{key}`" for key in row.get("drop", ())]
     parts += [f"known: `{key}` {json.dumps(value)}" for key, value in row.get("around", {}).items()]
-    parts += [f"sent with {other['of']} ({told(other)})" for other in row.get("beside", ())]
+    parts += [f"sent with {other['of']} ({described(other)})" for other in row.get("beside", ())]
     return ", ".join(parts) or "as it is"
 
 
@@ -60,7 +60,12 @@ def document(table: Any) -> str:
             f"`{item.id.split('.', 1)[1]}`" + (" (warning)" if item.severity == "warning" else "") for item in found
         )
         rows.append(
-            (row["of"], told(row), names or "accepted", "<br>".join(message(item).replace("|", "/") for item in found))
+            (
+                row["of"],
+                described(row),
+                names or "accepted",
+                "<br>".join(message(item).replace("|", "/") for item in found),
+            )
         )
     shapes = "RDMA shapes: " + ", ".join(f"`{name}`" for name in FACTS["rdma_shapes"]) + ".\n"
     parts = [

@@ -26,13 +26,13 @@ import awx_templates
 import blueprint_table
 import catalogue
 import cloud_init_page
-import handed_on
 import input_meanings
 import input_table
 import nccl_verdicts
 import oci_tables
 import openshift_tables
 import options
+import passed_options
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules as host_rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds as workload_kinds
@@ -291,7 +291,7 @@ def _rows(path: pathlib.Path) -> dict[str, Row]:
             texts.setdefault(name, []).append(input_meanings.described(role))
             rows.setdefault(name, (options.kind(option), default.strip("'"), ""))
     for name, (kind, default, _text) in rows.items():
-        rows[name] = (kind, default, options.told({"description": input_meanings.meaning(name, texts[name])}))
+        rows[name] = (kind, default, options.meaning({"description": input_meanings.meaning(name, texts[name])}))
     return {**rows, **others}
 
 
@@ -444,8 +444,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a file is not up to date")
     check = parser.parse_args(arguments).check
     word = "not up to date" if check else "written"
-    handed_on_by = handed_on.write(check=check)
-    for path in handed_on_by:
+    passed_on_by = passed_options.write(check=check)
+    for path in passed_on_by:
         print(f"{word}: {path.relative_to(ROOT)}")
     stale = {
         path: text for path, text in outputs(load()).items() if not path.exists() or path.read_text("utf-8") != text
@@ -455,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not check:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    return 1 if check and (handed_on_by or stale) else 0
+    return 1 if check and (passed_on_by or stale) else 0
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class Case:
     verdict: str
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         return ", ".join(f"{key} {value}" for key, value in self.options.items())
 
     def judged(self) -> NcclVerdict:
@@ -83,7 +83,7 @@ def document() -> str:
     # the table ends where its lines end
     after = rest.lstrip("\n").splitlines(keepends=True)
     kept = next((i for i, line in enumerate(after) if not line.startswith("|")), len(after))
-    rows = [(case.path.name, case.told, case.judged()) for case in cases()]
+    rows = [(case.path.name, case.described, case.judged()) for case in cases()]
     lines = ["| file | with | verdict | why |\n", "| --- | --- | --- | --- |\n"]
     lines += [f"| {name} | {told} | {verdict.verdict} | {verdict.reason} |\n" for name, told, verdict in rows]
     made = "".join(lines).replace("|  |", "| |").replace("/tmp/", "")

@@ -260,8 +260,8 @@ def renamed(description: Any, names: Mapping[str, str]) -> Any:
         return f"C({found[2]}{found[3] or ''})"
 
     if isinstance(description, list):
-        told = [_MENTION.sub(mention, str(one).strip()) for one in description]
-        return told[0] if len(told) == 1 else told
+        texts = [_MENTION.sub(mention, str(one).strip()) for one in description]
+        return texts[0] if len(texts) == 1 else texts
     return _MENTION.sub(mention, str(description).strip())
 
 
@@ -286,7 +286,7 @@ _GENERATED = """---
 def readme(path: Path, options: Mapping[str, Json]) -> str:
     """The text of a role's README with its table of variables made anew."""
     rows = [
-        f"| `{name}` | {kind(one)} | {_cell(one['default']) if 'default' in one else 'required'} | {told(one)} |\n"
+        f"| `{name}` | {kind(one)} | {_cell(one['default']) if 'default' in one else 'required'} | {meaning(one)} |\n"
         for name, one in options.items()
     ]
     table = "| variable | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
@@ -308,7 +308,7 @@ def kind(option: Mapping[str, Any]) -> str:
     return f"{name} of {option['elements']}" if "elements" in option else name
 
 
-def told(option: Mapping[str, Any]) -> str:
+def meaning(option: Mapping[str, Any]) -> str:
     """A description in Markdown, for a table: its first paragraph, and those after it that a row has place for.
     ansible-doc has all of them."""
     text = option["description"]

@@ -30,7 +30,7 @@ class ActionModule(RdmaAction):
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
         history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
-        standard = Standard.of(args["thresholds"], history, good, plan.way)
+        standard = Standard.of(args["thresholds"], history, good, plan.test_mode)
         namespace = steps.apply(self, plan, "nccl_test")
         if self.check_mode:
             return {**namespace, **self._check(plan, tests, args)}

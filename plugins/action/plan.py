@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, charts_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     compose,
@@ -48,7 +48,7 @@ class ActionModule(RdmaAction):
         self._refuse_early(dest.parent, [*faults.findings, *resolve.option_faults(options, shapes)])
         with ThreadPoolExecutor(max_workers=1) as beside:
             reading = beside.submit(survey_io.survey, self.client, options.rdma_mode)
-            facts = NodeBook(self.client, dest.parent, shapes).facts()
+            facts = NodeCache(self.client, dest.parent, shapes).facts()
             survey = reading.result()
         if options.install == "oke_addon":
             survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
@@ -70,7 +70,7 @@ class ActionModule(RdmaAction):
         if self.asked_for_plan():
             for line in text:
                 self.progress(line)
-            self._write_accounts(rights, accounts.beside(str(dest)))
+            self._write_accounts(rights, accounts.folder(str(dest)))
             if (render := next_step.render_command(plan)) and not plan.faults:
                 whole = next_step.with_inputs(render, command.of_run(context.CLIARGS, self._task_vars)[0])
                 whole += next_step.noted(command.left_out(context.CLIARGS))

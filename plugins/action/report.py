@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders, html, prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -102,8 +102,8 @@ class ActionModule(RdmaAction):
             return [], []
         wanted = {node.name for node in plan.nodes}
         try:
-            book = NodeBook(self.client, run_dir, shape_table.shapes(plan.site_shapes))
-            facts = [node for node in book.facts() if node.name in wanted]
+            cache = NodeCache(self.client, run_dir, shape_table.shapes(plan.site_shapes))
+            facts = [node for node in cache.facts() if node.name in wanted]
         except RdmaError as error:
             return None, [
                 to_dict(finding("report.nodes", "cluster", str(error), expected="the nodes' state at the end"))

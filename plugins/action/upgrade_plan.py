@@ -31,7 +31,7 @@ class ActionModule(RdmaAction):
         for line in lines:
             self.progress(line)
         if self.asked_for_plan() and not core.unknown_rights(plan):
-            folder, spaces = accounts.beside(args["plan"]), vars(plan.namespaces).values()
+            folder, spaces = accounts.folder(args["plan"]), vars(plan.namespaces).values()
             needed = [*plan.permissions, *core.rights(plan)]
             self.progress(accounts.announced([accounts.write(folder, "upgrade", needed, plan.grants, spaces)]))
         shown = ("nothing", "waves", "idle_first", "busy", "outside", "before", "slowest", "denied")

@@ -35,6 +35,6 @@ class ActionModule(RdmaAction):
             result["diff"] = {"before_header": str(path), "after_header": str(path), "before": before, "after": text}
         if result["changed"] and not self.check_mode:
             manifest.write(path, text)
-        for line in manifest.told(wanted, result, shape):
+        for line in manifest.lines(wanted, result, shape):
             self.progress(line)
         return result

@@ -256,7 +256,7 @@ class Tree:
     def _content(self, path: str, limit: int) -> tuple[str, bytes]:
         """(where a file is, its content). Only what turns out to be a link is resolved: most files are none."""
         try:
-            return self._whole(self._beside(path), limit)
+            return self._whole(self._unresolved(path), limit)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 self._fail(path, error)
@@ -273,7 +273,7 @@ class Tree:
         finally:
             os.close(descriptor)
 
-    def _beside(self, path: str) -> str:
+    def _unresolved(self, path: str) -> str:
         """Where ``path`` is if its last part is no link. Unread if a saved tree contains an error for it."""
         parent, _sep, name = path.rpartition("/")
         here = f"{self.real(parent)}/{name}" if parent else name
@@ -767,7 +767,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def way(real: str) -> tuple[str, list[str]] | None:
+def pci_path(real: str) -> tuple[str, list[str]] | None:
     """sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0 -> (host bridge, [bridges], the device itself last)."""
     parts = real.split("/")
     for index, part in enumerate(parts):
@@ -1817,7 +1817,7 @@ class Probe:
         return None
 
     def _distance(self, gpu: dict[str, Any], nic: dict[str, Any]) -> str | None:
-        one, other = way(self._devices[gpu["pci"]]), way(self._devices[nic["pci"]])
+        one, other = pci_path(self._devices[gpu["pci"]]), pci_path(self._devices[nic["pci"]])
         if one is None or other is None:
             self.note(
                 "functions.gpu_distance", "the link in sys/bus/pci/devices does not lead to a PCI tree", nic["pci"]
@@ -1855,7 +1855,7 @@ class Probe:
         return [self._bridge(address, parents[address]) for address in sorted(parents)]
 
     def _parent(self, address: str) -> str | None:
-        found = way(self._devices[address])
+        found = pci_path(self._devices[address])
         if found is None:
             self.note("pci.parent", "the link in sys/bus/pci/devices does not lead to a PCI tree", address)
             return None
@@ -1883,7 +1883,7 @@ class Probe:
         links: set[tuple[str, str]] = set()
         near = [f for f in functions or [] if {"PIX", "PXB"} & set(map(str, f["gpu_distance"].values()))]
         for device in [*(gpus or []), *near]:
-            path = (way(self._devices[device["pci"]]) or ("", []))[1]
+            path = (pci_path(self._devices[device["pci"]]) or ("", []))[1]
             # A root port or downstream port and the device below it; the last pair is the GPU's or NIC's own link.
             links.update(zip(path[0:-2:2], path[1:-2:2]))
         if gpus is None or functions is None:

@@ -103,7 +103,7 @@ class MemoryTree(host_probe.Tree):
         return keep(content[:limit]) if keep else content[:limit]
 
     def _content(self, path: str, limit: int) -> tuple[str, bytes]:
-        real = self._beside(path)
+        real = self._unresolved(path)
         if isinstance(self.files.get(real), Link):
             real = self._path(path)
         value = self.files.get(real)

@@ -19,6 +19,6 @@ def job(
 ) -> JobTest:
     """One worker with 8 GPUs and 16 VFs on each node, unless ``more`` has it otherwise."""
     gpus = more.get("gpus", 8)
-    given = {"gpus": gpus, "vfs": 16, "interface": "eth0", **fabric.room(gpus)}
+    given = {"gpus": gpus, "vfs": 16, "interface": "eth0", **fabric.worker_requests(gpus)}
     own = {one.name: more.pop(one.name) for one in fields(Fabric) if one.name in more}
     return JobTest(name, namespace, tuple(nodes), image, Fabric(**{**given, **own}), **more)

@@ -20,7 +20,7 @@ PLUGINS = "ansible_collections.gpuops.rdma.plugins"
 LAYERS = {
     "core": ("", "files findings run specs"),
     "kube": ("", "accounts client login named priority proof proven requests rights rollout task watch writer"),
-    "nodes": ("kube", "awaited book cordons gpu_nodes info marking shape_table tolerations_io"),
+    "nodes": ("kube", "awaited cordons gpu_nodes info marking node_cache shape_table tolerations_io"),
     "tasks": ("kube oci", "action one_run"),
     "oci": (
         "kube nodes",

@@ -312,7 +312,7 @@ class NcclTest:
     warmup: int = -1
     check: int = -1
     mpi_args: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     hca: str = ""
     host_network: bool = False
     algo: str = ""
@@ -497,8 +497,8 @@ class Plan:
         return self.expect_transport == SOCKET
 
     @property
-    def way(self) -> str:
-        """How the tests' pods reach each other: the mode, or ``socket``. Results of another way are not comparable."""
+    def test_mode(self) -> str:
+        """How the tests' pods reach each other: the mode, or ``socket``. Results of another mode are not comparable."""
         return self.expect_transport if self.sockets else str(self.mode)
 
     def require_rdma(self, what: str) -> None:

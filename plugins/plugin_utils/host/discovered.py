@@ -17,8 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files, shape_table, tolerations
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_nvidia_gpu
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 
 _HEAD = """---
 # Written by playbooks/discover.yml of gpuops.rdma from the hosts themselves. sources has the file that each value was
@@ -30,7 +30,7 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> tuple[Plan, 
     """(plan of these nodes, or of all GPU nodes that no shape describes, as far as a probe needs one; their facts).
     InputError for nodes that are not there, or if there is none."""
     shapes = shape_table.known(args)
-    facts = {fact.name: fact for fact in NodeBook(client, None, shapes).facts()}
+    facts = {fact.name: fact for fact in NodeCache(client, None, shapes).facts()}
     absent = [name for name in names if name not in facts]
     if absent:
         raise InputError(f"The cluster has no node {listed(absent)}.")

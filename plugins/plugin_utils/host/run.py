@@ -37,7 +37,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_table, tolerations
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 
 PAGE = 100
@@ -69,7 +69,7 @@ def for_plan(
     """A run over the plan's nodes. ``run_dir``: where the run keeps them; without it they are listed; ``image`` ""
     selects the plan's, as for the VF configuration."""
     shapes = shape_table.shapes(plan.site_shapes)
-    facts = NodeBook(client, run_dir).kept
+    facts = NodeCache(client, run_dir).kept
     wanted = [shapes[name] for name in plan.shapes]
     return _run(client, plan, daemon, show, wanted, facts, image=image, interval=interval)
 

@@ -144,7 +144,7 @@ def write(path: Path, content: str) -> None:
     files.replace(path, content)
 
 
-def told(job: JobSpec, result: Json, shape: str) -> list[str]:
+def lines(job: JobSpec, result: Json, shape: str) -> list[str]:
     """What to print about a written file."""
     does = f"kubectl apply -f {result['dest']}"
     todo = f"replace {' and '.join(result['missing'])}, then {does}" if result["missing"] else does

@@ -32,7 +32,7 @@ class NamespaceSetup:
         """Writes the manifest of an account that may set the namespaces up and revert that; returns the line about
         it."""
         needed = [*self._needed(absent=False), *self._needed(absent=True)]
-        return accounts.announced([accounts.write(accounts.beside(self.args["plan"]), "workload_network", needed)])
+        return accounts.announced([accounts.write(accounts.folder(self.args["plan"]), "workload_network", needed)])
 
     def _needed(self, absent: bool) -> list[Permission]:
         names, security = self._names(), self.args["pod_security"]

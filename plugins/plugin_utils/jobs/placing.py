@@ -38,7 +38,7 @@ class Placing:
         """Writes the manifest of an account that may do and revert it; returns the line about it."""
         served = {name: self._served(group) for name, group in _GROUPS.items()}
         needed = once([*rights.placement(self._chosen(served)), *rights.placement_absent()])
-        return accounts.announced([accounts.write(accounts.beside(self.args["plan"]), "workload_placement", needed)])
+        return accounts.announced([accounts.write(accounts.folder(self.args["plan"]), "workload_placement", needed)])
 
     def run(self) -> Json:
         """The task's result. InputError with all rights that are missing."""

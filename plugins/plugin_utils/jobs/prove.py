@@ -27,7 +27,7 @@ MOVED = 1_000_000
 """Bytes that a rail must have moved in each direction between two readings to count as used: more than keepalives."""
 BYTES = {"tx_bytes_phy": 1, "rx_bytes_phy": 1, "port_xmit_data": 4, "port_rcv_data": 4}
 """Counter of a port -> bytes of one; InfiniBand counts words of four."""
-WAYS = (("tx_bytes_phy", "rx_bytes_phy"), ("port_xmit_data", "port_rcv_data"))
+COUNTERS = (("tx_bytes_phy", "rx_bytes_phy"), ("port_xmit_data", "port_rcv_data"))
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 
@@ -429,7 +429,7 @@ def _rates(moved: Sequence[int], seconds: object) -> str:
 def _moved(port: Json) -> Optional[int]:
     """Bytes of the slower direction between two readings; negative if a counter went back, None if one is missing."""
     delta = mapping(port.get("delta"))
-    for names in WAYS:
+    for names in COUNTERS:
         values = [int(delta[name]) * BYTES[name] for name in names if is_int(delta.get(name))]
         if len(values) == len(names):
             return min(values)

@@ -79,10 +79,10 @@ def result(
     ending = _ending(client, job, namespace)
     shape, number = found if same else None, prove.wanted(job)
     proof = prove.prove(kinds.reference(job), [*seen, *ended], facts, counters, shape, ending, number)
-    return {**_told(proof, args["fail_when"]), **({"would": would} if would else {})}
+    return {**_printed(proof, args["fail_when"]), **({"would": would} if would else {})}
 
 
-def _told(proof: JobProof, fail_when: str) -> dict[str, Any]:
+def _printed(proof: JobProof, fail_when: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "verdict": proof.verdict,
         "reason": proof.reason,

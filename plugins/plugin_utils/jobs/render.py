@@ -123,7 +123,7 @@ def of_shape(shape: Shape, mode: Mode) -> Fabric:
         gpu_resource=shape.gpu_resource,
         vf_resource=SHARED_RESOURCE if mode is Mode.SHARED else Fabric.vf_resource,
         host_network=mode.on_host(shape),
-        **fabric.room(gpus),
+        **fabric.worker_requests(gpus),
         env=dict(shape.nccl_env),
         hca=hca,
         interface=fabric.interface_of(shape, mode),
@@ -151,7 +151,7 @@ def _worker(wanted: JobSpec, name: str, *, env: Sequence[Json] = (), restart: st
     return _template(wanted, {**own.annotations(), **_near(wanted)}, {**spec, "volumes": own.volumes()})
 
 
-def _beside(wanted: JobSpec, name: str, restart: str, **container: Any) -> Json:
+def _cpu_pod(wanted: JobSpec, name: str, restart: str, **container: Any) -> Json:
     """The template of a pod without GPUs, such as a launcher: it prefers other nodes, and needs no privilege."""
     away: Json = {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}]}
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": away}]}
@@ -260,7 +260,7 @@ exec "$mpirun" {argv} "${{runtime[@]}}" $export_path "$@"
     container["env"] = []
     container["volumeMounts"].append({"name": "nccl", "mountPath": fabric.CONF, "subPath": "nccl.conf"})
     pod["volumes"].append({"name": "nccl", "configMap": {"name": conf}})
-    launcher = _beside(
+    launcher = _cpu_pod(
         wanted,
         "launcher",
         "Never",
@@ -396,7 +396,7 @@ def _ray_cluster(wanted: JobSpec) -> list[Json]:
     ports = [
         {"name": name, "containerPort": port} for name, port in (("gcs", 6379), ("dashboard", 8265), ("client", 10001))
     ]
-    head = _beside(wanted, "ray-head", "Always", ports=ports)
+    head = _cpu_pod(wanted, "ray-head", "Always", ports=ports)
     group = {
         "groupName": "gpu",
         "replicas": wanted.nodes,

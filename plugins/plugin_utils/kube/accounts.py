@@ -25,7 +25,7 @@ PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, ..."""
 
 
-def beside(plan: str) -> Path:
+def folder(plan: str) -> Path:
     """The folder for manifests, of the report that plan.json belongs to."""
     return Path(plan).parent.parent / _FOLDER
 

@@ -171,7 +171,7 @@ def pod(obj: Optional[Json]) -> Status:
     if unscheduled:
         return unscheduled
     for kind in ("initContainerStatuses", "containerStatuses"):
-        held = _held(status.get(kind) or [])
+        held = _stuck_start(status.get(kind) or [])
         if held:
             return held
     inits = status.get("initContainerStatuses") or []
@@ -199,7 +199,7 @@ def _init(inits: Sequence[Json], done: int) -> Status:
     return _waiting(why, code="Init", progress=f"{done}/{len(inits)}")
 
 
-def _held(entries: Sequence[Json]) -> Optional[Status]:
+def _stuck_start(entries: Sequence[Json]) -> Optional[Status]:
     for entry in entries:
         waiting = _state(entry, "waiting")
         reason = waiting.get("reason", "")
@@ -411,12 +411,12 @@ def nic_cluster_policy(policy: Optional[Json], daemonsets: Iterable[Json] = ()) 
     held = [entry for entry in applied if entry.get("state") != "ready"]
     failed = [entry for entry in held if entry.get("state") == "error"]
     if failed or state == "error":
-        return _stuck(_held_states(failed or held, daemonsets) or _words(status), "error")
+        return _stuck(_waiting_states(failed or held, daemonsets) or _words(status), "error")
     if state == "ready" and not held:
         if not applied:
             return _waiting("NicClusterPolicy reports ready, but its spec enables no component", code="EmptySpec")
         return _ready() if _fresh(policy) else _waiting("its conditions are of an older spec")
-    return _waiting(f"NicClusterPolicy is {state}: {_held_states(held, daemonsets)}".rstrip(": "), code="notReady")
+    return _waiting(f"NicClusterPolicy is {state}: {_waiting_states(held, daemonsets)}".rstrip(": "), code="notReady")
 
 
 def _fresh(policy: Json) -> bool:
@@ -426,7 +426,7 @@ def _fresh(policy: Json) -> bool:
     return seen is None or seen >= generation
 
 
-def _held_states(entries: Iterable[Json], daemonsets: Iterable[Json]) -> str:
+def _waiting_states(entries: Iterable[Json], daemonsets: Iterable[Json]) -> str:
     by_state: dict[str, list[Json]] = {}
     for item in daemonsets:
         by_state.setdefault(_labels(item).get("nvidia.network-operator.state", ""), []).append(item)
@@ -634,7 +634,7 @@ def _own_words(obj: Json) -> str:
     return str(condition.get("message") or "") if condition.get("reason") == "Unschedulable" else ""
 
 
-def _held_pod(pods: Iterable[Json]) -> Optional[Status]:
+def _stuck_pod(pods: Iterable[Json]) -> Optional[Status]:
     """The first pod that cannot start for a reason of its own (image, configuration, a crash)."""
     for item in pods:
         reading = pod(item)
@@ -699,7 +699,7 @@ def _volcano_running(job: Json, master: Optional[Json], pods: Sequence[Json], ev
         return _volcano_failure(job, failed, failed is master)
     if master and _status(master).get("phase") == "Succeeded":
         return _waiting("the master has ended with exit 0, the Job not yet", code="ending", exit_code=0)
-    held = _held_pod(pods)
+    held = _stuck_pod(pods)
     if held:
         return held
     pending = [item for item in pods if _status(item).get("phase") == "Pending"]
@@ -738,7 +738,7 @@ def _failure_actions(job: Json, code: Optional[int]) -> list[str]:
 def _volcano_pending(job: Json, podgroup: Optional[Json], pods: Sequence[Json], events: Sequence[Json]) -> Status:
     if not _status(job) or podgroup is None:
         return _waiting("Volcano has not created the Job's PodGroup yet", code="created")
-    held = _held_pod(pods)
+    held = _stuck_pod(pods)
     if held:
         return held
     words = _gang_words(podgroup, pods, events)
@@ -813,7 +813,7 @@ def _mpi_running(
 ) -> Status:
     if launcher and _status(launcher).get("phase") == "Succeeded":
         return _waiting("the launcher has ended with exit 0, the MPIJob not yet", code="ending", exit_code=0)
-    held = _held_pod([*launchers, *workers])
+    held = _stuck_pod([*launchers, *workers])
     if held:
         return held
     tries = [item for item in launchers if _status(item).get("phase") == "Failed"]
@@ -847,7 +847,7 @@ def _mpi_pending(
         )
         return _broken(why, "failed")
     pods = [*launchers, *workers]
-    held = _held_pod(pods)
+    held = _stuck_pod(pods)
     if held:
         return held
     words = _gang_words(podgroup, pods, events)

@@ -28,7 +28,7 @@ class BusyNodes:
     pods that earlier runs of this collection left in the job's namespace count, although a test removes them."""
 
     def __init__(
-        self, client: Client, plan: Plan, need: nodes_busy.Room = nodes_busy.NOTHING, *, leftovers: bool = True
+        self, client: Client, plan: Plan, need: nodes_busy.Capacity = nodes_busy.NOTHING, *, leftovers: bool = True
     ) -> None:
         self.client, self.leftovers, self.namespace, self.need = client, leftovers, plan.namespaces.job, need
         self.allocatable = {
@@ -52,7 +52,7 @@ class BusyNodes:
         ClusterError if pods cannot be listed."""
         return nodes_busy.by_node(self._pods(), nodes, self.allocatable, self.need)
 
-    def free(self, nodes: Sequence[str]) -> list[nodes_busy.Room]:
+    def free(self, nodes: Sequence[str]) -> list[nodes_busy.Capacity]:
         """What the pods leave of each of the nodes; without those whose allocatable resources are unknown."""
         left = nodes_busy.free(self._pods(), self.allocatable)
         return [left[name] for name in nodes if name in left]

@@ -48,10 +48,10 @@ TESTS = f"{OWNED_SELECTOR},{NAME_LABEL} in ({job.APP},{perftest.APP}),{RUN_LABEL
 
 @dataclass(frozen=True)
 class Cleared:
-    """``removed``: number of objects. ``remains``: a finding for each node on which pods stay."""
+    """``removed``: number of objects. ``leftovers``: a finding for each node on which pods stay."""
 
     removed: int = 0
-    remains: tuple[Finding, ...] = ()
+    leftovers: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Clear:
         kept = sorted({pod["metadata"]["labels"].get(job.TEST_LABEL, "") for pod in pods} - {""})
         more = [self(f"{OWNED_SELECTOR},{job.TEST_LABEL}={name}", nodes) for name in kept]
         removed = found.removed + sum(one.removed for one in more)
-        return Cleared(removed, (*found.remains, *(item for one in more for item in one.remains)))
+        return Cleared(removed, (*found.leftovers, *(item for one in more for item in one.leftovers)))
 
     def __call__(self, selector: str, nodes: Optional[Collection[str]] = None) -> Cleared:
         """Removes what has these labels, and waits as ``wait`` does."""
@@ -90,7 +90,7 @@ class Clear:
             stay = [pod for pod in pods if _node(pod) in away and not self._forced(pod, away)]
             held = [pod for pod in pods if _node(pod) not in away and (nodes is None or _node(pod) in nodes)]
             if not held:
-                return tuple(_remains(stay, away))
+                return tuple(_leftovers(stay, away))
             if self.clock() > deadline:
                 raise RdmaError(
                     f"{len(held)} pods of tests in namespace {self.namespace} still exist {GONE:.0f} s after they were "
@@ -133,8 +133,8 @@ def _node(pod: Json) -> str:
     return str(pod["spec"].get("nodeName") or "")
 
 
-def _remains(pods: Collection[Json], away: Mapping[str, str]) -> Iterator[Finding]:
+def _leftovers(pods: Collection[Json], away: Mapping[str, str]) -> Iterator[Finding]:
     for name in dict.fromkeys(map(_node, pods)):
         here = [pod["metadata"] for pod in pods if _node(pod) == name]
         text = listed([f"pod {meta['namespace']}/{meta['name']}" for meta in here], 3)
-        yield finding("nccl.remains", name, f"{text} cannot be removed: the node is {away[name]}")
+        yield finding("nccl.leftovers", name, f"{text} cannot be removed: the node is {away[name]}")

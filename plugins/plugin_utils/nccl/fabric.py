@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.settings import merged, overrides
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Room
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 CPUS, MEMORY_GIB, SHM_GIB = 4, 16, 4
@@ -100,9 +100,9 @@ class Fabric:
         devices = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
         if self.attached or self.mode is Mode.SHARED:
             devices[self.vf_resource] = str(self.attached or 1)
-        room = {"cpu": str(self.cpus)} if self.cpus else {}
-        room.update({"memory": f"{self.memory_gib}Gi"} if self.memory_gib else {})
-        return {"requests": {**room, **more, **devices}, "limits": devices}
+        asked = {"cpu": str(self.cpus)} if self.cpus else {}
+        asked.update({"memory": f"{self.memory_gib}Gi"} if self.memory_gib else {})
+        return {"requests": {**asked, **more, **devices}, "limits": devices}
 
     def security(self) -> Json:
         """securityContext of the container. RDMA locks memory beyond any limit. In mode host no device plugin opens
@@ -162,29 +162,29 @@ def least(nodes: Sequence[Node]) -> tuple[float, int]:
     return min(node.cpu for node in nodes), min(node.memory for node in nodes)
 
 
-def floor(own: Fabric) -> Room:
+def floor(own: Fabric) -> Capacity:
     """What a pod with these requests needs at least: a core and 2 GiB per GPU, or what it requests if that is less."""
-    return Room(min(own.cpus, max(1, own.gpus)), min(own.memory_gib, 2 * max(1, own.gpus)) * GIB)
+    return Capacity(min(own.cpus, max(1, own.gpus)), min(own.memory_gib, 2 * max(1, own.gpus)) * GIB)
 
 
-def fitted(own: Fabric, free: Iterable[Room]) -> Fabric:
+def fitted(own: Fabric, free: Iterable[Capacity]) -> Fabric:
     """The same with requests that fit what is free on its nodes; those with less than its ``floor`` do not count."""
-    enough = [room for room in free if room.holds(floor(own))]
+    enough = [one for one in free if one.fits(floor(own))]
     if not enough:
         return own
-    gib = min(own.memory_gib, *(int(room.memory / GIB) for room in enough))
-    cpus = min(own.cpus, *(int(room.cpu) for room in enough))
+    gib = min(own.memory_gib, *(int(one.memory / GIB) for one in enough))
+    cpus = min(own.cpus, *(int(one.cpu) for one in enough))
     shm = own.shm_gib if gib == own.memory_gib else min(own.shm_gib, max(1, gib // 2))
     return replace(own, cpus=cpus, memory_gib=gib, shm_gib=shm)
 
 
-def beside(cpus: int, memory_gib: int) -> dict[str, str]:
+def starter_requests(cpus: int, memory_gib: int) -> dict[str, str]:
     """Requests of a pod that only starts programs, on a node that also has a worker with these requests: a quarter of
     them, at most 2 cores and 4 GiB."""
     return {"cpu": f"{min(2000, 250 * cpus)}m", "memory": f"{min(4096, 256 * memory_gib)}Mi"}
 
 
-def room(gpus: int, cpu: float = 0, memory: int = 0) -> Json:
+def worker_requests(gpus: int, cpu: float = 0, memory: int = 0) -> Json:
     """A worker's requests on nodes with at least ``cpu`` cores and ``memory`` bytes allocatable, 0 = unknown: by its
     GPUs, but at most half, because DaemonSets and system pods run there too. /dev/shm counts as the pod's memory."""
     if not cpu:

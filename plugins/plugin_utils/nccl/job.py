@@ -571,7 +571,7 @@ def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> J
     fits the allocatable resources of the nodes, if those are known."""
     named = set(nodes)
     least = fabric.least([node for node in plan.nodes if node.name in named])
-    own: Json = {**_same(entry, Fabric), **fabric.of_plan(plan), **fabric.room(entry.gpus_per_node, *least)}
+    own: Json = {**_same(entry, Fabric), **fabric.of_plan(plan), **fabric.worker_requests(entry.gpus_per_node, *least)}
     own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
     pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
     values = {**_same(entry, JobTest), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}

@@ -33,7 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import 
     limit,
     size_text,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.draft import NEVER_CHECKED_IN_PLACE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import (
     NEAR,
     Baseline,

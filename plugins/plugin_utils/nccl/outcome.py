@@ -89,10 +89,10 @@ def not_run(
     return NcclVerdict("incomplete", text, findings=tuple(busy.findings(held, "unknown", "nccl_test")))
 
 
-def felt(test: JobTest, table: Json) -> list[str]:
+def affecting(test: JobTest, table: Json) -> list[str]:
     """What user or profile set that may change the bandwidth, as text; ``table``: from files/nccl.yml."""
     own = nccl_env(replace(test, fabric=replace(test.fabric, settings=())))
-    found = settings.felt(test.fabric.settings, own, table.get("harmless", ()))
+    found = settings.affecting(test.fabric.settings, own, table.get("harmless", ()))
     return [*found, *(f"mpirun {text}" for text in test.mpi_args)]
 
 
@@ -109,7 +109,7 @@ def _expected(outcome: JobOutcome, test: JobTest, shape: Shape, table: Json) -> 
         "info_ranks": info_ranks(test),
         "checked": True,
         "mode": str(test.fabric.mode),
-        "settings": felt(test, table),
+        "settings": affecting(test, table),
         "silenced": settings.silenced(test.fabric.settings),
     }
 

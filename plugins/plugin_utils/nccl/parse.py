@@ -18,7 +18,6 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError, NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import NUMBER, Columns, number
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import (
     ALARM,
     CHAIN,
@@ -36,6 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import bare, short, split, whole
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.parse_json import parse_json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import PartialRun, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import LIBRARY, MAX_KINDS, Transport
 
 MAX_ERRORS = 20
@@ -84,8 +84,8 @@ class _Log:
 
     def __init__(self) -> None:
         self.runs: list[NcclRun] = []
-        self.run: Optional[Draft] = None
-        self.loose = Draft()
+        self.run: Optional[PartialRun] = None
+        self.loose = PartialRun()
         self.seen = False
         self.hosts: dict[str, list[int]] = {}
         self.ports: dict[int, ports.Moved] = {}
@@ -130,16 +130,16 @@ class _Log:
         if found and (found[0] in self.ports or len(self.ports) < MAX_KINDS):
             self.ports[found[0]] = {} if found[0] in self.ports else found[1]
 
-    def _blank(self, run: Draft) -> None:
+    def _blank(self, run: PartialRun) -> None:
         if run.columns is not None and run.columns.scale != 1.0 and run.average is not None:
             run.ended = True
 
-    def _begin(self, stage: int) -> Draft:
+    def _begin(self, stage: int) -> PartialRun:
         """The run that a header line of this stage belongs to: a new run if the current one is past that stage."""
         run = self.run
         if run is None or run.columns is not None or stage <= run.stage:
             self._close()
-            fresh = Draft()
+            fresh = PartialRun()
             if run is None:
                 fresh.transport, self.loose.transport = self.loose.transport, Transport()
                 fresh.notes, self.loose.notes = self.loose.notes, []
@@ -210,7 +210,7 @@ class _Log:
             self.run.reduced = int(found[1])
             self.run.notes.append(f"maxBytes was reduced to {found[1]} for lack of GPU memory")
 
-    def _rank(self, run: Draft, found: re.Match[str]) -> None:
+    def _rank(self, run: PartialRun, found: re.Match[str]) -> None:
         if run.columns is not None:
             run.damage.append("ranks after the table: the output of several programs is mixed")
         number, group, pid, host, device, bus, gpu = found.groups()
@@ -229,7 +229,7 @@ class _Log:
             )
         )
 
-    def _footer(self, run: Draft, line: str) -> bool:
+    def _footer(self, run: PartialRun, line: str) -> bool:
         found = _BOUNDS.match(line)
         if found:
             run.tear()
@@ -299,7 +299,7 @@ class _Log:
         if len(errors) < MAX_ERRORS:
             errors.append(error)
 
-    def _chain(self, run: Draft, found: re.Match[str]) -> None:
+    def _chain(self, run: PartialRun, found: re.Match[str]) -> None:
         """The call chain of nccl-tests adds the place to the previous error."""
         if not run.hard:
             self._note(run.hard, NcclError("other", f"Test failure {found['text']}", host=place(found)))
@@ -310,7 +310,7 @@ class _Log:
                 return
 
     @staticmethod
-    def _exit(run: Draft, line: str) -> None:
+    def _exit(run: PartialRun, line: str) -> None:
         last = next((i for i, error in enumerate(run.hard) if error.kind == "mpi"), None)
         if last is None:
             return

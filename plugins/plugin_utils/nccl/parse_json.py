@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclError, NcclRank, NcclRow, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import Columns
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.draft import Draft, Sweep, release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import below_minimum
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import short
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import PartialRun, Sweep, release
 
 _BARE = re.compile(r"(?<=[:\[,])(\s*-?)(?:inf|nan)(?=\s*[,\]}])")
 _LARGEST = 10**18
@@ -77,7 +77,7 @@ def _rescue(text: str) -> Any:
 def _from_document(document: Any, cut: bool) -> NcclRun:
     if not isinstance(document, dict) or not ("results" in document or "config" in document or "args" in document):
         return NcclRun(status="foreign", notes=("JSON, but not what nccl-tests writes",))
-    run = Draft()
+    run = PartialRun()
     try:
         _fill(run, document)
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
@@ -95,7 +95,7 @@ def _from_document(document: Any, cut: bool) -> NcclRun:
     return run.finish()
 
 
-def _fill(run: Draft, document: Json) -> None:
+def _fill(run: PartialRun, document: Json) -> None:
     arguments = document.get("args") or [""]
     run.program = run.concluded = str(arguments[0]).rsplit("/", 1)[-1]
     run.announced = True
@@ -128,7 +128,7 @@ def _fill(run: Draft, document: Json) -> None:
             run.hard.append(below_minimum(run.average))
 
 
-def _fill_ranks(run: Draft, config: Json) -> None:
+def _fill_ranks(run: PartialRun, config: Json) -> None:
     """The file lists only the first GPU of each process; nccl-tests numbers the others consecutively."""
     each = max(_whole(config.get("nthreads") or 1), 1) * max(_whole(config.get("ngpus") or 1), 1)
     if each > _MOST_GPUS:

@@ -56,7 +56,7 @@ class PerftestRun:
         self.path = client.path("v1", "Pod", test.namespace)
         self.selector = f"{perftest.PERFTEST_LABEL}={test.suffix}"
         self.clear = Clear(client, test.namespace, lost)
-        self.remains: list[Finding] = []
+        self.leftovers: list[Finding] = []
         self._count = 0
 
     @contextlib.contextmanager
@@ -120,7 +120,7 @@ class PerftestRun:
         if _ended(server) and not item.client:
             return self._read(item, name, "server")
         for pod, node in ((server, item.pair[0]), (client, item.pair[1])):
-            held = self._held(item, pod, node)
+            held = self._start_failure(item, pod, node)
             if held:
                 return PairOutcome(item.pair, (), held)
         address = (server or {}).get("status", {}).get("podIP", "")
@@ -133,7 +133,7 @@ class PerftestRun:
             return PairOutcome(item.pair, (), f"{what} within {limit:.0f} s")
         return None
 
-    def _held(self, item: Running, pod: Optional[Json], node: str) -> str:
+    def _start_failure(self, item: Running, pod: Optional[Json], node: str) -> str:
         """Why a pod cannot start any more; "" while it may."""
         status = readiness.pod(pod)
         if pod is None or not (status.stuck or status.state == readiness.BROKEN):
@@ -171,7 +171,7 @@ class PerftestRun:
     def _await_gone(self) -> None:
         """The next round needs the same GPUs and VFs."""
         try:
-            self.remains += self.clear.wait(self.selector)
+            self.leftovers += self.clear.wait(self.selector)
         except RdmaError as error:
             self.show(f"perftest: {error}")
 

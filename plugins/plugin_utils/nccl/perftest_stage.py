@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import fitted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_run import PerftestRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_operands, shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 
 SHOWN = 20
 AGAIN = 10
@@ -35,7 +35,7 @@ class PerftestStage:
         self.table = files.load(files.FILES / "perftest.yml")
         self.groups = perftest.groups(plan, args["nodes"], shape_table.shapes(plan.site_shapes))
         run_dir = Path(args["plan"]).parent
-        kernels = {node.name: node.kernel for node in NodeBook(client, run_dir).kept()}
+        kernels = {node.name: node.kernel for node in NodeCache(client, run_dir).kept()}
         loads = self._peermem() if plan.peermem else None
         self.dmabuf = perftest.dmabuf_nodes(plan, base_run.hosts(run_dir), args["dmabuf"], kernels, loads)
 
@@ -73,7 +73,7 @@ class PerftestStage:
     def _test(self, shape: Shape, nodes: Sequence[str]) -> Json:
         run, began = self._run(shape), time.monotonic()
         limit, _source = perftest.threshold(self.table, shape, self.args["before"])
-        run.remains += run.clear.leftovers(run.test.suffix, nodes).remains
+        run.leftovers += run.clear.leftovers(run.test.suffix, nodes).leftovers
         with run.applied():
             outcomes = [item for pairs in perftest.rounds(nodes) for item in run.round(pairs)]
             for _round in range(AGAIN):
@@ -90,7 +90,7 @@ class PerftestStage:
             "cuda": self.args["cuda"],
             "dmabuf": sorted(self.dmabuf & set(nodes)) if self.args["cuda"] else [],
             **found,
-            "findings": [*found["findings"], *run.remains],
+            "findings": [*found["findings"], *run.leftovers],
             "pairs": to_dict(outcomes),
             "seconds": round(time.monotonic() - began, 1),
         }

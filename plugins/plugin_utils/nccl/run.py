@@ -102,7 +102,7 @@ class JobRun(JobObjects):
         """The first worker that failed by itself. A controller that ends the job for it deletes all others."""
         self._disturbed: dict[str, tuple[str, str]] = {}
         """Pod -> (its node, what took it from the test); kept, because it is gone a moment later."""
-        self._hold, self._held_since, self._held_time = "", 0.0, 0.0
+        self._limited, self._limited_since, self._limited_time = "", 0.0, 0.0
         """What the start waits for that has a limit of its own (queue, pull), since when, and for how long so far."""
         self._began = clock()
 
@@ -156,7 +156,7 @@ class JobRun(JobObjects):
             path = self.client.path(version, kind, place)
             return watcher.store(path, label_selector=label_selector, field_selector=field_selector).items()
 
-        def told(*objects: Optional[Json]) -> list[Json]:
+        def events(*objects: Optional[Json]) -> list[Json]:
             """Events about these objects: those of an earlier run have the same names."""
             uids = [one["metadata"]["uid"] for one in objects if one]
             return [event for uid in uids for event in items("v1", "Event", field_selector=f"{OF}={uid}")]
@@ -168,12 +168,12 @@ class JobRun(JobObjects):
         if self.launcher == "volcano":
             job = next(iter(items("batch.volcano.sh/v1alpha1", "Job", field_selector=own)), None)
             group = self._group(items("scheduling.volcano.sh/v1beta1", "PodGroup"))
-            return pods, readiness.volcano_job(job, group, pods, told(job, group))
+            return pods, readiness.volcano_job(job, group, pods, events(job, group))
         job = next(iter(items("kubeflow.org/v2beta1", "MPIJob", field_selector=own)), None)
         groups = items("scheduling.volcano.sh/v1beta1", "PodGroup") if self.test.gang else []
         made = next(iter(items("batch/v1", "Job", field_selector=f"metadata.name={name}-launcher")), None)
         group = self._group(groups)
-        status = readiness.mpi_job(job, group, pods, made, told(job, group, made))
+        status = readiness.mpi_job(job, group, pods, made, events(job, group, made))
         if self.test.kueue_queue and status.code == "suspended":
             status = replace(
                 status, why=f"waits in Kueue's queue {self.test.kueue_queue}: {self._kueue_words(watcher)}"
@@ -211,8 +211,8 @@ class JobRun(JobObjects):
         running = sum(1 for pod in workers if pod.get("status", {}).get("phase") == "Running")
         if running == total and launcher is not None and began(launcher):
             return f"workers {running}/{total} running, launcher on {launcher['spec'].get('nodeName', '')}"
-        held = next((f"{at(pod)}: {readiness.pod(pod).why}" for pod in workers if not readiness.pod(pod).ready), "")
-        why = status.why if status.stuck or status.state == readiness.BROKEN else held or status.why
+        late = next((f"{at(pod)}: {readiness.pod(pod).why}" for pod in workers if not readiness.pod(pod).ready), "")
+        why = status.why if status.stuck or status.state == readiness.BROKEN else late or status.why
         return f"workers {running}/{total} running, {placed} placed | {why[:200]}"
 
     def _tell(self, text: str) -> None:
@@ -323,8 +323,8 @@ class JobRun(JobObjects):
     ) -> Optional[JobOutcome]:
         """Our deadlines: in the queue, for a place, for the images, for the start of all workers, for the run."""
         now, places = self.clock(), self._places
-        hold = self._holds(workers, status, launcher) if self._running_since is None else ""
-        stuck = status is not None and status.stuck and hold != "queue"
+        limited = self._limited_by(workers, status, launcher) if self._running_since is None else ""
+        stuck = status is not None and status.stuck and limited != "queue"
         self._stuck_since = (self._stuck_since or now) if stuck else None
         if self.tail is not None and self._running_since is None and status is not None and all(map(began, workers)):
             self._running_since = now
@@ -338,14 +338,13 @@ class JobRun(JobObjects):
                 return JobOutcome("deadline", f"it did not end within {duration(self.run_timeout)}", None, places)
             return self._cut([*workers, *([launcher] if launcher else [])])
         why = status.why if status is not None else "the API server does not answer"
-        held = self._held_too_long([*workers, *([launcher] if launcher else [])])
-        if held is not None:
-            return JobOutcome(
-                self._held(workers, status), f"{at(held)}: {self._words[held['metadata']['name']]}", None, places
-            )
+        stuck_pod = self._stuck_pod([*workers, *([launcher] if launcher else [])])
+        if stuck_pod is not None:
+            why = f"{at(stuck_pod)}: {self._words[stuck_pod['metadata']['name']]}"
+            return JobOutcome(self._failed_stage(workers, status), why, None, places)
         if self._stuck_since is not None and now - self._stuck_since >= self.grace:
-            return JobOutcome(self._held(workers, status), why, None, places)
-        return self._held_up(hold, workers, why) or self._late(workers, status, why)
+            return JobOutcome(self._failed_stage(workers, status), why, None, places)
+        return self._limit_passed(limited, workers, why) or self._late(workers, status, why)
 
     def _cut(self, pods: Sequence[Json]) -> Optional[JobOutcome]:
         """The end of a test of which a node is lost: its ranks would wait for each other until the deadline. One that
@@ -361,7 +360,7 @@ class JobRun(JobObjects):
         text = f"{at(lost)}: its node is lost, and the test has said nothing for {duration(LOST)}"
         return JobOutcome("gone", text, None, self._places)
 
-    def _held_too_long(self, pods: Sequence[Json]) -> Optional[Json]:
+    def _stuck_pod(self, pods: Sequence[Json]) -> Optional[Json]:
         """The first pod that could not start for as long as the grace, whatever the others do."""
         for pod in pods:
             name, status = pod["metadata"]["name"], readiness.pod(pod)
@@ -376,10 +375,10 @@ class JobRun(JobObjects):
         now = self.clock()
         return now - self._stuck_pods.get(pod["metadata"]["name"], now + 1.0)
 
-    def _holds(self, workers: Sequence[Json], status: Optional[readiness.Status], launcher: Optional[Json]) -> str:
+    def _limited_by(self, workers: Sequence[Json], status: Optional[readiness.Status], launcher: Optional[Json]) -> str:
         """``queue``, ``pull`` or "": what is waited for with a limit of its own."""
         if status is None:
-            return self._hold
+            return self._limited
         if status.code == "suspended" and self.test.kueue_queue:
             return "queue"
         queued = self.launcher == "volcano" and self.test.queue != nccl_job.JobTest.queue
@@ -387,17 +386,17 @@ class JobRun(JobObjects):
             return "queue"
         return "pull" if any(map(pulls, [*workers, *([launcher] if launcher else [])])) else ""
 
-    def _held_up(self, hold: str, workers: Sequence[Json], why: str) -> Optional[JobOutcome]:
+    def _limit_passed(self, limited: str, workers: Sequence[Json], why: str) -> Optional[JobOutcome]:
         now = self.clock()
-        if hold != self._hold:
-            self._held_time += now - self._held_since if self._hold else 0.0
-            self._hold, self._held_since = hold, now
-        spent = now - self._held_since
-        if hold == "queue" and spent > self.queue_timeout:
+        if limited != self._limited:
+            self._limited_time += now - self._limited_since if self._limited else 0.0
+            self._limited, self._limited_since = limited, now
+        spent = now - self._limited_since
+        if limited == "queue" and spent > self.queue_timeout:
             return JobOutcome(
                 "schedule", f"not admitted within {duration(self.queue_timeout)}: {why}", None, self._places
             )
-        if hold == "pull" and spent > self.pull_timeout:
+        if limited == "pull" and spent > self.pull_timeout:
             slow = [at(pod) for pod in workers if pulls(pod)] or ["the launcher"]
             why = f"{self.test.image} was not pulled within {duration(self.pull_timeout)}: {listed(slow)}"
             return JobOutcome("start", why, None, self._places)
@@ -405,13 +404,13 @@ class JobRun(JobObjects):
 
     def _late(self, workers: Sequence[Json], status: Optional[readiness.Status], why: str) -> Optional[JobOutcome]:
         """Neither queueing nor pulling counts."""
-        spent = self.clock() - self._began - self._held_time
-        if self._hold or spent <= self.start_timeout:
+        spent = self.clock() - self._began - self._limited_time
+        if self._limited or spent <= self.start_timeout:
             return None
         text = f"its pods did not start within {duration(self.start_timeout)}: {why}"
-        return JobOutcome(self._held(workers, status), text, None, self._places)
+        return JobOutcome(self._failed_stage(workers, status), text, None, self._places)
 
-    def _held(self, workers: Sequence[Json], status: Optional[readiness.Status]) -> str:
+    def _failed_stage(self, workers: Sequence[Json], status: Optional[readiness.Status]) -> str:
         """``schedule`` if pods that were made have no place."""
         placed = sum(1 for pod in workers if pod["spec"].get("nodeName"))
         unmade = status is not None and status.code in readiness.UNMADE

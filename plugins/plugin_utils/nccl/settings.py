@@ -143,12 +143,12 @@ def _key(option: str, values: Sequence[str]) -> str:
 # ---- what it means for the verdict ---------------------------------------------------------------------------------
 
 
-def felt(settings: Iterable[Setting], shape_env: Mapping[str, str], harmless: Sequence[str]) -> list[str]:
+def affecting(settings: Iterable[Setting], shape_env: Mapping[str, str], harmless: Sequence[str]) -> list[str]:
     """Settings that may change the bandwidth, as text: not those with the shape's own value, nor the ``harmless`` ones
     of files/nccl.yml. NCCL_ALGO=RING has thresholds of its own."""
     last = {one.name: one for one in settings}
     return [
-        told(one)
+        shown(one)
         for one in last.values()
         if one.value != shape_env.get(one.name)
         and one.name not in harmless
@@ -157,7 +157,7 @@ def felt(settings: Iterable[Setting], shape_env: Mapping[str, str], harmless: Se
     ]
 
 
-def told(one: Setting) -> str:
+def shown(one: Setting) -> str:
     """``NAME=value (who)``."""
     return f"{one.name}={one.value} ({one.by})" if one.value is not None else f"no {one.name} ({one.by})"
 
@@ -167,4 +167,4 @@ def silenced(settings: Iterable[Setting]) -> str:
     last = {one.name: one for one in settings if one.name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")}
     level = last.pop("NCCL_DEBUG", None)
     off = [level] if level and (level.value or "").upper() not in ("INFO", "TRACE") else []
-    return listed([told(one) for one in [*off, *last.values()]], 4)
+    return listed([shown(one) for one in [*off, *last.values()]], 4)

@@ -137,7 +137,7 @@ class TestRun:
         found = self._job_run(self.test, log).clean_before()
         if found.removed:
             self.say("removed what an earlier run had left")
-        return self._named(found.remains)
+        return self._named(found.leftovers)
 
     def _named(self, remains: Sequence[Finding]) -> list[Finding]:
         for one in remains:
@@ -146,7 +146,7 @@ class TestRun:
 
     def _clean(self, job_run: JobRun) -> list[Finding]:
         try:
-            return self._named(job_run.clean().remains)
+            return self._named(job_run.clean().leftovers)
         except RdmaError as error:
             self.say(f"clean-up is incomplete: {error}")
             return []
@@ -187,9 +187,9 @@ class TestRun:
             "shape": self.entry.shape,
             "nodes": list(test.nodes),
             "gpus": test.np,
-            "mode": self.plan.way,
+            "mode": self.plan.test_mode,
             "image": test.image,
-            "settings": list(self.entry.told),
+            "settings": list(self.entry.overrides),
             "digest": ", ".join(sorted(set(images.values()))),
             "places": outcome.places if outcome else {},
             "exit_code": outcome.exit_code if outcome else None,

@@ -32,8 +32,8 @@ _MOST_PROCESSES = 64
 """Processes of a host whose evidence is kept apart; what more of them print counts as that of one."""
 MAX_FILES = 10
 """Topology files of a host; NCCL loads one."""
-_WAYS, _WAY = 1000, 100
-"""Ways of a host's channels that are counted, and characters of one."""
+_PATHS, _PATH_CHARS = 1000, 100
+"""Paths of a host's channels that are counted, and characters of one."""
 
 
 Place = tuple[str, str]
@@ -44,7 +44,7 @@ class Process:
     """What one process prints. It has a list of HCAs of its own, by which its channels number them."""
 
     def __init__(self) -> None:
-        self.ways: dict[str, int] = {}
+        self.paths: dict[str, int] = {}
         """What a channel goes over -> number of channels."""
         self.names: dict[int, str] = {}
         self.hcas: Optional[tuple[str, ...]] = None
@@ -91,7 +91,7 @@ class HostTransport:
         own = self.names or names
         for process in self.processes.values():
             known = process.names or own
-            for way, count in sorted(process.ways.items(), key=lambda item: (len(item[0]), item[0])):
+            for way, count in sorted(process.paths.items(), key=lambda item: (len(item[0]), item[0])):
                 found = _NET.fullmatch(way)
                 if not found:
                     continue
@@ -161,12 +161,12 @@ class Transport:
         start = text.find(" via ")
         if start < 0:
             return  # the ring of a channel
-        way = text[start + 5 : start + _WAY].rstrip("\r\n ")
+        way = text[start + 5 : start + _PATH_CHARS].rstrip("\r\n ")
         process = self.places.get(line[:at])
         if process is None:
             process = self._speaker(line[:at])
-        if way in process.ways or len(process.ways) < _WAYS:
-            process.ways[way] = process.ways.get(way, 0) + 1
+        if way in process.paths or len(process.paths) < _PATHS:
+            process.paths[way] = process.paths.get(way, 0) + 1
 
     def _speaker(self, place: str) -> Process:
         """The process of ``host:pid:tid [device]``, which prints of a channel."""
@@ -280,7 +280,7 @@ class Transport:
             return {}
         known = _places(ranks)
         facts = {name: host.facts(self.names, known.get(short_host(name))) for name, host in self.hosts.items()}
-        channels, proxied = self._ways()
+        channels, proxied = self._channels()
         algos, algo = self._algos()
         groups: dict[tuple[str, ...], list[str]] = {}
         for name, host in self.hosts.items():
@@ -317,11 +317,11 @@ class Transport:
             "algo": algo,
         }
 
-    def _ways(self) -> tuple[dict[str, int], bool]:
+    def _channels(self) -> tuple[dict[str, int], bool]:
         """(channels of all hosts by what they go over, whether PXN was used)."""
         via: dict[str, int] = {}
         for process in (one for host in self.hosts.values() for one in host.processes.values()):
-            for way, count in process.ways.items():
+            for way, count in process.paths.items():
                 via[way] = via.get(way, 0) + count
         channels: dict[str, int] = {}
         proxied = False

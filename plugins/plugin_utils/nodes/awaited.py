@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NODES, NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NODES, NodeCache
 
 NFD_IMAGE = "node-feature-discovery"
 
@@ -78,7 +78,7 @@ class Awaited:
         """The cluster's GPU nodes where none is of the wanted shapes: they are read once, since the shape is misspelt
         more often than a node of another one joins."""
         run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
-        seen = NodeBook(self.watcher.client, run_dir, self.shapes).facts()
+        seen = NodeCache(self.watcher.client, run_dir, self.shapes).facts()
         gpu = [one for one in seen if one.shape in self.shapes or nodes_facts.has_gpu(one)]
         counts = Counter(one.shape or "no known shape" for one in gpu)
         return (
@@ -110,9 +110,9 @@ class Awaited:
         shapes = self._wanted_shapes()
         selector = nodes_facts.shape_selector(shapes, self.shapes)
         run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
-        book = NodeBook(self.watcher.client, run_dir, self.shapes)
+        cache = NodeCache(self.watcher.client, run_dir, self.shapes)
         read = functools.partial(nodes_facts.node_facts, shapes=self.shapes)
-        store = self.watcher.store(NODES, read, label_selector=selector, first=lambda: book.look(selector))
+        store = self.watcher.store(NODES, read, label_selector=selector, first=lambda: cache.look(selector))
         return {facts.name: facts for facts in store.items()}
 
     # ---- what a node has to offer

@@ -26,20 +26,20 @@ IN_USE = "in use: "
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """Cores, bytes and a number of pods: what a pod requests, what is free on a node, or what somebody needs of it."""
 
     cpu: float = 0.0
     memory: float = 0.0
     pods: float = 1
 
-    def holds(self, other: Room) -> bool:
+    def fits(self, other: Capacity) -> bool:
         """Whether ``other`` fits in."""
         return other.cpu <= self.cpu and other.memory <= self.memory and other.pods <= self.pods
 
-    def less(self, other: Room) -> Room:
+    def less(self, other: Capacity) -> Capacity:
         """What is left without ``other``."""
-        return Room(round(self.cpu - other.cpu, 3), self.memory - other.memory, self.pods - other.pods)
+        return Capacity(round(self.cpu - other.cpu, 3), self.memory - other.memory, self.pods - other.pods)
 
     @property
     def text(self) -> str:
@@ -47,24 +47,24 @@ class Room:
         return f"{self.cpu:g} CPU and {self.memory / GIB:.1f} GiB"
 
 
-NOTHING = Room(pods=0)
+NOTHING = Capacity(pods=0)
 
 
-def capacity(cpu: float, memory: float, pods: int) -> Room:
+def capacity(cpu: float, memory: float, pods: int) -> Capacity:
     """What a node has. ``pods``: how many the kubelet takes (maxPods), 0 if that is unknown."""
-    return Room(cpu, memory, pods or math.inf)
+    return Capacity(cpu, memory, pods or math.inf)
 
 
 @dataclass(frozen=True)
 class PodUse:
     """One pod that keeps something of ``node`` from others. ``owner``: ``Job train``, "" for a pod of its own;
-    ``held``: devices; ``room``: what it requests; ``since``: when it started, in RFC 3339."""
+    ``held``: devices; ``requests``: CPU and memory; ``since``: when it started, in RFC 3339."""
 
     node: str
     pod: str
     owner: str
     held: tuple[tuple[str, int], ...]
-    room: Room = NOTHING
+    requests: Capacity = NOTHING
     priority: int = 0
     since: str = ""
 
@@ -72,11 +72,11 @@ class PodUse:
     def text(self) -> str:
         """The pod, its owner and what it holds, for a message."""
         what = ", ".join(f"{count} {name}" for name, count in self.held)
-        verb = f"holds {what}" if what else f"requests {self.room.text}"
+        verb = f"holds {what}" if what else f"requests {self.requests.text}"
         return f"pod {self.pod}{f' ({self.owner})' if self.owner else ''} {verb}"
 
 
-def requested(spec: Json) -> Room:
+def requested(spec: Json) -> Capacity:
     """What kube-scheduler counts for a pod: containers and sidecars together, or an init container beside the sidecars
     before it if that is more; what the pod requests as a whole counts instead; with its overhead."""
 
@@ -91,7 +91,7 @@ def requested(spec: Json) -> Room:
         total = max(peak, sidecars + sum(amount(one) for one in spec.get("containers") or ()))
         return (amount(spec) or total) + number((spec.get("overhead") or {}).get(name, 0))
 
-    return Room(of("cpu"), of("memory"))
+    return Capacity(of("cpu"), of("memory"))
 
 
 def holder(pod: Json, resources: Collection[str]) -> Optional[PodUse]:
@@ -127,20 +127,20 @@ def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterab
             yield name, int(amount)
 
 
-def free(holders: Iterable[PodUse], allocatable: Mapping[str, Room]) -> dict[str, Room]:
+def free(holders: Iterable[PodUse], allocatable: Mapping[str, Capacity]) -> dict[str, Capacity]:
     """Node -> what its pods leave of what it has."""
     found = dict(allocatable)
     for one in holders:
         if one.node in found:
-            found[one.node] = found[one.node].less(one.room)
+            found[one.node] = found[one.node].less(one.requests)
     return found
 
 
 def by_node(
     holders: Iterable[PodUse],
     nodes: Sequence[str],
-    allocatable: Optional[Mapping[str, Room]] = None,
-    need: Room = NOTHING,
+    allocatable: Optional[Mapping[str, Capacity]] = None,
+    need: Capacity = NOTHING,
 ) -> dict[str, list[PodUse]]:
     """Node -> what uses its GPUs, for those of ``nodes`` that are in use, in the order of ``nodes``. A node of
     ``allocatable`` whose pods leave less than ``need`` is in use by those of them that request most of what it
@@ -156,15 +156,15 @@ def by_node(
     return {name: held for name, held in found.items() if held}
 
 
-def _in_the_way(pods: Sequence[PodUse], allocatable: Optional[Room], need: Room) -> list[PodUse]:
+def _in_the_way(pods: Sequence[PodUse], allocatable: Optional[Capacity], need: Capacity) -> list[PodUse]:
     """The largest pods without which ``need`` would have room, of a node that takes no more pods the last one of the
     lowest priority; [] where it has room, and where the node itself is too small."""
-    if allocatable is None or not allocatable.holds(need):
+    if allocatable is None or not allocatable.fits(need):
         return []
     rest, chosen = list(pods), []
-    while rest and not (left := free(rest, {rest[0].node: allocatable})[rest[0].node]).holds(need):
+    while rest and not (left := free(rest, {rest[0].node: allocatable})[rest[0].node]).fits(need):
         lacking = next(name for name in ("cpu", "memory", "pods") if getattr(left, name) < getattr(need, name))
-        most = max(rest, key=lambda one: (getattr(one.room, lacking), -one.priority, one.since, one.pod))
+        most = max(rest, key=lambda one: (getattr(one.requests, lacking), -one.priority, one.since, one.pod))
         rest.remove(most)
         full = ((f"of the {allocatable.pods:g} pods that the node takes", 1),)
         chosen.append(replace(most, held=full) if lacking == "pods" else most)

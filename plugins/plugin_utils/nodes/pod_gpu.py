@@ -55,14 +55,14 @@ def taint(value: Any) -> Json:
     key, text, effect = (str(value.get(name) or "") for name in ("key", "value", "effect"))
     if not _TAINT_KEY.fullmatch(key):
         raise InputError(
-            f"Taint {_told(value)} has {f'the invalid key {key!r}' if key else 'no key'}: for instance nvidia.com/gpu."
+            f"Taint {_shown(value)} has {f'the invalid key {key!r}' if key else 'no key'}: for instance nvidia.com/gpu."
         )
     if not _TAINT_VALUE.fullmatch(text):
         raise InputError(
-            f"Taint {_told(value)} has the invalid value {text!r}: letters, digits, '-', '_' and '.', at most 63."
+            f"Taint {_shown(value)} has the invalid value {text!r}: letters, digits, '-', '_' and '.', at most 63."
         )
     if effect not in EFFECTS:
-        raise InputError(f"Taint {_told(value)} has the effect {effect!r}{near(effect, EFFECTS)}.")
+        raise InputError(f"Taint {_shown(value)} has the effect {effect!r}{near(effect, EFFECTS)}.")
     return {"key": key, "value": text, "effect": effect}
 
 
@@ -138,7 +138,7 @@ def untolerated(present: Sequence[Json], wanted: Iterable[Json]) -> list[Json]:
 
 def in_words(wanted: Iterable[Mapping[str, Any]]) -> str:
     """Taints for a message: ``team=a:NoExecute, nvidia.com/gpu:NoSchedule``."""
-    return ", ".join(map(_told, wanted))
+    return ", ".join(map(_shown, wanted))
 
 
 def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -153,7 +153,7 @@ def tolerations_in(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> lis
     return found
 
 
-def _told(value: Mapping[str, Any]) -> str:
+def _shown(value: Mapping[str, Any]) -> str:
     text = f"={value.get('value')}" if value.get("value") else ""
     return f"{value.get('key') or ''}{text}:{value.get('effect') or ''}"
 

@@ -34,7 +34,7 @@ CAUSES = {
     "endpoint": "wrong cluster CA or endpoint",
 }
 _BOOTED = re.compile(r"cloud-init .*finished at|Cloud-init v\. \S+ finished|^\S+ login:", re.IGNORECASE | re.MULTILINE)
-_BEGUN = re.compile(r"oke bootstrap|running bootstrap|gpuops-join: attempt|kubelet", re.IGNORECASE)
+_STARTED = re.compile(r"oke bootstrap|running bootstrap|gpuops-join: attempt|kubelet", re.IGNORECASE)
 _JOINED = re.compile(r"oke bootstrap succeeded|gpuops-join: joined in attempt")
 _LINES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
@@ -176,7 +176,7 @@ def _console(evidence: JoinEvidence) -> dict[str, Cause]:
         for cause, pattern in _LINES:
             if pattern.search(line):
                 found[cause] = Cause(cause, PROVEN, f"console: {_short(line)}")
-    if "image" not in found and (joined or _BEGUN.search(text)):
+    if "image" not in found and (joined or _STARTED.search(text)):
         found["image"] = Cause("image", EXCLUDED, "the console shows that oke bootstrap ran")
     return found
 

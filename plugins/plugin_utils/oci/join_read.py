@@ -63,7 +63,7 @@ class Joining:
         self.proven: dict[str, str] = {}
         self.texts: dict[str, str] = {}
         """Name -> diagnosis of an instance."""
-        self._begun = self.waits.clock()
+        self._started = self.waits.clock()
         self._read_at: Optional[float] = None
         self._since: dict[str, float] = {}
         self._shape, self._domain = "", ""
@@ -83,7 +83,7 @@ class Joining:
 
     def pause(self, now: float) -> float:
         """Seconds until the pool is read again."""
-        return min(max(FIRST, (now - self._begun) / 10), POLL)
+        return min(max(FIRST, (now - self._started) / 10), POLL)
 
     def joined(self) -> list[str]:
         """Names of the pool's nodes, sorted."""

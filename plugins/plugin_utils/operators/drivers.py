@@ -62,7 +62,7 @@ class Drivers:
 
     # ---- statuses --------------------------------------------------------------------------------------------------
 
-    def begun(self, nodes: Nodes) -> dict[str, Status]:
+    def started(self, nodes: Nodes) -> dict[str, Status]:
         """Status per node of what needs no OFED: NFD's labels, and a driver pod that runs or waits for OFED."""
         found = {
             f"labels/{name}": readiness.node(facts, [readiness.GPU_LABEL, readiness.NIC_LABEL])

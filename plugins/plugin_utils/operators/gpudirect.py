@@ -451,15 +451,15 @@ def driver_pod(
     driver, peermem = containers.get(DRIVER), containers.get(PEERMEM)
     if driver is None or peermem is None:
         return PeermemState("waiting", "the driver pod has not started", _age(pod, None, now))
-    if _held(driver):
-        return PeermemState("fail", _held(driver))
+    if _stuck(driver):
+        return PeermemState("fail", _stuck(driver))
     said = peermem_log(logs.get(PEERMEM))
     if said.status == "waiting":
         half = _missing_half(bool(driver.get("ready")), host_mofed, ofed)
         return PeermemState("waiting", f"{said.reason}; missing: {half}", _age(pod, peermem, now))
     if said.status == "ready" and not peermem.get("ready"):
         return PeermemState("waiting", f"{said.reason}; the container is not Ready yet", _age(pod, peermem, now))
-    held = _held(peermem)
+    held = _stuck(peermem)
     if held and said.status == "unknown":
         return PeermemState("fail", held)
     return said
@@ -475,7 +475,7 @@ def _init(
     ofed: Optional[PeermemState],
 ) -> PeermemState:
     name, age = status["name"], _age(pod, status, now)
-    held = _held(status)
+    held = _stuck(status)
     if held:
         return PeermemState("fail", held)
     # Until GPU Operator 24.3 an init container of its own waited for OFED, since then k8s-driver-manager does.
@@ -513,7 +513,7 @@ def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> Peer
             )
         return PeermemState("unknown", "no OFED pod on this node")
     for status in (*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")):
-        held = _held(status)
+        held = _stuck(status)
         if held:
             return PeermemState("fail", held)
     containers = _statuses(pod, "containerStatuses")
@@ -555,7 +555,7 @@ def _statuses(pod: Json, key: str) -> list[Json]:
     return list((pod.get("status") or {}).get(key) or [])
 
 
-def _held(status: Json) -> str:
+def _stuck(status: Json) -> str:
     """Why a container cannot start, or ""."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     if waiting.get("reason") not in _UNRECOVERABLE:

@@ -56,13 +56,13 @@ class Parts:
                 for name, facts in nodes.items()
             }
         if self.driver_pods.wait_for_policy():
-            return self.driver_pods.begun(nodes)
+            return self.driver_pods.started(nodes)
         policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         made = rollout.daemonsets(self.watcher, self.namespaces.gpu_operator)
         result: Statuses = {**self._operator("gpu_operator"), "policy": readiness.cluster_policy(policy)}
         result.update(self.driver_pods.loaded(nodes))
         spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)
-        result = self._held_elsewhere(result, made)
+        result = self._late_elsewhere(result, made)
         late = {key.partition("/")[2] for key, status in result.items() if not status.ready}
         for name, facts in nodes.items():
             status = readiness.resource(facts, *self.nodes.expected_gpus(facts, name))
@@ -121,7 +121,7 @@ class Parts:
             result.update({"config-daemon": operands.outdated(daemon, lacks)} if daemon and lacks else of_daemon)
         made_by_it = self.plan.crds.get("policy", ())
         result.update(named.crds(self.watcher, made_by_it) if made_by_it else {})
-        result = self._held_elsewhere(result, daemonsets)
+        result = self._late_elsewhere(result, daemonsets)
         if self.plan.mode is Mode.SHARED:
             for name, facts in self.nodes.targets().items():
                 status = readiness.resource(facts, self.vf_resource, self.nodes.expected_vfs(facts, name))
@@ -248,7 +248,7 @@ class Parts:
                     result.update(rollout.states(self.watcher, _name(item), namespace, item, list(nodes)))
         return result
 
-    def _held_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
+    def _late_elsewhere(self, result: Statuses, daemonsets: Iterable[Json]) -> Statuses:
         """The policy covers all nodes of the cluster. If all pods on nodes of this run are ready and only pods on other
         nodes are late, the run does not wait for those; they become a finding."""
         self.elsewhere.clear()

@@ -506,7 +506,9 @@ def _cut(policies: Sequence[Json], pods: Sequence[Tried], way: str, spaces: Mapp
         if pod.on_host:
             continue  # no policy selects it
         meta = pod.obj["metadata"]
-        own = [item for item in policies if way in _ways(item) and _selects(item["spec"].get("podSelector"), meta)]
+        own = [
+            item for item in policies if way in _directions(item) and _selects(item["spec"].get("podSelector"), meta)
+        ]
         rules = [rule for item in own for rule in item["spec"].get(way) or ()]
         peers = [other for other in pods if other is not pod or other.count > 1]
         if not own or not peers:
@@ -519,7 +521,7 @@ def _cut(policies: Sequence[Json], pods: Sequence[Tried], way: str, spaces: Mapp
             yield f"NetworkPolicy {names} keeps {pod.name} off DNS"
 
 
-def _ways(policy: Json) -> set[str]:
+def _directions(policy: Json) -> set[str]:
     spec = policy["spec"]
     types = spec.get("policyTypes") or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     return {one.lower() for one in types}

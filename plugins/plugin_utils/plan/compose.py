@@ -319,7 +319,7 @@ def _releases(
         faults.findings += faulty
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
-    held = list(_held(given.survey, kept))
+    held = list(_held_policies(given.survey, kept))
     kept.update({key: replace(kept[key], held=True) for key in ("gpu_operator",) if held and key in kept})
     about += [*held, *_unreadable(given.survey)]
     return Released(kept, [*about, *faults.findings], oke, olm)
@@ -394,7 +394,7 @@ def _release_findings(release: Release, options: PlanOptions, profile: Json) -> 
         yield finding("plan.registry", subject, text)
 
 
-def _held(survey: Survey, found: Mapping[str, Release]) -> Iterator[Finding]:
+def _held_policies(survey: Survey, found: Mapping[str, Release]) -> Iterator[Finding]:
     """The hold of an upgrade that was killed between the ClusterPolicy and its release, which has a warning itself."""
     hold = operator_hold.values()
     known = found.get("gpu_operator")

@@ -17,7 +17,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import PodUse, Room
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity, PodUse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import number
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
 
@@ -31,7 +31,7 @@ class DaemonSetRequest:
     cluster's default; ``everywhere``: they also run on nodes without GPUs."""
 
     name: str
-    room: Room
+    requests: Capacity
     critical: bool = True
     everywhere: bool = False
 
@@ -67,8 +67,8 @@ def _operand(entry: Json, policy: Optional[Json], plan: Plan) -> Optional[Daemon
         return None
     own = [one.get("requests") or {} for one in (section or {}).get("containerResources") or []]
     asked = own[0] if own else entry
-    room = Room(number(asked.get("cpu", entry["cpu"])), number(asked.get("memory", entry["memory"])))
-    return DaemonSetRequest(entry["daemonset"], room, entry["critical"], entry.get("everywhere", False))
+    requests = Capacity(number(asked.get("cpu", entry["cpu"])), number(asked.get("memory", entry["memory"])))
+    return DaemonSetRequest(entry["daemonset"], requests, entry["critical"], entry.get("everywhere", False))
 
 
 def displaced(
@@ -88,22 +88,22 @@ def displaced(
 
 
 def _of_node(
-    allocatable: Room, pods: list[PodUse], daemonsets: Sequence[DaemonSetRequest], default: int
+    allocatable: Capacity, pods: list[PodUse], daemonsets: Sequence[DaemonSetRequest], default: int
 ) -> Iterator[Displaced]:
     """The scheduler takes pods of a higher priority first; each is bound before the next."""
     node = pods[0].node
     for one in sorted(daemonsets, key=lambda one: -one.priority(default)):
-        bound = PodUse(node, one.name, "", (), one.room, one.priority(default))
+        bound = PodUse(node, one.name, "", (), one.requests, one.priority(default))
         victims = _victims(allocatable, pods, bound)
         yield from (Displaced(node, pod.pod, pod.owner, pod.priority, one.name) for pod in victims)
         pods = [*(pod for pod in pods if pod not in victims), bound]
 
 
-def _victims(allocatable: Room, pods: Sequence[PodUse], new: PodUse) -> Sequence[PodUse]:
+def _victims(allocatable: Capacity, pods: Sequence[PodUse], new: PodUse) -> Sequence[PodUse]:
     """The pods that go for ``new``; () where it fits, and where no eviction makes room for it."""
 
     def fits(kept: Iterable[PodUse]) -> bool:
-        return busy.free(kept, {new.node: allocatable})[new.node].holds(new.room)
+        return busy.free(kept, {new.node: allocatable})[new.node].fits(new.requests)
 
     lower = [pod for pod in pods if pod.priority < new.priority]
     kept = [pod for pod in pods if pod.priority >= new.priority]

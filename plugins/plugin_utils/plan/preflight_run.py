@@ -11,7 +11,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, survey_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import view as plan_view
 
@@ -22,8 +22,8 @@ def check(task: Task, args: Json) -> Json:
     plan = run.read_plan(args["plan"], faulty=not args["pods"])
     run_dir = Path(args["plan"]).parent
     again = bool(args["only"])
-    book = NodeBook(task.client, run_dir, shape_table.shapes(plan.site_shapes))
-    view = plan_view.read(task.client, book, plan, survey_io.kept(run_dir), args, check_mode=task.check_mode)
+    cache = NodeCache(task.client, run_dir, shape_table.shapes(plan.site_shapes))
+    view = plan_view.read(task.client, cache, plan, survey_io.kept(run_dir), args, check_mode=task.check_mode)
     first = run_dir / "findings-preflight.json"
     ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
     findings = preflight.check(view, ignored, args["only"] or (preflight.OF_PODS if args["pods"] else []))

@@ -178,7 +178,7 @@ def text(plan: Plan) -> str:
     for group, objects in plan.objects.items():
         names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in objects)
         lines.append(f"  objects of {group}: {names or 'none'}")
-    lines += [f"  test {test.name}: {', '.join(test.told)}" for test in plan.tests if test.told]
+    lines += [f"  test {test.name}: {', '.join(test.overrides)}" for test in plan.tests if test.overrides]
     for policy in plan.policies:
         does = "takes over" if plan.adopt_policies else "does not take over"
         lines.append(
@@ -539,7 +539,7 @@ def _counts(options: PlanOptions) -> dict[str, int]:
 
 
 def _settings(options: PlanOptions, profile: Json) -> Json:
-    """Fields of a test that the profile and, over it, the user set, and in ``told`` who set what."""
+    """Fields of a test that the profile and, over it, the user set, and in ``overrides`` who set what."""
     own: Json = profile["literal"]["nccl_test"] if options.guide_literal and "literal" in profile else {}
     by, inputs = f"profile {options.profile}", nccl_settings.COUNTS
     variables = (
@@ -550,13 +550,13 @@ def _settings(options: PlanOptions, profile: Json) -> Json:
     asked = {name: value for name, value in _counts(options).items() if value != getattr(NcclTest, name)}
     counts: dict[str, int] = {**{name: own[name] for name in inputs if name in own}, **asked}
     mpi_args = (*own.get("mpi_args", ()), *options.mpi_args)
-    told = [
-        *map(nccl_settings.told, {one.name: one for one in variables}.values()),
+    overrides = [
+        *map(nccl_settings.shown, {one.name: one for one in variables}.values()),
         *(f"{name} {value} ({inputs[name] if name in asked else by})" for name, value in counts.items()),
         *(f"mpirun {text} ({by})" for text in own.get("mpi_args", ())),
         *(f"mpirun {text} ({nccl_settings.MPI_ARGS})" for text in options.mpi_args),
     ]
-    return {"settings": variables, "mpi_args": mpi_args, "told": tuple(told), **counts}
+    return {"settings": variables, "mpi_args": mpi_args, "overrides": tuple(overrides), **counts}
 
 
 def _hca_faults(tests: Sequence[NcclTest], options: PlanOptions) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_crds, crds, helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     admission_io,
@@ -32,7 +32,7 @@ LOOKED_AT = 20
 
 
 def read(
-    client: Client, book: NodeBook, plan: Plan, survey: Survey, args: Json, *, check_mode: bool
+    client: Client, cache: NodeCache, plan: Plan, survey: Survey, args: Json, *, check_mode: bool
 ) -> preflight.PreflightView:
     """Everything that preflight judges. With ``args["only"]``, once the operators run, the nodes are read again; with
     that or ``args["pods"]`` nothing is read that concerns the installation."""
@@ -40,7 +40,7 @@ def read(
     found = preflight.PreflightView(
         plan=plan,
         survey=survey,
-        nodes=book.facts() if again else book.kept(),
+        nodes=cache.facts() if again else cache.kept(),
         shapes=shape_table.shapes(plan.site_shapes),
         profile=files.profile(plan.profile, plan.platform),
         wanted_crds=survey_io.WANTED_CRDS,
@@ -63,7 +63,7 @@ def read(
     return dataclasses.replace(
         found,
         plugins=left.plugins(client, survey.workloads),
-        account=str(accounts.beside(args["plan"]) / f"{'verify' if args['read_only'] else 'site'}.yml"),
+        account=str(accounts.folder(args["plan"]) / f"{'verify' if args['read_only'] else 'site'}.yml"),
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
         evicting=queues.evicting(client, plan, survey),

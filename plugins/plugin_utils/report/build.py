@@ -313,7 +313,7 @@ def _unproven(plan: Plan, table: Sequence[Json], nccl: Sequence[Json]) -> list[t
 
 def _aged(item: Json, plan: Plan) -> Json:
     """A result that no longer applies to the cluster has the reason in ``stale``."""
-    if not item.get("stale") and item.get("mode") and plan.way and item["mode"] != plan.way:
+    if not item.get("stale") and item.get("mode") and plan.test_mode and item["mode"] != plan.test_mode:
         return {**item, "stale": f"it is of mode {item['mode']}"}
     return item
 
@@ -567,7 +567,7 @@ def _provenance(plan: Plan) -> Json:
     for test in shown["tests"]:
         test["env"] = _shown_env(test["env"])
         test["settings"] = [one for one in test["settings"] if _SHOWN_ENV.fullmatch(one["name"])]
-        test["told"] = _shown_settings(test["told"])
+        test["overrides"] = _shown_settings(test["overrides"])
     return shown
 
 

@@ -135,7 +135,7 @@ class Performer:
             hosts=nccl_job.workers(test, self.workers.launcher),
             seconds=self._limit(part) + SLACK,
             template=self.workers.template,
-            requests=fabric.beside(test.fabric.cpus, test.fabric.memory_gib),
+            requests=fabric.starter_requests(test.fabric.cpus, test.fabric.memory_gib),
         ):
             self.client.apply(extras.dressed(obj, test.fabric.extras))
 
@@ -155,7 +155,7 @@ class Performer:
         store = watcher.store(path, field_selector=f"metadata.name={name}")
         tail: Optional[Tail] = None
         seen: Optional[Json] = None
-        held = _Held(self.bench.settings.grace, self.show)
+        held = _StuckPod(self.bench.settings.grace, self.show)
         try:
             while True:
                 pod = self._pod(store, name, seen)
@@ -223,7 +223,7 @@ class Performer:
         self.show(f"{part.stage} {done}/{total}{outcome}"[:200])
 
 
-class _Held:
+class _StuckPod:
     """Why a round's pod cannot start, once that has lasted for ``grace`` seconds."""
 
     def __init__(self, grace: float, show: Callable[[str], None]) -> None:

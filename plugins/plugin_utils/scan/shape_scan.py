@@ -95,7 +95,7 @@ class ShapeScan:
             parallel=max(1, args["parallel"]),
             keep=args["keep"],
         )
-        self.remains: list[Finding] = []
+        self.leftovers: list[Finding] = []
         self.scan = self._make_scan() if self.nodes else None
 
     def _make_scan(self) -> rounds.Scan:
@@ -189,7 +189,7 @@ class ShapeScan:
         """What ended the scan before its time; "" when nothing did."""
         try:
             before = workers.clean_before()
-            self.remains += before.remains
+            self.leftovers += before.leftovers
             if before.removed:
                 self.show("removed what an earlier run had left")
             workers.apply()
@@ -208,7 +208,7 @@ class ShapeScan:
 
     def _clean(self, workers: Workers) -> None:
         try:
-            self.remains += workers.clean().remains
+            self.leftovers += workers.clean().leftovers
         except RdmaError as error:
             self.show(f"clean-up is incomplete: {error}")
 
@@ -242,7 +242,7 @@ class ShapeScan:
         found = scan_report.document(self.name, self.entry.shape, self.nodes, self.blocks, to_dict(conclusion), results)
         found["seconds"] = round(seconds, 1)
         base_run.write(self.folder / f"{self.name}.json", found)
-        findings = [*scan_report.findings(found), *self.remains]
+        findings = [*scan_report.findings(found), *self.leftovers]
         base_run.write(self.folder / f"findings-{self.name}.json", {"findings": to_dict(findings)})
         for line in scan_report.text(found):
             self.show(line)

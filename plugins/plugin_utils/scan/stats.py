@@ -71,7 +71,7 @@ class Norm:
         """The loss of a constant fault, as a share of the median."""
         return max(LOSS[0], min(LOSS[1], SPREADS[0] * self.spread), SPREADS[1] * self.spread)
 
-    def beside(self, speeds: Sequence[float]) -> Norm:
+    def compared_with(self, speeds: Sequence[float]) -> Norm:
         """The norm of runs that are compared with the median of these few."""
         return Norm(median(speeds), self.spread * math.sqrt(1 + _MEDIANS / len(speeds)))
 

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge as n
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import model_busbw, size_bytes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.by_node import by_node
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import felt
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import affecting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import from_site, threshold_for
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import job as scan_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds
@@ -117,7 +117,7 @@ class Bench:
         found = threshold_for(self.table, self.shape, COLLECTIVE, 2, "RING")
         if not ports or found is None or self.shape.nic_gbytes is None:
             return None, None
-        if felt(self.test, self.table) and not from_site(self.table, found[2]):
+        if affecting(self.test, self.table) and not from_site(self.table, found[2]):
             return None, None
         healthy = model_busbw(self.shape, COLLECTIVE, 2, size_bytes(RAIL_BYTES), "RING")
         return round(healthy / ports, 1), round(found[0] / ports, 2)
@@ -139,7 +139,7 @@ class Bench:
             "transport": trial.kind == "gate",
             "info_ranks": nccl_job.info_ranks(self._of(len(trial.nodes))),
             "checked": True,
-            "settings": felt(self.test, self.table),
+            "settings": affecting(self.test, self.table),
         }
         # a port alone is judged by its share of a pair's threshold, never by the whole
         table = {**self.table, "thresholds": []} if trial.kind == "rail" else self.table

@@ -423,7 +423,7 @@ class ScanView:
             speeds = [float(item["busbw"]) for item in controls if _has_speed(item)]
             if 2 * len(speeds) <= len(controls):
                 return []
-            norm = norm.beside(speeds)
+            norm = norm.compared_with(speeds)
         runs: list[PlacedRun] = []
         beside: list[PlacedRun] = []
         for item in items:

@@ -75,7 +75,7 @@ class OperandRestart:
     daemonset: str
     nodes: int
     how: str
-    feels: str
+    impact: str
     idle: bool = False
     found: str = ""
     wanted: str = ""
@@ -122,7 +122,7 @@ class Upgrade:
     @property
     def idle_first(self) -> tuple[str, ...]:
         """Why all nodes have to be idle before the first change; () = they need not."""
-        parts = [f"{item.part}: {item.feels}" for item in self.restarts if item.stops]
+        parts = [f"{item.part}: {item.impact}" for item in self.restarts if item.stops]
         return (*([self.step] if self.step else []), *parts)
 
 
@@ -214,7 +214,7 @@ def step(changes: Iterable[ReleaseChange], table: Json) -> str:
             continue
         for one in table["steps"]:
             if versions.older(change.found, one["to"]) and not versions.older(change.wanted, one["to"]):
-                return f"Network Operator {change.found} -> {change.wanted}: {one['feels']}"
+                return f"Network Operator {change.found} -> {change.wanted}: {one['impact']}"
     return ""
 
 
@@ -235,7 +235,7 @@ class Operands:
 
     def effect(self, part: str) -> Json:
         """What is known of a part's restart; of an unknown one nothing is promised."""
-        unknown = {"part": part, "how": ROLLING, "idle": True, "feels": "not known"}
+        unknown = {"part": part, "how": ROLLING, "idle": True, "impact": "not known"}
         return next((one for one in self.effects if one["part"] == part), unknown)
 
 
@@ -326,7 +326,7 @@ def _restart(effect: Json, daemonset: Json, nodes: int, wanted: str) -> OperandR
         daemonset=daemonset["metadata"]["name"],
         nodes=nodes,
         how=effect["how"],
-        feels=effect["feels"],
+        impact=effect["impact"],
         idle=bool(effect.get("idle")),
         found=next(iter(daemonset["images"]), ""),
         wanted="" if wanted.endswith(":") else wanted,  # the operator adds its own version
@@ -395,4 +395,4 @@ _TITLES = {
 def _shown(item: OperandRestart) -> str:
     images = f"{item.found} -> {item.wanted}" if item.wanted and item.wanted != item.found else item.found
     pace = f", {item.pace}" if item.pace else ""
-    return f"{item.part} on {counted(item.nodes, 'node')}{pace}: {images or item.daemonset}; felt: {item.feels}"
+    return f"{item.part} on {counted(item.nodes, 'node')}{pace}: {images or item.daemonset}; impact: {item.impact}"

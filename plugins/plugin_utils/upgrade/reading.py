@@ -65,7 +65,7 @@ class Reading:
         pods: list[waves.OperandPod] = []
         for operator in reversed(self.plan.operators):
             namespace = self._namespace(operator)
-            held, path = self._held_back(operator, namespace), self._path("Pod", namespace)
+            held, path = self._on_delete(operator, namespace), self._path("Pod", namespace)
             for meta, owner, node in self.client.projected(path, _pod) if held else ():
                 part, newest = held.get(owner, ("", ""))
                 if part and node:
@@ -74,7 +74,7 @@ class Reading:
                     pods.append(waves.OperandPod(part, owner, node, f"{path}/{meta['name']}", old, created))
         return waves.outdated(pods, self.cordoned() if self.plan.peermem else (), self.plan.peermem)
 
-    def _held_back(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
+    def _on_delete(self, operator: str, namespace: str) -> dict[str, tuple[str, str]]:
         """DaemonSet -> (its part, generation of its template), of those that make a pod anew only when it is
         deleted."""
         waved = {one["part"] for one in table()[operator] if one["how"] == core.WAVES}

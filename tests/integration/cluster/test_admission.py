@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import account, needs
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission_io, permissions, preflight, survey_io
 from gpuops_sandbox import account as sandbox_account
 from support import plan_samples as samples
@@ -422,7 +422,7 @@ class Cluster:
         small.established("mpijobs.kubeflow.org")
         for name, setup in SETUPS.items():
             self._make(name, setup)
-        self.facts = NodeBook(self.client, None, samples.SHAPES).facts()
+        self.facts = NodeCache(self.client, None, samples.SHAPES).facts()
         self.survey = survey_io.survey(self.client)
         small.until(self._counted)
         self.settled = time.monotonic() + SETTLES

@@ -34,7 +34,7 @@ def test_a_node_that_dies_in_the_test_holds_up_no_later_run(cluster: Any) -> Non
     assert running.wait() != 0
     report = json.loads((here.folder / "dies" / "report.json").read_text())
     found = {one["name"]: [item["id"] for item in one["findings"]] for one in report["nodes"]}
-    assert found == {dead: ["node.not-ready", "nccl.worker", "nccl.remains"], names[0]: [], names[2]: []}, report[
+    assert found == {dead: ["node.not-ready", "nccl.worker", "nccl.leftovers"], names[0]: [], names[2]: []}, report[
         "nodes"
     ]
     assert "clean-up is incomplete" not in log.read_text(), log.read_text()[-3000:]
@@ -47,11 +47,11 @@ def test_a_node_that_dies_in_the_test_holds_up_no_later_run(cluster: Any) -> Non
     print(f"the run without the dead node took {time.monotonic() - began:.0f} s")
     told = f"pod gpuops-nccl/{left[0]} cannot be removed: the node is not Ready: Kubelet stopped posting node status."
     (one,) = without.report["nccl"][0]["findings"]
-    assert (one["id"], one["found"]) == ("nccl.remains", told)
+    assert (one["id"], one["found"]) == ("nccl.leftovers", told)
     assert f"{dead}: {told}" in without.output
     assert pods(here) == dict([left])
 
     here.kubectl("delete", "node", dead)
     gone = here.play("site.yml", report="gone", **INPUTS, **others)
     assert gone.verdict == "pass", gone.report.get("reason") or gone.output[-3000:]
-    assert pods(here) == {} and "nccl.remains" not in json.dumps(gone.report)
+    assert pods(here) == {} and "nccl.leftovers" not in json.dumps(gone.report)

@@ -164,7 +164,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     for text in (
         "release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0",
         "release network_operator network-operator/network-operator: 23.10.0 -> 26.4.1",
-        "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; felt: the container runtime",
+        "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; impact: the container runtime",
         "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1",
         "removed: DaemonSet network-operator/sriov-device-plugin",
         *(f"removed: {item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}" for item in GUIDES_OWN),

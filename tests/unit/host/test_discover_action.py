@@ -132,7 +132,7 @@ class Cluster:
 def planned(monkeypatch: pytest.MonkeyPatch, *nodes: Json, names: Any = ()) -> Any:
     shapes = shape_table.shapes()
     book = SimpleNamespace(facts=lambda: [facts.node_facts(one, shapes) for one in copy.deepcopy(nodes)])
-    monkeypatch.setattr(discovered, "NodeBook", lambda *_arguments: book)
+    monkeypatch.setattr(discovered, "NodeCache", lambda *_arguments: book)
     args = {**{name: option.get("default") for name, option in SPEC.items()}}
     return discovered.nodes_plan(Cluster(*nodes), names, args)[0]
 

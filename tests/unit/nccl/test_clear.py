@@ -119,9 +119,9 @@ def test_a_node_that_does_not_answer_is_named_and_holds_up_nobody(clock: Clock, 
     api = dead(node("b", AWAY))
     for removed in (3, 0):  # the next run finds it again, and has nothing more to remove
         found = Clear(api, "jobs").leftovers("new-1", nodes)  # type: ignore[arg-type]
-        (one,) = found.remains
+        (one,) = found.leftovers
         assert (found.removed, clock.now) == (removed, 0)
-        assert (one.id, one.severity, one.subject) == ("nccl.remains", "warning", "b")
+        assert (one.id, one.severity, one.subject) == ("nccl.leftovers", "warning", "b")
         assert one.found == f"{LOST} cannot be removed: the node is not Ready: no word"
         assert "kubectl delete node b" in one.remedy and "rdma_remove_lost_pods=true" in one.remedy
         assert left(api) == ["Pod/jobs/nccl-old-1-worker-1"]
@@ -149,7 +149,7 @@ def test_a_kubelet_that_dies_while_it_is_waited_for_is_called_away_later(
 
     monkeypatch.setattr(clear.time, "sleep", sleep)
     found = Clear(api, "jobs", clock=clock)(clear.TESTS)  # type: ignore[arg-type]
-    assert [one.subject for one in found.remains] == ["b"]
+    assert [one.subject for one in found.leftovers] == ["b"]
     assert 45 <= clock.now <= 45 + 2 * clear.LOOK
 
 

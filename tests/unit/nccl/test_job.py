@@ -539,13 +539,13 @@ def test_unknown_launcher_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("launcher", nccl_job.LAUNCHERS)
 def test_workers_ask_for_what_the_nodes_have(launcher: str) -> None:
-    small = job(**fabric.room(8, 30.0, 100 * fabric.GIB))
+    small = job(**fabric.worker_requests(8, 30.0, 100 * fabric.GIB))
     worker = pods(small, launcher)[1]["spec"]
     asked = worker["containers"][0]["resources"]["requests"]
     assert (asked["cpu"], asked["memory"], asked["ephemeral-storage"]) == ("15", "50Gi", "1Gi")
     assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "25Gi"}} in worker["volumes"]
-    assert fabric.room(8, 220.0, 1900 * fabric.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
-    assert fabric.room(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
+    assert fabric.worker_requests(8, 220.0, 1900 * fabric.GIB) == {"cpus": 32, "memory_gib": 128, "shm_gib": 32}
+    assert fabric.worker_requests(8, 0.5, 0) == {"cpus": 1, "memory_gib": 1, "shm_gib": 1}
 
 
 def test_the_room_is_the_smallest_nodes() -> None:

@@ -24,7 +24,7 @@ VERDICTS = load()
 CASES = VERDICTS.cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.path.name}-{case.told}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.path.name}-{case.described}")
 def test_every_recording_has_its_documented_verdict(case):
     got = case.judged()
     assert got.verdict == case.verdict, got.reason

@@ -55,7 +55,7 @@ def pairs(argv: list[str]) -> str:
 def test_without_inputs_the_job_is_that_of_the_shape() -> None:
     test = made()
     assert conf(test)["NCCL_IB_TC"] == "41" and conf(test)["NCCL_DEBUG"] == "INFO"
-    assert test.fabric.settings == () and plan(cluster(2)).tests[0].told == ()
+    assert test.fabric.settings == () and plan(cluster(2)).tests[0].overrides == ()
     assert nccl_job.program_args(test) == ["-b", "8", "-e", "8G", "-f", "2", "-g", "1"]
     assert " --bind-to none " in pairs(nccl_job.mpirun(test))
 
@@ -106,7 +106,7 @@ def test_the_plan_says_who_set_what() -> None:
         "check 2 (rdma_nccl_check)",
         "mpirun --bind-to numa (rdma_mpi_args)",
     )
-    assert planned.tests[0].told == expected
+    assert planned.tests[0].overrides == expected
     assert all(text in resolve.text(planned) for text in expected)
 
 
@@ -230,14 +230,14 @@ def test_without_the_lines_that_prove_rdma_nothing_passes(env: dict[str, Optiona
 
 def test_ring_has_a_threshold_of_its_own() -> None:
     test = made(nccl_env={"NCCL_ALGO": "RING"})
-    assert settings.felt(test.fabric.settings, {}, files.nccl()["harmless"]) == []
+    assert settings.affecting(test.fabric.settings, {}, files.nccl()["harmless"]) == []
     assert judged(test).threshold == 0.9 * 400
 
 
 def test_the_last_setting_of_a_variable_counts() -> None:
     twice = (Setting("NCCL_X", "1", "profile x"), Setting("NCCL_X", "2", "rdma_nccl_env"))
-    assert settings.felt(twice, {"NCCL_X": "2"}, ()) == []
-    assert settings.felt(twice, {}, ()) == ["NCCL_X=2 (rdma_nccl_env)"]
+    assert settings.affecting(twice, {"NCCL_X": "2"}, ()) == []
+    assert settings.affecting(twice, {}, ()) == ["NCCL_X=2 (rdma_nccl_env)"]
 
 
 def test_the_judge_says_nothing_of_settings_that_nobody_made() -> None:

@@ -128,7 +128,7 @@ def asks(cpu: str, memory: str = "1Gi", **more: Any) -> Json:
     ],
 )
 def test_what_a_pod_requests_is_counted_as_the_scheduler_does(spec: Json, cpu: float, memory: float) -> None:
-    assert nodes_busy.requested(spec) == nodes_busy.Room(cpu, memory)
+    assert nodes_busy.requested(spec) == nodes_busy.Capacity(cpu, memory)
 
 
 def etl(name: str, cpu: str, memory: str = "1Gi", node: str = "a") -> Json:
@@ -146,7 +146,7 @@ def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> Non
     pods = [etl("small", "1"), etl("big", "60"), etl("other", "36"), etl("elsewhere", "90", node="b")]
 
     def found(cpu: float, memory: float = 0.0, pods: list[Json] = pods) -> list[str]:
-        need = nodes_busy.Room(cpu, memory * GIB)
+        need = nodes_busy.Capacity(cpu, memory * GIB)
         busy = BusyNodes(Client(pods), plan, need).once(["a"])  # type: ignore[arg-type]
         return [one.text for one in busy.get("a", [])]
 
@@ -163,7 +163,7 @@ def test_the_largest_pods_that_leave_too_little_are_named_and_no_others() -> Non
 
 
 def test_a_node_that_takes_no_more_pods_is_in_use_by_the_last_of_the_lowest_priority() -> None:
-    def found(most: int, *pods: Json, need: nodes_busy.Room) -> list[str]:
+    def found(most: int, *pods: Json, need: nodes_busy.Capacity) -> list[str]:
         nodes = (Node("a", "x", cpu=100, memory=400 * GIB, pods=most),)
         plan = Plan(namespaces=PLAN.namespaces, resources=PLAN.resources, nodes=nodes)
         return [one.text for one in BusyNodes(Client(list(pods)), plan, need).once(["a"]).get("a", [])]  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_a_node_that_takes_no_more_pods_is_in_use_by_the_last_of_the_lowest_prio
     proxy["spec"]["priority"] = 2000001000
     older, ended = pod("a-web", limits={}, creationTimestamp="2026-11-24T09:00:00Z"), pod("z", phase="Failed")
     four = (proxy, web, older, ended)
-    worker = nodes_busy.Room(1, GIB)
+    worker = nodes_busy.Capacity(1, GIB)
     assert found(4, *four, need=worker) == []
     assert found(0, *four, need=worker) == [], "as many as are wanted, if the kubelet does not say"
     assert found(3, *four, need=worker) == ["pod team/web holds 1 of the 3 pods that the node takes"]
@@ -187,7 +187,7 @@ def test_requests_follow_what_is_free_down_to_a_floor() -> None:
     assert (least.cpu, least.memory) == (8, 16 << 30)
 
     def fit(*free: tuple[float, int]) -> tuple[int, int, int]:
-        found = fabric.fitted(own, [nodes_busy.Room(cpu, gib << 30) for cpu, gib in free])
+        found = fabric.fitted(own, [nodes_busy.Capacity(cpu, gib << 30) for cpu, gib in free])
         return found.cpus, found.memory_gib, found.shm_gib
 
     assert fit((100, 400), (90, 500)) == (32, 128, 32), "as ever where there is room"
@@ -196,6 +196,6 @@ def test_requests_follow_what_is_free_down_to_a_floor() -> None:
     assert fit((7.9, 400), (90, 500)) == (32, 128, 32), "a node without room is named; the others do not ask for less"
     small = fabric.Fabric(gpus=1, cpus=1, memory_gib=1, shm_gib=1)
     assert (
-        fabric.floor(small) == nodes_busy.Room(1, 1 << 30)
-        and fabric.fitted(small, [nodes_busy.Room(1.2, 2 << 30)]) == small
+        fabric.floor(small) == nodes_busy.Capacity(1, 1 << 30)
+        and fabric.fitted(small, [nodes_busy.Capacity(1.2, 2 << 30)]) == small
     )

@@ -301,7 +301,7 @@ def test_what_needs_ofed_is_not_waited_for_before_it_is_asked_for() -> None:
     fake.logs = {("driver-a", "k8s-driver-manager"): "Waiting for MOFED to be installed"}
     made = drivers(fake)
     assert made.wait_for_policy()
-    found = made.begun(nodes("a", "b"))
+    found = made.started(nodes("a", "b"))
     assert found["driver/a"].ready and found["labels/b"].ready and not found["driver/b"].ready
     assert not drivers(fake, {"spec": {"ofedDriver": {"image": "doca-driver"}}}).wait_for_policy()
     assert not drivers(fake, ofed="host").wait_for_policy()

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import PodUse, Room
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity, PodUse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import displaced, queues
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.displaced import DaemonSetRequest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
@@ -21,19 +21,19 @@ from support.plan_samples import cluster, gpu_node, whole
 GIB = 1 << 30
 TABLE = files.load(files.FILES / "operands.yml")["requests"]
 MULTUS, IPAM = (
-    DaemonSetRequest("kube-multus-ds", Room(0.1, GIB)),
-    DaemonSetRequest("nv-ipam-node", Room(0.1, GIB), critical=False),
+    DaemonSetRequest("kube-multus-ds", Capacity(0.1, GIB)),
+    DaemonSetRequest("nv-ipam-node", Capacity(0.1, GIB), critical=False),
 )
 
 
 def pod(name: str, cpu: float, priority: int = -10, since: str = "1") -> PodUse:
-    return PodUse("a", f"team/{name}", "", (), Room(cpu, GIB), priority, since)
+    return PodUse("a", f"team/{name}", "", (), Capacity(cpu, GIB), priority, since)
 
 
 def gone(pods: list[PodUse], *daemonsets: DaemonSetRequest, default: int = 0, **more: Any) -> list[tuple[str, str]]:
     node = gpu_node(**more)
     here = Plan(nodes=(Node(node.name, node.shape),))
-    free = node.cpu_allocatable - sum(one.room.cpu for one in pods)
+    free = node.cpu_allocatable - sum(one.requests.cpu for one in pods)
     pods = [PodUse(node.name, *list(vars(one).values())[1:]) for one in pods]
     assert free >= 0
     found = displaced.displaced(here, [node], pods, daemonsets, default)
@@ -42,7 +42,7 @@ def gone(pods: list[PodUse], *daemonsets: DaemonSetRequest, default: int = 0, **
 
 def full(*pods: PodUse, left: float = 0.05) -> list[PodUse]:
     node = gpu_node()
-    rest = node.cpu_allocatable - left - sum(one.room.cpu for one in pods)
+    rest = node.cpu_allocatable - left - sum(one.requests.cpu for one in pods)
     return [*pods, pod("prod", rest, priority=1000)]
 
 
@@ -69,7 +69,7 @@ def test_on_a_node_that_takes_no_more_pods_one_goes_for_each_daemonset() -> None
 
 
 def test_what_no_eviction_makes_room_for_displaces_nobody() -> None:
-    huge = DaemonSetRequest("huge", Room(5000, GIB))
+    huge = DaemonSetRequest("huge", Capacity(5000, GIB))
     assert gone(full(pod("one", 1)), huge) == []
 
 
@@ -85,7 +85,7 @@ def test_daemonsets_that_exist_or_are_not_of_the_run_do_not_count() -> None:
         "gpuops-vf-config",
     ]
     own = next(one for one in displaced.wanted(plan, TABLE, ()) if one.name == "kube-multus-ds")
-    assert own.room == Room(0.1, 64 << 20), "as the policy of the profile has it"
+    assert own.requests == Capacity(0.1, 64 << 20), "as the policy of the profile has it"
     there = [
         Workload("daemonset", "gpu-operator", "gpu-operator-node-feature-discovery-worker"),
         Workload("daemonset", "nvidia-network-operator", "kube-multus-ds"),

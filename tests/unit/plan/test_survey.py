@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Workload, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import survey_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
@@ -70,10 +70,10 @@ def apis(*groups: str) -> dict[str, Any]:
 
 def test_lists_begin_anew_when_their_version_is_compacted() -> None:
     server = Server({"/api/v1/nodes": {"items": [node("a"), node("b"), node("c")]}}, gone=2)
-    assert [item.name for item in NodeBook(server).facts()] == ["a", "b", "c"]
+    assert [item.name for item in NodeCache(server).facts()] == ["a", "b", "c"]
     server.gone = 99
     with pytest.raises(Gone):
-        NodeBook(server).facts()
+        NodeCache(server).facts()
     lists = {"/apis/apps/v1/deployments": {"items": []}, "/apis/apps/v1/daemonsets": {"items": []}}
     lists["/apis/apps/v1/daemonsets"]["items"] = [workload("a"), workload("b")]
     server = Server({"/version": {}, "/apis": apis(), **lists}, gone=1)

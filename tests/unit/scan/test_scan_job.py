@@ -43,8 +43,8 @@ test_of.__test__ = False  # type: ignore[attr-defined]
 
 def test_a_rounds_requests_follow_the_workers() -> None:
     """2 cores and 4 GiB whatever the nodes had: beside a worker of a small node it had no place."""
-    assert fabric.beside(32, 128) == {"cpu": "2000m", "memory": "4096Mi"}
-    assert fabric.beside(1, 1) == {"cpu": "250m", "memory": "256Mi"}
+    assert fabric.starter_requests(32, 128) == {"cpu": "2000m", "memory": "4096Mi"}
+    assert fabric.starter_requests(1, 1) == {"cpu": "250m", "memory": "256Mi"}
 
 
 def job_of(objects: list[Json]) -> Json:
@@ -113,7 +113,7 @@ def test_the_pod_of_a_round_has_no_gpu_and_no_api_access(launcher: str) -> None:
         hosts=nccl_job.workers(test, launcher),
         seconds=99,
         template=template,
-        requests=fabric.beside(2, 8),
+        requests=fabric.starter_requests(2, 8),
     )
     assert config["data"]["lanes"] == "p1-0-1|pair||0,1\n" and config["data"]["round.sh"] == "true\n"
     spec = pod["spec"]

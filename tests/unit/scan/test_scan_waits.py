@@ -86,7 +86,7 @@ def test_nobody_starts(clock: Clock) -> None:
 def test_a_rounds_pod_without_a_place_is_told_at_once_and_given_up_after_the_grace(clock: Clock) -> None:
     """It was silent until the start's own limit of 30 minutes."""
     shown: list[str] = []
-    held = scan_run._Held(20.0, shown.append)
+    held = scan_run._StuckPod(20.0, shown.append)
     message = "0/4 nodes are available: 4 Insufficient cpu."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     pod = {"metadata": {"name": "r"}, "spec": {}, "status": {"phase": "Pending", "conditions": [condition]}}

@@ -325,7 +325,7 @@ def test_a_host_that_cannot_be_reached_says_nothing_of_its_addresses():
         line("#heading", "unchecked"),
         line("http://localhost:8000/", "ignored"),
     ]
-    faults, answered = addresses.told("\n".join(lines))
+    faults, answered = addresses.read("\n".join(lines))
     assert faults == [
         "a.md:3: https://b.example.com/x. is badly written",
         "a.md:3: https://b.example.com/gone: 404 Client Error: Not Found",

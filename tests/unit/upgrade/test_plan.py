@@ -128,7 +128,7 @@ def test_the_shared_device_plugin_of_mode_shared_rolls_and_stops_no_job() -> Non
     )
     (one,) = core.network_restarts(made, NETWORK, {}, {"rdmaSharedDevicePlugin": {"config": "{}"}}, {})
     assert (one.part, one.how, one.stops) == ("state-RDMA-device-plugin", "rolling", False)
-    assert "no new pod gets an RDMA device" in one.feels and not core.everywhere([one], {})
+    assert "no new pod gets an RDMA device" in one.impact and not core.everywhere([one], {})
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back(
     ):
         assert line in text
     whole = "\n".join(text)
-    assert "toolkit on 4 nodes: r/toolkit:1 -> r/toolkit:2; felt: the container runtime restarts" in whole
+    assert "toolkit on 4 nodes: r/toolkit:1 -> r/toolkit:2; impact: the container runtime restarts" in whole
     assert "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1" in whole
     assert "node-feature-discovery on 4 nodes, 1 of the nodes at a time" in whole
     assert not upgrade.nothing

@@ -56,12 +56,12 @@ def pod(obj: Json) -> DeploymentPod:
         group=str((meta.get("labels") or {}).get(GROUP, "")),
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or []),
         gpus=sum(int(value) for key, value in limits.items() if _GPU.fullmatch(key) and str(value).isdigit()),
-        ways=tuple(_ways(spec, containers, limits)),
+        ways=tuple(_nic_access(spec, containers, limits)),
         debug=str(variables.get("NCCL_DEBUG") or ""),
     )
 
 
-def _ways(spec: Json, containers: Sequence[Mapping[str, Any]], limits: Mapping[str, str]) -> Iterator[str]:
+def _nic_access(spec: Json, containers: Sequence[Mapping[str, Any]], limits: Mapping[str, str]) -> Iterator[str]:
     devices = [f"{value} {key}" for key, value in limits.items() if _NIC.search(key) and str(value) not in ("", "0")]
     yield from devices
     paths = [str((item.get("hostPath") or {}).get("path", "")) for item in spec.get("volumes") or []]

@@ -40,7 +40,7 @@ def ids(found, severity: str) -> list[str]:
     return [item.id.removeprefix("blueprint.") for item in found if item.severity == severity]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['of']}: {TABLE.told(row)[:70]}")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['of']}: {TABLE.described(row)[:70]}")
 def test_row(row: dict[str, Any]) -> None:
     found = TABLE.judged(row)
     assert ids(found, "error") == row["rules"], found

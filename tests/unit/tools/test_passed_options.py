@@ -1,13 +1,13 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""tools/handed_on.py adds the lines that make a module's option an input of the playbooks, where a comment asks."""
+"""tools/passed_options.py adds the lines that make a module's option an input, where a comment asks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import handed_on
+import passed_options
 import pytest
 
 MODULE = """DOCUMENTATION = r'''
@@ -41,20 +41,20 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_marked_task_gets_the_modules_other_options_once(root: Path) -> None:
-    made = handed_on.of_task(TASK, "burn", root)
+    made = passed_options.of_task(TASK, "burn", root)
     assert made == TASK.replace("    # make", '    depth: "{{ burn_depth }}"\n    # make')
-    assert handed_on.of_task(made, "burn", root) == made
+    assert passed_options.of_task(made, "burn", root) == made
 
 
 @pytest.mark.parametrize("name", ["share", "gone"])
 def test_a_comment_that_is_no_longer_true_is_refused(root: Path, name: str) -> None:
     with pytest.raises(SystemExit, match=f"burn: the comment leaves out {name}"):
-        handed_on.of_task(TASK.replace("but inner", f"but inner, {name}"), "burn", root)
+        passed_options.of_task(TASK.replace("but inner", f"but inner, {name}"), "burn", root)
 
 
 def test_a_marked_role_gets_inputs_for_its_other_variables() -> None:
-    made = handed_on.of_inputs(INPUTS, {"burn": ["burn_share", "burn_depth"]})
+    made = passed_options.of_inputs(INPUTS, {"burn": ["burn_share", "burn_depth"]})
     assert made == INPUTS.replace("# make", 'burn_depth: "{{ rdma_gpu_depth | default() }}"\n# make')
-    assert handed_on.of_inputs(made, {"burn": ["burn_share", "burn_depth"]}) == made
+    assert passed_options.of_inputs(made, {"burn": ["burn_share", "burn_depth"]}) == made
     with pytest.raises(SystemExit, match=r"burn_depth has no line .*, and rdma_gpu_depth is taken"):
-        handed_on.of_inputs(f'other: "{{{{ rdma_gpu_depth }}}}"\n{INPUTS}', {"burn": ["burn_depth"]})
+        passed_options.of_inputs(f'other: "{{{{ rdma_gpu_depth }}}}"\n{INPUTS}', {"burn": ["burn_depth"]})

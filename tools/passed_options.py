@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lines that hand a module's option on, from an input of the playbooks through the role's variable: added to the
+"""The lines that pass a module's option on, from an input of the playbooks through the role's variable: added to the
 role's task and to playbooks/vars where a comment asks for it, so that a new option is written by hand only in its
 module's DOCUMENTATION. A line that is there stays as it is, whatever its names."""
 

@@ -34,7 +34,7 @@ Entry = tuple[str, NodeFacts]
 """uid/resourceVersion and facts"""
 
 
-class NodeBook:
+class NodeCache:
     """``run_dir``: where it is kept between tasks; without one every look is a full list. ``shapes``: with a site's
     own, which may take nodes by labels."""
 

@@ -43,7 +43,7 @@ class Sweep(NamedTuple):
     factor: bool
 
 
-class Draft:
+class PartialRun:
     """A run while its log is read; ``finish`` decides whether it is complete."""
 
     def __init__(self, stage: int = -1) -> None:

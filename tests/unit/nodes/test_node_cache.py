@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A look with the book must say what a full list would say, and ask for less."""
+"""A look with the cache must say what a full list would say, and ask for less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.book import FEW, FILE, NodeBook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import FEW, FILE, NodeCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,8 +50,8 @@ class Server(Client):
         return {"metadata": metadata} if metadata_only else {"metadata": metadata, "status": status}
 
 
-def seen(book: NodeBook) -> dict[str, int]:
-    found, version = book.look()
+def seen(cache: NodeCache) -> dict[str, int]:
+    found, version = cache.look()
     assert version == "9"
     return {name: facts.allocatable["nvidia.com/gpu"] for name, facts in found.items()}
 
@@ -62,45 +62,45 @@ def gpus(server: Server) -> dict[str, int]:
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
     server = Server({f"n{number}": (number, 8) for number in range(100)})
-    assert [facts.name for facts in NodeBook(server, tmp_path).facts()] == list(server.nodes)
+    assert [facts.name for facts in NodeCache(server, tmp_path).facts()] == list(server.nodes)
     server.full.clear()
     server.nodes["n7"] = (200, 7)
     del server.nodes["n8"]
     server.nodes["new"] = (201, 8)
-    assert seen(NodeBook(server, tmp_path)) == gpus(server)
+    assert seen(NodeCache(server, tmp_path)) == gpus(server)
     assert sorted(server.full) == ["n7", "new"]
     server.full.clear()
-    assert seen(NodeBook(server, tmp_path)) == gpus(server), "what was read anew is kept"
+    assert seen(NodeCache(server, tmp_path)) == gpus(server), "what was read anew is kept"
     assert server.full == []
-    assert {facts.name for facts in NodeBook(server, tmp_path).kept()} == set(server.nodes)
+    assert {facts.name for facts in NodeCache(server, tmp_path).kept()} == set(server.nodes)
 
 
 def test_an_answer_of_another_form_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "separators", (", ", ": "))
     server = Server({"a": (1, 8), "b": (2, 8)})
-    NodeBook(server, tmp_path).facts()
+    NodeCache(server, tmp_path).facts()
     server.full.clear()
     server.nodes["b"] = (3, 4)
-    assert seen(NodeBook(server, tmp_path)) == {"a": 8, "b": 4}
+    assert seen(NodeCache(server, tmp_path)) == {"a": 8, "b": 4}
     assert server.full == ["b"]
 
 
 def test_many_changes_are_one_list(tmp_path: Path) -> None:
     server = Server({f"n{number}": (number, 8) for number in range(FEW + 1)})
-    NodeBook(server, tmp_path).facts()
+    NodeCache(server, tmp_path).facts()
     server.nodes = {name: (version + 1000, 4) for name, (version, _gpus) in server.nodes.items()}
     server.full.clear()
-    assert seen(NodeBook(server, tmp_path)) == gpus(server)
+    assert seen(NodeCache(server, tmp_path)) == gpus(server)
     assert len(server.full) == FEW + 1
 
 
 def test_a_node_that_goes_between_the_two_requests_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server({"a": (1, 8), "b": (2, 8)})
-    NodeBook(server, tmp_path).facts()
+    NodeCache(server, tmp_path).facts()
     server.nodes["b"] = (3, 8)
-    one = NodeBook._one
-    monkeypatch.setattr(NodeBook, "_one", lambda book, name: server.nodes.pop(name) and one(book, name))
-    assert seen(NodeBook(server, tmp_path)) == {"a": 8}
+    one = NodeCache._one
+    monkeypatch.setattr(NodeCache, "_one", lambda cache, name: server.nodes.pop(name) and one(cache, name))
+    assert seen(NodeCache(server, tmp_path)) == {"a": 8}
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_a_node_that_goes_between_the_two_requests_is_gone(tmp_path: Path, monke
 def test_a_damaged_book_is_no_book(tmp_path: Path, damage: str) -> None:
     server = Server({"a": (1, 8)})
     (tmp_path / FILE).write_text(damage)
-    assert seen(NodeBook(server, tmp_path)) == {"a": 8}
+    assert seen(NodeCache(server, tmp_path)) == {"a": 8}
     assert server.full == ["a"]
 
 
 def test_the_book_of_another_cluster_is_no_book(tmp_path: Path) -> None:
-    NodeBook(Server({"a": (1, 4)}, host="https://b"), tmp_path).facts()
-    assert seen(NodeBook(Server({"a": (1, 8)}), tmp_path)) == {"a": 8}
+    NodeCache(Server({"a": (1, 4)}, host="https://b"), tmp_path).facts()
+    assert seen(NodeCache(Server({"a": (1, 8)}), tmp_path)) == {"a": 8}
 
 
 STATES = st.dictionaries(st.sampled_from([f"n{number}" for number in range(30)]), st.integers(0, 8))
@@ -133,6 +133,6 @@ def test_any_history_reads_as_a_full_list(
         for name, count in state.items():
             version += 1
             server.nodes[name] = before[name] if before.get(name, (0, -1))[1] == count else (version, count)
-        assert seen(NodeBook(server, folder)) == gpus(server)
-        assert {facts.name for facts in NodeBook(server, folder).kept()} == set(server.nodes)
-        assert [facts.name for facts in NodeBook(Server(server.nodes)).facts()] == list(server.nodes)
+        assert seen(NodeCache(server, folder)) == gpus(server)
+        assert {facts.name for facts in NodeCache(server, folder).kept()} == set(server.nodes)
+        assert [facts.name for facts in NodeCache(Server(server.nodes)).facts()] == list(server.nodes)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deploys blueprints with OCI AI Blueprints, idempotently, and undeploys them."""
+"""Deploys blueprints with OCI AI Blueprints, idempotently, proves that they use RDMA, and undeploys them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.lint import RDMA
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_read import DeploymentProof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Deploys, undeploys, lists or reads logs; returns the deployments and the number of requests."""
+        """Deploys and proves, undeploys, lists or reads logs; returns the deployments, the proof and the number of
+        requests."""
         documents = _documents(args)
         state = args["state"]
-        if state == "present" and not documents:
+        proves = state == "present" and args["prove"]
+        if state == "present" and not documents and not proves:
             return {"changed": False, "deployments": [], "posts": 0}  # the list may be empty on a second run
-        if state in ("absent", "logged") and not args["name"] and not documents:
-            raise InputError(f"state={state} needs name: the deployment's name.")
+        if not args["name"] and (proves or (state in ("absent", "logged") and not documents)):
+            what = f"{state} with prove" if proves else state
+            raise InputError(f"state={what} needs name: the deployment's name.")
         connection = Api(args)
         site = BlueprintServer(
             connection,
@@ -40,8 +44,10 @@ class ActionModule(RdmaAction):
             check_mode=self.check_mode,
         )
         found = self._done(site, state, documents, args["name"])
-        more = {"posts": site.posts, "api_requests": connection.requests}
-        return {"changed": any(one.get("changed") for one in found), "deployments": found, **more}
+        result: Json = {"changed": any(one.get("changed") for one in found), "deployments": found}
+        if proves and not (self.check_mode and documents):  # in check mode it may not be deployed yet
+            result.update(DeploymentProof(self, connection, args).result())
+        return {**result, "posts": site.posts, "api_requests": connection.requests}
 
     def _around(self, documents: list[Json]) -> Json:
         """Facts of the cluster for the lint: its nodes, and the number of nodes of each shared pool."""

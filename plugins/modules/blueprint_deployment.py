@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: blueprint_deployment
-short_description: Deploy blueprints with OCI AI Blueprints once
+short_description: Deploy blueprints with OCI AI Blueprints once, and prove that they use RDMA
 version_added: 0.1.0
 description:
 - Checks blueprints like M(gpuops.rdma.blueprint_lint), deploys new ones one at a time, and waits until each has the
@@ -14,6 +14,10 @@ description:
 - If the answer to a request is lost, the module does not send it again but searches for the deployment.
 - OCI AI Blueprints publishes no list of statuses. The module knows the statuses that have been observed. On an unknown
   status it waits until the timeout, and the error contains the deployment's log. See docs/blueprints.md.
+- With O(prove) it then proves that the deployment O(name) uses RDMA. It checks the pods (whole nodes with RDMA, and
+  access to their NICs) and their NCCL logs. The proof succeeds if the lines of every node show C(NET/IB) with
+  C(GDRDMA), and no line shows sockets or a path without GPUDirect RDMA. How Blueprints attaches pods to the network is
+  not public, so the module assumes nothing about it.
 - Results and errors contain no passwords, tokens, links or secrets of blueprints.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
@@ -29,7 +33,8 @@ options:
     choices: [present, absent, listed, logged]
     default: present
   blueprints:
-    description: Blueprints to deploy. With an empty list the module does nothing and does not log in.
+    description: Blueprints to deploy. With an empty list and without O(prove) the module does nothing and does not log
+      in.
     type: list
     elements: dict
     default: []
@@ -45,7 +50,7 @@ options:
     type: dict
     default: {}
   name:
-    description: Name of the deployment, for V(absent) and V(logged).
+    description: Name of the deployment, for V(absent), V(logged) and O(prove).
     type: str
     default: ''
   recreate:
@@ -70,8 +75,45 @@ options:
     description: Further options of M(gpuops.rdma.blueprint_lint), by name.
     type: dict
     default: {}
+  prove:
+    description:
+    - Prove that the deployment O(name) uses RDMA, and retry until the proof succeeds or O(timeout) expires. Without
+      blueprints the module only proves, and changes nothing.
+    - In check mode a deployment that the task also deploys is not proven.
+    type: dict
+    suboptions:
+      nodes:
+        description: Number of nodes that it runs on.
+        type: int
+        required: true
+      gpus:
+        description: GPUs of each pod. V(0) means any number.
+        type: int
+        default: 0
+      namespace:
+        description: Namespace of its pods. The default is all namespaces.
+        type: str
+        default: ''
+      nccl_log:
+        description: Require the lines of NCCL. V(false) is for a deployment without C(NCCL_DEBUG), and then nothing is
+          proven.
+        type: bool
+        default: true
+      completion:
+        description: Also query C(/health) of its endpoint, and complete one prompt (OpenAI API of vLLM).
+        type: bool
+        default: false
+      endpoint:
+        description: URL of its endpoint, if Blueprints does not report it.
+        type: str
+        default: ''
+      prompt:
+        description: Prompt to complete.
+        type: str
+        default: RDMA is
   timeout:
-    description: Seconds to wait for each deployment. A bare metal node takes up to 30 minutes, a model of 405B longer.
+    description: Seconds to wait for each deployment, and again for the proof. A bare metal node takes up to 30 minutes,
+      a model of 405B longer.
     type: int
     default: 3600
 """
@@ -83,6 +125,17 @@ EXAMPLES = r"""
     username: admin
     password: "{{ blueprints_password }}"
     src: [rdma_shared_node_pool.json]
+
+- name: Prove that a deployment on two nodes uses RDMA and answers
+  gpuops.rdma.blueprint_deployment:
+    url: https://api.198-51-100-7.nip.io
+    username: admin
+    password: "{{ blueprints_password }}"
+    name: 405b
+    prove:
+      nodes: 2
+      gpus: 8
+      completion: true
 
 - name: Undeploy it
   gpuops.rdma.blueprint_deployment:
@@ -111,4 +164,26 @@ api_requests:
   description: Number of all requests to the API.
   returned: success
   type: int
+verdict:
+  description: V(proven), V(failed) or V(unknown).
+  returned: with O(prove)
+  type: str
+findings:
+  description: What speaks against it, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: with O(prove)
+  type: list
+  elements: dict
+pods:
+  description: Its pods, with C(node), C(gpus), C(ready), C(debug) and their access to C(nics).
+  returned: with O(prove)
+  type: list
+  elements: dict
+transport:
+  description: What NCCL logged, with C(net), C(channels) by path, C(hcas) and C(hosts).
+  returned: with O(prove)
+  type: dict
+completion:
+  description: The completed text. C(endpoint), C(model) and C(completion_seconds) are returned with it.
+  returned: with O(prove.completion)
+  type: str
 """

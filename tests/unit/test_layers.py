@@ -27,7 +27,7 @@ LAYERS = {
         "answers copy_image drain host_read iam import_image join_read policy_run pool_run preflight_read session "
         "stack_run waits work",
     ),
-    "oci.blueprints": ("kube nodes oci", "backing client deploy record rules stack_inputs"),
+    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_read record rules stack_inputs"),
     "operators": (
         "kube nodes oci",
         "chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run parts policy_first "

@@ -39,7 +39,6 @@ RIGHT = {
         "… clusters are named …; set cluster to the OCID.",
     ),
     "an option for which no playbook has an input": (
-        "Blueprints does not report an endpoint of …; set endpoint.",
         "Destroying the stack … (…) deletes everything that it created, the cluster with its nodes and volumes. To do "
         "that, repeat its name: confirm=….",
         "The ClusterPolicy refers to the ConfigMap …, but this task writes …. Set name to … (and label that ConfigMap "

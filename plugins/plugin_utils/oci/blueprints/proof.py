@@ -28,7 +28,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class DeploymentPod:
-    """What of a pod decides. ``ways``: how it reaches the NICs, in words."""
+    """What of a pod decides. ``nics``: how it reaches them, in words."""
 
     name: str
     namespace: str
@@ -36,7 +36,7 @@ class DeploymentPod:
     group: str
     ready: bool
     gpus: int
-    ways: tuple[str, ...]
+    nics: tuple[str, ...]
     debug: str
     """NCCL_DEBUG of its containers, "" where it is not set."""
 
@@ -56,7 +56,7 @@ def pod(obj: Json) -> DeploymentPod:
         group=str((meta.get("labels") or {}).get(GROUP, "")),
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or []),
         gpus=sum(int(value) for key, value in limits.items() if _GPU.fullmatch(key) and str(value).isdigit()),
-        ways=tuple(_nic_access(spec, containers, limits)),
+        nics=tuple(_nic_access(spec, containers, limits)),
         debug=str(variables.get("NCCL_DEBUG") or ""),
     )
 
@@ -150,7 +150,7 @@ def _placed(
             yield finding(
                 "blueprint.proof-gpus", where, f"{item.gpus} GPUs", expected=f"{expected.gpus}, all of the node"
             )
-        if not item.ways:
+        if not item.nics:
             found = "neither an RDMA device nor the host's network with its devices"
             yield finding(
                 "blueprint.proof-device", where, found, expected="VFs, or the host network with /dev/infiniband"

@@ -129,7 +129,7 @@ def test_members_of_a_recorded_group() -> None:
     assert [obj["metadata"]["name"] for obj in proof.members(pods, ["nccl", ""])] == ["nccl-0", "nccl-0-1"]
     assert proof.members(pods, ["nc", "ccl"]) == []
     made = [proof.pod(obj) for obj in pods]
-    assert [(one.gpus, one.ways, one.group) for one in made] == [(8, ("16 nvidia.com/sriov_rdma_vf",), "nccl")] * 2
+    assert [(one.gpus, one.nics, one.group) for one in made] == [(8, ("16 nvidia.com/sriov_rdma_vf",), "nccl")] * 2
 
 
 def test_members_that_leave_do_not_count() -> None:

@@ -52,6 +52,7 @@ class ActionModule(RdmaAction):
                 result = self.predicted(error)
             self.journal(step.like, result)
             done.append(result)
+            self.changed_before_failure |= bool(result.get("changed"))
             if result.get("failed"):
                 failed = {"failed": True, "msg": result["msg"]}
                 break

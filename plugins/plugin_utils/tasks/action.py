@@ -47,6 +47,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     _client: Optional[Client] = None
     _plan_file: str = ""
     _journaled = 0
+    changed_before_failure = False
+    """Whether a task that fails has changed something before."""
 
     def __init_subclass__(cls) -> None:
         if cls.__name__ == "ActionModule":
@@ -167,7 +169,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
             result.update(failed=True, msg=self._internal(error))
         if not result.get("_ansible_no_log"):  # else Ansible shows none of it, and a login must reach its variable
             result = TASK.data(result)
-        result.setdefault("changed", False)
+        result.setdefault("changed", self.changed_before_failure)
         if self._client is not None:
             result["requests"] = self._client.requests
         self.journal(self._task.action.rpartition(".")[2], result)

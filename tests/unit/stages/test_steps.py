@@ -74,6 +74,7 @@ def test_the_step_that_fails_ends_the_stage_and_is_named(
     if raises:
         with pytest.raises(RdmaError, match="no VFs"):
             act()
+        assert action.changed_before_failure
     else:
         assert act() == {"changed": True, "failed": True, "msg": "no VFs"}
     assert [row["task"] for row in journal(tmp_path)] == ["release"]

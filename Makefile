@@ -69,10 +69,8 @@ sandbox-up: demo-setup ## A sandbox: NAME=demo GPU_NODES=4 SHAPE=BM.GPU.H100.8 P
 sandbox-down: $(VENV)/.demo ## Removes it
 	@$(SANDBOX) down $(NAME)
 
-# Of 70 tasks only those that print or change something are shown.
 demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict and a report
-	@ANSIBLE_DISPLAY_OK_HOSTS=false ANSIBLE_DISPLAY_SKIPPED_HOSTS=false \
-	  $(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
+	@$(SANDBOX) exec $(NAME) -- $(BIN)/ansible-playbook site.yml -i inventories/sandbox \
 	  -e rdma_profile=$(PROFILE) -e rdma_shape=$(SHAPE)
 	@echo "GPUs, NICs and bandwidths above are simulated; the control plane is real."
 	@echo "Run commands in it with tests/sandbox/sandbox exec $(NAME) -- COMMAND, for example kubectl get nodes or the line after Next."

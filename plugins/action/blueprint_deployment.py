@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.lint import RDMA
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_read import DeploymentProof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_io import DeploymentProof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 

@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Applies a group of the plan's objects by server-side apply, strictly validated; or removes our objects."""
+"""Applies a group of the plan's objects by server-side apply, strictly validated; or removes our objects, and
+reports what remains in the cluster."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autos
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert, uses
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.leftovers_io import Leftovers
 
 
 class ActionModule(RdmaAction):
@@ -28,6 +30,8 @@ class ActionModule(RdmaAction):
         """Applies or removes objects; returns their number, the changes and, for ``everything``, what was left. Raises
         InputError if a use of GPUs still needs an object to be removed."""
         self.args = args
+        if args["state"] == "reported":
+            return self._reported(args)
         writer = Writer(self.client, self.check_mode, self.progress)
         absent = args["state"] == "absent"
         if args["everything"]:
@@ -49,6 +53,15 @@ class ActionModule(RdmaAction):
                 changes = writer.apply_all(objects, functools.partial(adoption.adopted, plan))
         result = {**changed(self, changes), "objects": len(objects)}
         return {**result, "left": left} if args["everything"] else result
+
+    def _reported(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Prints what remains after a teardown; with ``node_labels`` it removes stale labels first."""
+        leftovers = Leftovers(self.client, check=self.check_mode, timeout=float(args["timeout"]))
+        nodes = leftovers.remove_labels() if args["node_labels"] else 0
+        lines = leftovers.lines(removed=args["node_labels"])
+        for line in lines:
+            self.progress(line)
+        return {"changed": bool(nodes), "nodes": nodes, "left": lines}
 
     def _refuse_while_used(self) -> list[str]:
         """Objects that uses of GPUs leave in place. Raises InputError while a use needs objects that would be

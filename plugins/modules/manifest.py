@@ -15,9 +15,12 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 options:
   state:
-    description: V(absent) removes the objects that carry the collection's label, and no others.
+    description:
+    - V(absent) removes the objects that carry the collection's label, and no others.
+    - V(reported) prints what remains after a teardown, each with the reason. These are the operators' namespaces, their
+      definitions (CRDs) and node labels.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, reported]
     default: present
   plan:
     description: plan.json with the objects.
@@ -41,8 +44,16 @@ options:
       are deleted too. Sets without machines are always removed.
     type: bool
     default: false
+  node_labels:
+    description:
+    - With O(state=reported), first remove labels of Node Feature Discovery, the GPU Operator and the Network Operator
+      from all nodes if their writers no longer run, and the annotation C(gpuops.rdma/upgraded) from these nodes. Labels
+      of users remain.
+    type: bool
+    default: false
   timeout:
-    description: With O(everything), seconds to wait until everything is gone.
+    description: Seconds to wait until everything is gone with O(everything), or the DaemonSets of uninstalled operators
+      with O(node_labels).
     type: int
     default: 180
   objects:
@@ -62,21 +73,30 @@ EXAMPLES = r"""
   gpuops.rdma.manifest:
     state: absent
     everything: true
+
+- name: Remove the labels of operators that are gone, and report what remains
+  gpuops.rdma.manifest:
+    state: reported
+    node_labels: true
 """
 
 RETURN = r"""
 objects:
   description: Number of objects.
-  returned: always
+  returned: unless O(state=reported)
   type: int
 left:
   description: What is kept and why.
-  returned: with everything
+  returned: with O(everything) or O(state=reported)
   type: list
   elements: str
+nodes:
+  description: Number of nodes from which labels were removed.
+  returned: with O(state=reported)
+  type: int
 changes:
   description: The changes, or in check mode the changes that would be made.
-  returned: always
+  returned: unless O(state=reported)
   type: list
   elements: str
 """

@@ -27,7 +27,7 @@ LAYERS = {
         "answers copy_image drain host_read iam import_image join_read policy_run pool_run preflight_read session "
         "stack_run waits work",
     ),
-    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_read record rules stack_inputs"),
+    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_io record rules stack_inputs"),
     "operators": (
         "kube nodes oci",
         "chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run parts policy_first "
@@ -52,7 +52,7 @@ LAYERS = {
     "openshift": ("kube nodes sharing", "autoscaling machine_sets scale_proof"),
     "jobs": ("host kube nccl nodes", "cluster documents linted manifest namespaces placing proving"),
     "stages": ("host kube nccl nodes oci operators plan", "steps"),
-    "teardown": ("kube nodes openshift sharing", "remaining revert"),
+    "teardown": ("kube nodes openshift sharing", "leftovers_io revert"),
 }
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}
 TALKS = {f"{name}.{one}" for name, (_may, talks) in LAYERS.items() for one in talks.split()}

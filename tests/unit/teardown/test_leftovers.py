@@ -9,8 +9,8 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UPGRADED
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import remains
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.remaining import Remaining
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import leftovers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.leftovers_io import Leftovers
 from support.fake_api import Api
 
 TABLE = files.load(files.FILES / "operands.yml")["node_labels"]
@@ -37,42 +37,42 @@ SRIOV = workload("net", "nvcr.io/nvidia/mellanox/sriov-network-operator:1")
 
 
 def test_labels_go_once_their_writer_is_gone_and_users_own_stay() -> None:
-    assert remains.stale(TABLE, [NFD, NETWORK], LABELS) == [
+    assert leftovers.stale(TABLE, [NFD, NETWORK], LABELS) == [
         "nvidia.com/gpu.deploy.driver",
         "nvidia.com/gpu.product",
         "nvidia.com/mig.config.state",
     ]
-    assert "network.nvidia.com/operator.mofed.wait" in remains.stale(TABLE, [NFD, SRIOV], LABELS)
-    gone = set(LABELS) - set(remains.stale(TABLE, [], LABELS))
+    assert "network.nvidia.com/operator.mofed.wait" in leftovers.stale(TABLE, [NFD, SRIOV], LABELS)
+    gone = set(LABELS) - set(leftovers.stale(TABLE, [], LABELS))
     users = {"nvidia.com/gpu.deploy.dcgm", "nvidia.com/mig.config", "nvidia.com/device-plugin.config"}
     assert gone == {"kubernetes.io/os", *users}
 
 
 def test_what_stays_is_named_with_the_reason() -> None:
-    lines = remains.labels_left(TABLE, [NFD], [LABELS, LABELS, {}], removed=False)
+    lines = leftovers.labels_left(TABLE, [NFD], [LABELS, LABELS, {}], removed=False)
     assert lines[0].endswith("stay on 2 nodes: Node Feature Discovery runs in gpu-operator and writes them")
     assert all("rdma_teardown_node_labels=true" in line for line in lines[1:]) and len(lines) == 3
-    assert remains.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 nodes")]
-    found = remains.namespaces_left(["gpu-operator", "net"], [NFD], ["gpuops-nccl"])
+    assert leftovers.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 nodes")]
+    found = leftovers.namespaces_left(["gpu-operator", "net"], [NFD], ["gpuops-nccl"])
     assert "1 workloads run in it" in found[0]
     assert found[1].endswith("kubectl delete namespace net")
     assert "gpuops-nccl stays: it holds objects of other owners" in found[2]
-    assert remains.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
+    assert leftovers.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
         "2 definitions (CRDs) stay: removing one removes all objects of its kind, of every owner"
     ]
-    assert remains.definitions_left(["jobs.x.io"]) == []
+    assert leftovers.definitions_left(["jobs.x.io"]) == []
 
 
 def test_notes_of_upgrades_are_named_and_go_with_the_labels_of_the_operators() -> None:
-    assert remains.notes_left(0) == []
+    assert leftovers.notes_left(0) == []
     note = {"annotations": {UPGRADED: "{}"}}
     api = Api(
         {"kind": "Node", "metadata": {"name": "a", "labels": dict(LABELS), **note}},
         {"kind": "Node", "metadata": {"name": "b", **note}},
     )
-    remaining = Remaining(api, check=False, timeout=0)
-    line = next(line for line in remaining.lines(removed=False) if UPGRADED in line)
+    left = Leftovers(api, check=False, timeout=0)
+    line = next(line for line in left.lines(removed=False) if UPGRADED in line)
     assert line.startswith(f"annotation {UPGRADED} of upgrade.yml stays on 2 nodes")
-    assert remaining.remove_labels() == 1
+    assert left.remove_labels() == 1
     assert UPGRADED not in api.objects["Node//a"]["metadata"]["annotations"]
     assert UPGRADED in api.objects["Node//b"]["metadata"]["annotations"], "no operator has ever been there"

@@ -16,14 +16,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UPGR
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease, objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import remains
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import leftovers
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = {"ClusterPolicy": "nvidia.com/v1", "NicClusterPolicy": "mellanox.com/v1alpha1"}
 POLL = 1.0
 
 
-class Remaining:
+class Leftovers:
     """``check``: nothing is written. ``timeout``: seconds for operands to go whose operator is gone."""
 
     def __init__(self, client: Client, *, check: bool, timeout: float) -> None:
@@ -43,10 +43,10 @@ class Remaining:
         # That of the run's Lease goes when the run ends; where it may not, the removal has said so.
         ours = sorted(_name(one) for one in existing if objects.is_ours(one) and _name(one) != lease.NAMESPACE)
         return [
-            *remains.namespaces_left(sorted(names & _namespaces() - set(ours)), workloads, ours),
-            *remains.definitions_left(crds),
-            *remains.labels_left(self.table, workloads, [labels for _node, labels, _noted in nodes], removed),
-            *remains.notes_left(sum(noted for _node, _labels, noted in nodes)),
+            *leftovers.namespaces_left(sorted(names & _namespaces() - set(ours)), workloads, ours),
+            *leftovers.definitions_left(crds),
+            *leftovers.labels_left(self.table, workloads, [labels for _node, labels, _noted in nodes], removed),
+            *leftovers.notes_left(sum(noted for _node, _labels, noted in nodes)),
         ]
 
     def remove_labels(self) -> int:
@@ -54,7 +54,7 @@ class Remaining:
         noted; returns the number of nodes changed."""
         workloads, count = self._settled(), 0
         for name, labels, noted in self._nodes():
-            stale = remains.stale(self.table, workloads, labels)
+            stale = leftovers.stale(self.table, workloads, labels)
             if stale and not self.check:
                 notes = {"annotations": {UPGRADED: None}} if noted else {}
                 body = {"metadata": {"labels": dict.fromkeys(stale), **notes}}
@@ -67,8 +67,8 @@ class Remaining:
         deadline = time.monotonic() + (0 if self.check else self.timeout)
         while True:
             found = self._workloads()
-            held = any(self._leaving(one) for entry in self.table for one in remains.writers(entry, found))
-            held = held or any(remains.writers(entry, self._stray_pods(found)) for entry in self.table)
+            held = any(self._leaving(one) for entry in self.table for one in leftovers.writers(entry, found))
+            held = held or any(leftovers.writers(entry, self._stray_pods(found)) for entry in self.table)
             if not held or time.monotonic() >= deadline:
                 return found
             time.sleep(POLL)

@@ -263,7 +263,7 @@ class HostRun:
         """Node -> the taints that keep the daemon's pod off it; {} where nodes may not be listed."""
         with contextlib.suppress(Forbidden):
             facts = [fact for fact in self._facts() if fact.name in names]
-            held = {fact.name: tolerations.held(fact, self._pod["tolerations"]) for fact in facts}
+            held = {fact.name: tolerations.blocking_taints(fact, self._pod["tolerations"]) for fact in facts}
             return {name: tolerations.keeps_off(found) for name, found in held.items() if found}
         return {}
 

@@ -152,11 +152,11 @@ def by_node(
     found = {}
     for name, present in pods.items():
         held = sorted((one for one in present if one.held), key=lambda one: one.pod)
-        found[name] = held or _in_the_way(present, (allocatable or {}).get(name), need)
+        found[name] = held or _blocking(present, (allocatable or {}).get(name), need)
     return {name: held for name, held in found.items() if held}
 
 
-def _in_the_way(pods: Sequence[PodUse], allocatable: Optional[Capacity], need: Capacity) -> list[PodUse]:
+def _blocking(pods: Sequence[PodUse], allocatable: Optional[Capacity], need: Capacity) -> list[PodUse]:
     """The largest pods without which ``need`` would have room, of a node that takes no more pods the last one of the
     lowest priority; [] where it has room, and where the node itself is too small."""
     if allocatable is None or not allocatable.fits(need):

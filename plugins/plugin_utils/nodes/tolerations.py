@@ -167,7 +167,7 @@ def passing(one: Mapping[str, Any]) -> str:
     return f"{LEAVING}; it is under maintenance" if _MAINTENANCE.search(key) else ""
 
 
-def held(node: NodeFacts, tolerations: Sequence[Json]) -> list[Json]:
+def blocking_taints(node: NodeFacts, tolerations: Sequence[Json]) -> list[Json]:
     """The node's taints that keep pods with these tolerations off, without those of nodes that are not Ready, cordoned
     or marked by us: a run knows these by other means."""
     hard = [taint(text) for text in node.taints]
@@ -187,5 +187,5 @@ def keeps_off(taints: Sequence[Json]) -> str:
 
 def excluded(node: NodeFacts, tolerations: Sequence[Json]) -> str:
     """Why the run leaves the node out: a taint that comes and goes and is not tolerated; "" if there is none."""
-    found: Optional[Json] = next((one for one in held(node, tolerations) if passing(one)), None)
+    found: Optional[Json] = next((one for one in blocking_taints(node, tolerations) if passing(one)), None)
     return f"taint {pod_gpu.in_words([found])}: {passing(found)}" if found else ""

@@ -478,8 +478,8 @@ def cut_off(seen: AdmissionState, plan: Plan, labels: Mapping[str, Mapping[str, 
         policies = [item for item in seen.networks or () if item["metadata"]["namespace"] == place]
         faults: dict[str, None] = {}
         for pods in jobs.values():
-            for way in ("ingress", "egress"):
-                faults.update(dict.fromkeys(_cut(policies, pods, way, {place: labels.get(place, {})})))
+            for direction in ("ingress", "egress"):
+                faults.update(dict.fromkeys(_cut(policies, pods, direction, {place: labels.get(place, {})})))
         if faults:
             yield finding(
                 "preflight.network-policy",
@@ -500,24 +500,26 @@ def _allow(place: str, jobs: Mapping[str, Sequence[Tried]]) -> str:
     )
 
 
-def _cut(policies: Sequence[Json], pods: Sequence[Tried], way: str, spaces: Mapping[str, Any]) -> Iterator[str]:
+def _cut(policies: Sequence[Json], pods: Sequence[Tried], direction: str, spaces: Mapping[str, Any]) -> Iterator[str]:
     """What cuts the pods of one job off, in one direction."""
     for pod in pods:
         if pod.on_host:
             continue  # no policy selects it
         meta = pod.obj["metadata"]
         own = [
-            item for item in policies if way in _directions(item) and _selects(item["spec"].get("podSelector"), meta)
+            item
+            for item in policies
+            if direction in _directions(item) and _selects(item["spec"].get("podSelector"), meta)
         ]
-        rules = [rule for item in own for rule in item["spec"].get(way) or ()]
+        rules = [rule for item in own for rule in item["spec"].get(direction) or ()]
         peers = [other for other in pods if other is not pod or other.count > 1]
         if not own or not peers:
             continue
         names = listed([item["metadata"]["name"] for item in own], 4)
-        if not all(any(_lets(rule, way, peer, spaces) for rule in rules) for peer in peers):
-            word = "from" if way == "ingress" else "to"
+        if not all(any(_lets(rule, direction, peer, spaces) for rule in rules) for peer in peers):
+            word = "from" if direction == "ingress" else "to"
             yield f"NetworkPolicy {names} keeps {pod.name} off connections {word} the job's other pods"
-        elif way == "egress" and not any(_lets_dns(rule) for rule in rules):
+        elif direction == "egress" and not any(_lets_dns(rule) for rule in rules):
             yield f"NetworkPolicy {names} keeps {pod.name} off DNS"
 
 
@@ -527,12 +529,12 @@ def _directions(policy: Json) -> set[str]:
     return {one.lower() for one in types}
 
 
-def _lets(rule: Json, way: str, peer: Tried, spaces: Mapping[str, Any]) -> bool:
+def _lets(rule: Json, direction: str, peer: Tried, spaces: Mapping[str, Any]) -> bool:
     """Whether the rule lets every TCP port of the peer through, of our own namespace."""
     ports = rule.get("ports")
     if ports and not any(one.get("protocol", "TCP") == "TCP" and _wide(one) for one in ports):
         return False
-    peers = rule.get("from" if way == "ingress" else "to")
+    peers = rule.get("from" if direction == "ingress" else "to")
     if not peers:
         return True
     return any(_peer(one, peer, spaces) for one in peers)

@@ -159,7 +159,7 @@ def _kept_off(node: NodeFacts, everyone: Sequence[Pods]) -> list[tuple[Json, lis
     """Each taint of the node with the pods that it keeps off."""
     found: dict[str, tuple[Json, list[Pods]]] = {}
     for one in everyone:
-        for taint in tolerations.held(node, one.tolerations):
+        for taint in tolerations.blocking_taints(node, one.tolerations):
             found.setdefault(pod_gpu.in_words([taint]), (taint, []))[1].append(one)
     return list(found.values())
 

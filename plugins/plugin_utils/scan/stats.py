@@ -162,9 +162,9 @@ class Blocks:
         self.lasting, self.later = (0.0, 0.0), later
         known = {block: values for block, values in first.items() if len(values) >= ENOUGH_PAIRS}
         own = {block: self._differs(values) for block, values in known.items()}
-        self.told = len(own) >= ENOUGH_PAIRS
-        """Whether what a block differs can be told."""
-        if not self.told:
+        self.comparable = len(own) >= ENOUGH_PAIRS
+        """Whether blocks can be compared."""
+        if not self.comparable:
             return
         center = median(own.values())
         seen = _without_one([abs(value - center) for value in own.values()])
@@ -205,7 +205,7 @@ class Blocks:
         ``later``: 0 for a run of that round; else how many runs of its nodes a later round has, which share what that
         round adds, and ``controls``: those of good nodes of its block in that round."""
         shift, lasting, fresh = 0.0, 0.0, self.common
-        if self.told and len(others) >= ENOUGH_PAIRS - 1:
+        if self.comparable and len(others) >= ENOUGH_PAIRS - 1:
             differs, chance = self._differs(others), self._chance(others)
             own = max(0.0, differs**2 - _ODD**2 * chance)
             known = self.lasting[differs < 0] if later else self.common

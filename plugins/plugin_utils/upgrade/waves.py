@@ -35,15 +35,15 @@ class OperandPod:
     created: str = ""
 
 
-def outdated(pods: Sequence[OperandPod], begun: Collection[str], follow: bool) -> Outdated:
+def outdated(pods: Sequence[OperandPod], cordoned: Collection[str], follow: bool) -> Outdated:
     """The pods to replace: those that are old, and with ``follow`` the driver's where OFED is replaced, as it has built
-    nvidia_peermem for the OFED that was there when it started. ``begun``: nodes that we have cordoned; on these a
+    nvidia_peermem for the OFED that was there when it started. ``cordoned``: nodes that we have cordoned; on these a
     driver's pod older than OFED's is what a killed run left."""
     ofed = {pod.node: pod for pod in pods if pod.part == OFED}
 
     def follows(pod: OperandPod) -> bool:
         other = ofed.get(pod.node) if follow and pod.part == DRIVER else None
-        return bool(other and (other.old or (pod.node in begun and pod.created < other.created)))
+        return bool(other and (other.old or (pod.node in cordoned and pod.created < other.created)))
 
     found: dict[str, dict[str, str]] = {}
     for pod in pods:

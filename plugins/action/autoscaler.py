@@ -101,7 +101,7 @@ def _created(node: Json) -> tuple[str, str]:
 def _notes(boot: Took, rollout: Took) -> list[str]:
     found = []
     if not rollout.count:
-        found.append("no pod of the GPU stack is ready here: how long its roll-out takes is not known")
+        found.append("no pod of the GPU stack is ready in this cluster, so the time of its roll-out is unknown")
     if not boot.count:
-        found.append("no machine became a node here: how long that takes is not known")
+        found.append("no machine became a node in this cluster, so the time that this takes is unknown")
     return found

@@ -58,7 +58,7 @@ class ActionModule(RdmaAction):
             nodes_named = f"{core.some([item.name for item in without])} ({len(without)} nodes)"
             result.update(
                 failed=True,
-                msg=f"{nodes_named} belong to no cluster network or compute cluster: they have no RDMA.",
+                msg=f"{nodes_named} do not belong to a cluster network or compute cluster, so they have no RDMA.",
             )
         if args["must_be"] == "added" and missing:
             late = f"{core.some(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"

@@ -106,8 +106,8 @@ def _fetched(url: str, digest: str) -> bytes:
         archive = open_url(url, timeout=60).read(MAX_ARCHIVE + 1)
     except OSError as error:
         raise InputError(
-            f"Cannot download Helm from {url}: {error}. Give helm_url and helm_checksum of a mirror, or install Helm "
-            "yourself."
+            f"Cannot download Helm from {url}: {error}. For a mirror, give helm_url and helm_checksum. Or install "
+            "Helm yourself."
         ) from None
     found = _sha256(archive)
     if found != digest:
@@ -123,8 +123,8 @@ def _unpacked(archive: bytes, url: str) -> bytes:
             if content is not None:
                 return content.read()
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise InputError(f"{url} is no gzipped tar archive: {error}. Nothing was installed.") from None
-    raise InputError(f"{url} holds no file named helm. Nothing was installed.")
+        raise InputError(f"{url} is not a gzipped tar archive: {error}. Nothing was installed.") from None
+    raise InputError(f"{url} contains no file named helm. Nothing was installed.")
 
 
 def _write(target: Path, program: bytes) -> None:

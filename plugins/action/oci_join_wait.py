@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import Rd
 SHOWN = 20
 SETTLE = 30.0
 """Seconds to wait for other nodes once a cause is proven: it usually affects the whole pool."""
-REMEDY = "Fix the cause and run again: the pool is kept as it is, nothing is removed."
+REMEDY = "Fix the cause and run again. The pool is kept, and nothing is removed."
 
 
 class ActionModule(RdmaAction):

@@ -63,7 +63,7 @@ class ActionModule(RdmaAction):
         run_dir = Path(args["plan"]).parent
         run = for_plan(self.client, plan, PEERMEM, self.show, run_dir=run_dir, image=args["image"])
         if self.check_mode:
-            what = "nvidia_peermem would be loaded, and named in modules-load.d, where the host can have it"
+            what = "nvidia_peermem would be loaded and added to modules-load.d on hosts that support it"
             return {"changed": True, "would": run.predict(), "nodes": dict.fromkeys(names[:TOLD], what), "counts": {}}
         with run.applied(keep=False):
             late = run.follow(dict.fromkeys(names, True), title="peermem", timeout=args["timeout"], grace=args["grace"])

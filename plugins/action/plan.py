@@ -99,7 +99,7 @@ class ActionModule(RdmaAction):
         if wrong:
             run.write(run_dir / "findings-plan.json", {"findings": to_dict(wrong)})
             listed = (f"{one.subject}: {one.found}" for one in wrong)
-            raise InputError("\n- ".join(["Nothing was done, and the cluster was not asked:", *listed]))
+            raise InputError("\n- ".join(["Nothing was done, and the cluster was not accessed:", *listed]))
 
     def _write_accounts(self, rights: Rights, folder: Path) -> None:
         """Manifests of accounts for those who are no administrators."""
@@ -116,6 +116,6 @@ class ActionModule(RdmaAction):
         try:
             reasons = {node.name: node.excluded for node in run.read_plan(str(dest), faulty=True).nodes}
         except InputError as error:
-            self.progress(f"nodes that the plan there leaves out are not kept so: {error}")
+            self.progress(f"nodes that the existing plan leaves out are included again: {error}")
             return plan
         return run.without(plan, reasons)

@@ -72,14 +72,14 @@ class ActionModule(RdmaAction):
                 raise
         namespace = obj["metadata"]["namespace"]
         raise InputError(
-            f"Cannot keep {report_keep.PAGE} as {report_keep.reference(obj)}: the namespace {namespace} is not "
-            "there. Make it, or name another by namespace (rdma_report_keep_namespace)."
+            f"Cannot keep {report_keep.PAGE} as {report_keep.reference(obj)}: the namespace {namespace} does not "
+            "exist. Create it, or set another namespace (rdma_report_keep_namespace)."
         )
 
     def _store(self, args: dict[str, Any], page: bytes, report: Json) -> Json:
         bucket = args["bucket"]
         if not bucket:
-            raise InputError("Which bucket? object_storage needs bucket (rdma_report_keep_bucket).")
+            raise InputError("object_storage needs bucket (rdma_report_keep_bucket).")
         session = oci.Session(args)
         namespace = session.call("ask for the namespace of Object Storage", "storage", "get_namespace").data
         name = report_keep.object_name(args["prefix"], self._cluster, str(report.get("made", "")))

@@ -19,6 +19,6 @@ class ActionModule(RdmaAction):
             if one["severity"] == "warning":
                 self.progress(f"warning: {one['subject']}: {one['found']}; {one['remedy']} ({one['id']})")
         for name, facts in result["unchecked"].items():
-            self.progress(f"not checked: {name}, unknown is: {', '.join(facts)}")
+            self.progress(f"not checked: {name}, because of unknown facts: {', '.join(facts)}")
         self.progress(linted.line(result))
         return result

@@ -101,7 +101,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "olm: second OperatorGroup",
         lambda: olm.group_for([{"metadata": {"name": name}} for name in "ab"], subscribed()),
-        "2 OperatorGroups (a, b): OLM stays silent there (MultipleOperatorGroup)",
+        "2 OperatorGroups (a, b): OLM does nothing there (MultipleOperatorGroup)",
     ),
     ("olm: channel not in the manifest", lambda: olm.channel(PACKAGE, "v26.8"), "did you mean v26.7?"),
     ("olm: approval auto", lambda: subscribed(approval="auto"), "did you mean Automatic?"),
@@ -147,7 +147,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "machine autoscaler: two owners",
         lambda: openshift_autoscaler.check_owners([machine_autoscaler(name, "gpu") for name in "ab"], ["gpu"]),
-        "belongs to MachineAutoscaler/a already",
+        "already belongs to MachineAutoscaler/a",
     ),
     (
         "machine autoscaler: kind Machine",
@@ -218,7 +218,7 @@ CASES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "dashboard: no label",
         lambda: metrics.dashboard_object({}, True, labels={}),
-        "the console would silently not show it",
+        "the console would not show it",
     ),
 ]
 DRIVER = {"repository": "nvcr.io/nvidia/vgpu", "image": "vgpu-guest-driver", "version": "550.163.01"}

@@ -65,8 +65,8 @@ def refuse_blank(names: Iterable[str], args: Mapping[str, Any]) -> None:
         items = value if isinstance(value, (list, tuple)) else [value]
         if value and not any(re.sub(r"[\s,]", "", str(item)) for item in items):
             raise InputError(
-                f"{name} was given as {value!r}, which selects nothing. Nothing was changed. Name the nodes or labels "
-                f"to select, or leave {name} out."
+                f"{name} is {value!r}, which selects nothing. Nothing was changed. Set the nodes or labels to "
+                f"select, or leave {name} out."
             )
 
 

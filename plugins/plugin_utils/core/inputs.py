@@ -44,7 +44,7 @@ def _instead(name: str) -> str:
     # without the prefix, which all share, the likeness is that of the words
     words = {known[len(PREFIX) :]: known for known in INPUTS}
     near = difflib.get_close_matches(name[len(PREFIX) :].lower(), words, n=1, cutoff=_NEAR)
-    return f"did you mean {words[near[0]]}?" if near else "no input is like it"
+    return f"did you mean {words[near[0]]}?" if near else "no similar input exists"
 
 
 def ignored(role: str, names: Iterable[str], options: Iterable[str], connection: Iterable[str]) -> dict[str, str]:
@@ -55,7 +55,7 @@ def ignored(role: str, names: Iterable[str], options: Iterable[str], connection:
     for name in sorted(names):
         rest = name.removeprefix(f"{role}_")
         if rest in connection:
-            found[name] = f"its tasks take {rest} from module_defaults of group/gpuops.rdma.cluster"
+            found[name] = f"its tasks get {rest} from module_defaults of group/gpuops.rdma.cluster"
         elif near := difflib.get_close_matches(rest, known, n=1, cutoff=_NEAR_OPTION):
             found[name] = f"did you mean {role}_{near[0]}?"
     return found
@@ -69,14 +69,14 @@ def secret(name: str, value: Any) -> bool:
 def refusal(found: Mapping[str, str], by: Mapping[str, str]) -> str:
     """The error about ``unknown`` variables; ``by``: variable -> where it is set."""
     return (
-        f"Nothing was done: {warning(found, by)} Correct or remove what is misspelt; where an inventory has variables "
-        f"of its own that begin with {PREFIX}, set rdma_unknown_inputs=warn. docs/inputs.md lists all inputs."
+        f"Nothing was done: {warning(found, by)} Correct or remove misspelt variables. If an inventory has its own "
+        f"variables that begin with {PREFIX}, set rdma_unknown_inputs=warn. docs/inputs.md lists all inputs."
     )
 
 
 def warning(found: Mapping[str, str], by: Mapping[str, str]) -> str:
     """What is known of ``unknown`` variables."""
-    count = "1 variable is no input" if len(found) == 1 else f"{len(found)} variables are no inputs"
+    count = "1 variable is not an input" if len(found) == 1 else f"{len(found)} variables are not inputs"
     listed = "; ".join(f"{name} (set by {by[name]}): {instead}" for name, instead in found.items())
     return f"{count} of these playbooks: {listed}."
 
@@ -100,9 +100,9 @@ def shown(host: str, values: Mapping[str, Any], by: Mapping[str, str]) -> list[s
     """A line per input of a host that is set, with its value, unless that is a secret or None, and where it is set."""
     given = [name for name in sorted(values) if name in INPUTS]
     if not given:
-        return [f"inputs of {host}: none is set, all have their defaults (docs/inputs.md)"]
+        return [f"inputs of {host}: none is set, and all have their defaults (docs/inputs.md)"]
     lines = [f"  {name} = {_text(name, values[name])} ({by[name]})" for name in given]
-    return [f"inputs of {host}: {len(given)} are set, all others have their defaults (docs/inputs.md)", *lines]
+    return [f"inputs of {host}: {len(given)} are set, and all others have their defaults (docs/inputs.md)", *lines]
 
 
 def _text(name: str, value: Any) -> str:

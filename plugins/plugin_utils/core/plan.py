@@ -472,7 +472,7 @@ class Plan:
         schema version."""
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
-            raise DataError(f"schema_version {version!r}, and this version of the collection reads {SCHEMA_VERSION}")
+            raise DataError(f"schema_version {version!r}, but this version of the collection reads {SCHEMA_VERSION}")
         return decode(cls, document)
 
     @property
@@ -505,7 +505,7 @@ class Plan:
         """InputError if the run is one without RDMA, which ``what`` is about."""
         if self.sockets:
             text = (
-                f"Cannot run {what}: it is about RDMA, and the plan is of a run without (rdma_expect_transport=socket)"
+                f"Cannot run {what}: it needs RDMA, but the plan is for a run without it (rdma_expect_transport=socket)"
             )
             raise InputError(f"{text}. Make the plan without that input.")
 

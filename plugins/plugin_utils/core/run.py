@@ -121,7 +121,7 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
     if not Path(path).exists():
         raise InputError(
             f"There is no plan {path}: run the role gpuops.rdma.plan first (ansible-playbook gpuops.rdma.site --tags "
-            "plan, with this run's inputs), or name the plan of another folder (rdma_report_dir)."
+            "plan, with this run's inputs), or set the folder of another plan (rdma_report_dir)."
         )
     try:
         plan = Plan.from_json(_whole(Path(path)))

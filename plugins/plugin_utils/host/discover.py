@@ -121,7 +121,7 @@ def _differences(mine: Json, usual: Json, why: Mapping[str, str], why_usual: Map
             told = short(one[path]) if path in one else f"left out ({why[path]})" if path in why else "none"
             expected = short(other[path]) if path in other else f"left out ({why_usual.get(path, 'it has none')})"
             found.append(f"{path}: {told}, not {expected}")
-    return found or [f"not known of one of them: {', '.join(sorted(set(why) ^ set(why_usual)))}"]
+    return found or [f"unknown on some of them: {', '.join(sorted(set(why) ^ set(why_usual)))}"]
 
 
 def _notes(shape: Json, document: Json) -> Iterable[str]:
@@ -129,12 +129,13 @@ def _notes(shape: Json, document: Json) -> Iterable[str]:
         others = Counter(f"{nic['id']} {nic['driver'] or 'no driver'}" for nic in document.get("other_nics") or [])
         has = listed([f"{count} x {name}" for name, count in others.items()]) or "no other NIC either"
         yield (
-            f"no mlx5 port ({has}): site.yml refuses these nodes by name, since VFs, GPUDirect RDMA and thresholds are "
-            "those of mlx5 (EFA has its own device plugin and NCCL plugin); playbooks for GPUs alone work"
+            f"no mlx5 port ({has}): site.yml does not accept these nodes, because its VFs, GPUDirect RDMA and "
+            "thresholds are for mlx5 (EFA has its own device plugin and NCCL plugin); playbooks that only use "
+            "GPUs work"
         )
         return
     if shape["nic"]["link_layer"] == INFINIBAND:
-        yield "InfiniBand: rdma_mode=shared, or host; the CNI plugin sriov makes Ethernet interfaces only"
+        yield "InfiniBand: rdma_mode=shared, or host; the CNI plugin sriov only creates Ethernet interfaces"
     elif "vf_id" not in shape["nic"]:
         yield "no VFs: rdma_mode=shared, or host"
     yield "no threshold is known for it: the test is unjudged without rdma_nccl_thresholds or rdma_nccl_baseline"
@@ -159,7 +160,7 @@ class _Host:
         self.missing["pci_tree"] = "NCCL reads it from sysfs; gpuops.rdma.nccl_topology writes a file from a host"
         if fabric:
             self.missing["nccl.env.NCCL_IB_TC"] = (
-                "which traffic class the switches prioritise is no fact of a host; NCCL takes 0"
+                "a host does not show which traffic class the switches prioritise; NCCL uses 0"
             )
             shape["nic"] = self._nic(fabric)
             shape["pfs"] = self._pfs(fabric, why)
@@ -209,10 +210,10 @@ class _Host:
         kinds = Counter(str(gpu["id"]) for gpu in gpus)
         if len(kinds) > 1:
             told = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-            raise InputError(f"{self.name} cannot be described: a shape has GPUs of one kind, it has {told}")
+            raise InputError(f"{self.name} cannot be described: a shape has GPUs of one kind, but it has {told}")
         part: Json = {"model": self._common("gpu.model", "gpus", "model", gpus), "id": gpus[0]["id"]}
         if (self.document.get("driver") or {}).get("origin") == "none":
-            self.missing["gpu.model"] = "the NVIDIA driver, which knows it, is not loaded"
+            self.missing["gpu.model"] = "the NVIDIA driver, which reports it, is not loaded"
         for key in ("nvswitches", "nvswitch_bridges"):
             part[key] = self.document.get(key)
             if part[key] is None:
@@ -223,7 +224,7 @@ class _Host:
         if all(gpu.get("numa") is not None for gpu in gpus):
             part["numa"] = [gpu["numa"] for gpu in gpus]
         else:
-            self._lack("gpu.numa", "gpus.numa", "the firmware names none")
+            self._lack("gpu.numa", "gpus.numa", "the firmware reports none")
         self.sources["gpu"] = self._read("gpus.id", "gpus.model", "gpus.numa")
         self._gpus = part["pci"]
         return _known(part)
@@ -250,7 +251,10 @@ class _Host:
                 return _by_rail(chosen), why
         route = (self.document.get("limits") or {}).get("default_route")
         rest = [port for port in self.ports if not route or port["netdev"] != route]
-        return _by_rail(rest), f"every port but that of the default route ({route}); name them (ports) if that is wrong"
+        return (
+            _by_rail(rest),
+            f"every port except that of the default route ({route}); set rdma_discover_ports if this is wrong",
+        )
 
     @staticmethod
     def _near_gpu(port: Json) -> bool:
@@ -261,8 +265,8 @@ class _Host:
         if len(ids) > 1:
             told = ", ".join(f"{count} x {kind}" for kind, count in ids.items())
             raise InputError(
-                f"{self.name} cannot be described: the ports of a shape are of one kind, these are {told}; name "
-                "those of the fabric (ports)"
+                f"{self.name} cannot be described: the ports of a shape are of one kind, but these are {told}; set "
+                "rdma_discover_ports to the fabric's ports"
             )
         pf_id = str(fabric[0]["id"])
         known = self.nics.get(pf_id, {})
@@ -279,7 +283,10 @@ class _Host:
         layer = self._common("nic.link_layer", "functions", "link_layer", fabric)
         if layer is None:
             why = self.missing["nic.link_layer"]
-            raise InputError(f"{self.name} cannot be described: the link layer of its ports: {why}; name ports of one")
+            raise InputError(
+                f"{self.name} cannot be described: the link layer of its ports: {why}; set rdma_discover_ports to "
+                "the ports of one"
+            )
         part["link_layer"] = layer
         if layer == ETHERNET:  # InfiniBand has another flow control, and no network device that must be there
             part["mtu"] = self._common("nic.mtu", "functions", "mtu", fabric)
@@ -306,7 +313,7 @@ class _Host:
             return {}
         number = self._common("nic.vfs_per_pf", "functions", "numvfs", fabric)
         if not any(port.get("numvfs") for port in fabric):
-            why = f"one for each port, as this collection makes them; {min(totals)} are possible"
+            why = f"one for each port, as this collection creates them; {min(totals)} are possible"
             self.missing.pop("nic.vfs_per_pf", None)
             self.sources["nic.vfs_per_pf"] = why
         if not (found or vf_id):
@@ -334,14 +341,14 @@ class _Host:
         if unsure:
             self.missing["pfs.gpu"] = f"several GPUs are equally near, or their distance is unknown: {listed(unsure)}"
         if any("numa" not in one for one in found):
-            self._lack("pfs.numa", "functions.numa", "the firmware names none")
+            self._lack("pfs.numa", "functions.numa", "the firmware reports none")
         self.sources["pfs"] = f"{self._read('functions.gpu_distance', 'functions.numa')}; {why}"
         return found
 
     def _nccl(self, fabric: Sequence[Json]) -> Json:
         """What NCCL must have here; its tuning is no fact of a host."""
         env = dict(MPI_ENV)
-        self.sources["nccl"] = "MPI stays off the fabric, as on every shape of the collection"
+        self.sources["nccl"] = "MPI does not use the fabric, as on every shape of the collection"
         if fabric[0]["link_layer"] == ETHERNET:
             if all(port.get("gid3") == "RoCE v2" for port in fabric):
                 env["NCCL_IB_GID_INDEX"] = "3"
@@ -360,7 +367,7 @@ class _Host:
         usable = [port for port in ports if port["hca"]]
         ids = Counter(str(port["id"]) for port in usable)
         main = ids.most_common(1)[0][0] if ids else str(ports[0]["id"])
-        self.sources["vcn"] = f"{self._read('functions.id')}; the ports that are not of the fabric"
+        self.sources["vcn"] = f"{self._read('functions.id')}; the ports outside the fabric"
         about = self.nics.get(main, {})
         listed_ports = []
         for port in _by_name(usable):

@@ -37,8 +37,10 @@ def nodes_plan(client: Client, names: Sequence[str], args: Json) -> tuple[Plan, 
     gpus = [fact for fact in facts.values() if has_nvidia_gpu(fact)]
     chosen = [facts[name] for name in names] or [fact for fact in gpus if fact.shape not in shapes and not fact.claims]
     if not chosen:
-        theirs = ", ".join(sorted({fact.shape for fact in gpus})) or "none: label one nvidia.com/gpu=true, or name it"
-        raise InputError(f"Every GPU node has a shape already ({theirs}). Name the nodes to describe (nodes).")
+        theirs = (
+            ", ".join(sorted({fact.shape for fact in gpus})) or "none: label one nvidia.com/gpu=true, or set rdma_nodes"
+        )
+        raise InputError(f"Every GPU node already has a shape ({theirs}). Set rdma_nodes to the nodes to describe.")
     asked = [tolerations.toleration(value) for value in args["tolerations"]]
     platform = "openshift" if _is_openshift(client) else "kubernetes"
     plan = Plan(
@@ -81,8 +83,8 @@ def write(path: Path, content: str, force: bool, check_mode: bool) -> bool:
         return False
     if before is not None and not force:
         raise InputError(
-            f"{path} is there and differs from what the hosts say. It may have values of yours: compare, and set "
-            "rdma_discover_force to replace it, or give another rdma_discover_name."
+            f"{path} exists and differs from the hosts. It may contain your own values. Compare them, then set "
+            "rdma_discover_force to replace it, or set another rdma_discover_name."
         )
     if not check_mode:
         try:

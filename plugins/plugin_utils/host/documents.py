@@ -65,7 +65,7 @@ def misfits(system: Optional[topology.Element], hosts: Any, devices: str, most: 
         count += 1
         found[name] = topology.fit(system, one, devices)
     if not count:
-        raise InputError("hosts has no host document, so nothing is known about any node.")
+        raise InputError("hosts has no host document, so no node can be checked.")
     unfit = {name: items for name, items in found.items() if any(item.status != "warn" for item in items)}
     shown = sorted((name for name in found if found[name]), key=lambda name: (name not in unfit, name))
     return {

@@ -90,9 +90,9 @@ def objects(
     """
     known = None if shapes is None else [shape for shape in shapes if shape.status != "refused"]
     if known == []:
-        raise InputError(f"{daemon.name}: no supported shape is given, so there is no node to check")
+        raise InputError(f"{daemon.name}: there is no supported shape, so there is no node to check")
     if not image:
-        raise InputError(f"{daemon.name}: no image is given; one with Python 3.8 or newer is needed")
+        raise InputError(f"{daemon.name}: no image is set; one with Python 3.8 or newer is needed")
     meta = {
         "name": daemon.name,
         "namespace": namespace,

@@ -47,12 +47,12 @@ def _refusal(document: Json) -> tuple[str, str]:
     direct, driver = document.get("gpudirect") or {}, document.get("driver") or {}
     stack, peermem = document.get("nic_stack") or {}, direct.get("peermem") or {}
     if direct.get("path") == "dmabuf":
-        return "DMA-BUF is possible: NCCL uses it, and it needs no module", "leave it as it is"
+        return "DMA-BUF is possible, and NCCL uses it without a module", "leave it as it is"
     if driver.get("origin") == "none":
         return "no NVIDIA driver is loaded", "install the driver first"
     if driver.get("origin") == "operator":
         return (
-            "the driver is that of the GPU Operator, which loads nvidia_peermem itself",
+            "the GPU Operator installs the driver and loads nvidia_peermem itself",
             "set driver.rdma.enabled=true in the GPU Operator's values",
         )
     if stack.get("kind") in ("none", "inbox"):

@@ -35,7 +35,7 @@ def batches(names: Sequence[str], size: str) -> list[list[str]]:
     text = str(size).strip()
     digits = text[:-1] if text.endswith("%") else text
     if not digits.isdigit() or int(digits) < 1:
-        raise InputError(f"Cannot reboot in batches of {size!r}: give a number like 4, or a percentage like 10%.")
+        raise InputError(f"Cannot reboot in batches of {size!r}: use a number such as 4, or a percentage such as 10%.")
     count = math.ceil(len(names) * min(int(digits), 100) / 100) if text.endswith("%") else int(digits)
     return [list(names[start : start + count]) for start in range(0, len(names), max(count, 1))]
 

@@ -998,10 +998,10 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
                 count = _field(port, "counters.ports", path)
                 total += count
                 if count < 0:
-                    unsure[path] = f"{name} of {_name(port)} went back, reset between the two readings"
+                    unsure[path] = f"{name} of {_name(port)} decreased, so it was reset between the two readings"
                     count = total
             if total == limits[name].get("full"):
-                unsure[path] = f"{name} of {_name(port)} is at its end, {total}, and counts no further"
+                unsure[path] = f"{name} of {_name(port)} has reached its maximum, {total}, and no longer counts"
             if count > most:
                 texts.append(f"{count} {text} in {time}")
         if unsure and not texts:

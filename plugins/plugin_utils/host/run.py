@@ -231,7 +231,7 @@ class HostRun:
             except WaitFailed as error:
                 late = {name: error.late.get(name) or why for name, why in self._late(watcher, nodes).items()}
                 reasons = "; ".join(f"{name} {why}" for name, why in list(late.items())[:NAMED])
-                self.show(f"{title:<16} goes on without {len(late)} of {len(nodes)} nodes: {reasons}")
+                self.show(f"{title:<16} continues without {len(late)} of {len(nodes)} nodes: {reasons}")
                 return late
         return {}
 

@@ -170,7 +170,7 @@ def named(kind: str, group: Optional[str] = None) -> JobKind:
     found = [one for one in KINDS if one.kind == kind and group in (None, one.group)]
     if not found:
         known = ", ".join(dict.fromkeys(one.kind for one in KINDS))
-        raise InputError(f"Kind {kind!r}{f' of {group}' if group else ''} is no kind of job that is known: {known}.")
+        raise InputError(f"Kind {kind!r}{f' of {group}' if group else ''} is not a known kind of job. Known: {known}.")
     return found[-1]
 
 
@@ -187,7 +187,7 @@ def known_kind(document: Json) -> JobKind:
     """The kind of an object. InputError if it is none of KINDS."""
     kind = kind_of(document)
     if kind is None:
-        raise InputError(f"{document.get('apiVersion')} {document.get('kind')} is no kind of job that is known.")
+        raise InputError(f"{document.get('apiVersion')} {document.get('kind')} is not a known kind of job.")
     return kind
 
 

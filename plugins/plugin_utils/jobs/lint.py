@@ -163,7 +163,9 @@ def _unread(document: Any) -> Optional[tuple[str, Fault]]:
     """What cannot be judged: no object, a version that is not read, or pods in a kind that is not known. None for an
     object without pods."""
     if not isinstance(document, dict) or not document.get("kind"):
-        return DOCUMENT, Fault("it is no Kubernetes object: it has no kind", "apiVersion, kind, metadata, spec")
+        return DOCUMENT, Fault(
+            "it is not a Kubernetes object, because it has no kind", "apiVersion, kind, metadata, spec"
+        )
     api, kind = str(document.get("apiVersion") or ""), str(document["kind"])
     group = api.rpartition("/")[0]
     known = kinds.BY_NAME.get((group, kind))
@@ -173,7 +175,7 @@ def _unread(document: Any) -> Optional[tuple[str, Fault]]:
         known_apis = ", ".join(one.api_version for one in kinds.KINDS if one.kind == kind)
         return DOCUMENT, Fault(f"apiVersion {api or '(none)'} has no {kind}", known_apis)
     if _has_containers(document.get("spec")):
-        return KIND, Fault(f"{api} {kind} has containers, and is no kind that is read")
+        return KIND, Fault(f"{api} {kind} has containers, but its kind is not supported")
     return None
 
 

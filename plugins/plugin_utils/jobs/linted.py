@@ -33,7 +33,7 @@ def result(connect: Callable[[], Client], args: Mapping[str, Any]) -> dict[str, 
     if args["kind"] and not asked:
         raise InputError("A live object is in the cluster: rdma_lint_kind cannot be used with rdma_lint_cluster=false.")
     if args["name"] and not args["kind"]:
-        raise InputError(f"Which {args['name']}? Set rdma_lint_kind too, for instance to MPIJob.")
+        raise InputError(f"The kind of {args['name']} is missing. Also set rdma_lint_kind, for example to MPIJob.")
     given = [*args["definitions"], *(one for path in args["src"] for one in documents.read(Path(path)))]
     given = documents.in_namespace(given, args["namespace"])
     if args["kind"]:

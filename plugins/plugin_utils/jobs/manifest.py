@@ -74,8 +74,8 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         plan.require_rdma("workload_render")
         if args["mode"] not in ("", str(plan.mode)):
             raise InputError(
-                f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} is one of mode {plan.mode}, and "
-                "nothing of the other was proven. Leave out rdma_mode, or run gpuops.rdma.site with it."
+                f"Cannot render a job in mode {args['mode']}: the plan {args['plan']} has mode {plan.mode}, and "
+                "the other mode was not tested. Leave out rdma_mode, or run gpuops.rdma.site with it."
             )
         own, nodes = render.of_plan(plan, args["shape"], args["namespace"])
         name = args["shape"] or plan.tests[0].shape
@@ -84,7 +84,9 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
         return own, nodes, shape, entry.queue if entry.gang or plan.launcher == "volcano" else ""
     if not args["shape"]:
         where = f"there is no plan {args['plan']}" if args["plan"] else "neither plan nor shape is set"
-        raise InputError(f"Cannot render a job: {where}. Set rdma_shape, or make a plan: gpuops.rdma.site --tags plan.")
+        raise InputError(
+            f"Cannot render a job: {where}. Set rdma_shape, or create a plan: gpuops.rdma.site --tags plan."
+        )
     shape, mode = (
         shape_files.lookup(args["shape"], shape_table.known(args), "Cannot render a job"),
         Mode(args["mode"] or "sriov"),
@@ -92,8 +94,9 @@ def _source(args: Json) -> tuple[Fabric, int, Shape, str]:
     own = render.of_shape(shape, mode)
     if mode.vfs and not args["network"]:
         raise InputError(
-            "Cannot render a job in mode sriov without a plan: which NetworkAttachmentDefinition its pods use is not "
-            "known. Set rdma_workload_network to one that exists (kubectl get net-attach-def -A), as namespace/name, "
+            "Cannot render a job in mode sriov without a plan: it is unknown which NetworkAttachmentDefinition its "
+            "pods use. Set rdma_workload_network to one that exists (kubectl get net-attach-def -A), as "
+            "namespace/name, "
             "or run gpuops.rdma.site, which creates one."
         )
     return own, 1, shape, ""

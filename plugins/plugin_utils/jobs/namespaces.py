@@ -79,7 +79,8 @@ class NamespaceSetup:
         version = next((one for one in network.KUEUE if one in known), "")
         if not version:
             raise InputError(
-                f"Cannot make a LocalQueue for {queue}: the cluster serves {', '.join(sorted(known)) or 'nothing'} of "
+                f"Cannot create a LocalQueue for {queue}: the cluster serves "
+                f"{', '.join(sorted(known)) or 'nothing'} of "
                 "kueue.x-k8s.io. Install Kueue, or leave out cluster_queue."
             )
         return version
@@ -88,7 +89,9 @@ class NamespaceSetup:
         """As ``_kueue``. InputError where the ClusterQueue is absent."""
         version, queue = self._kueue(), self.args["cluster_queue"]
         if version and not self._find(version, "ClusterQueue", "", queue):
-            raise InputError(f"Cannot make a LocalQueue: there is no ClusterQueue {queue}. Create it, or name another.")
+            raise InputError(
+                f"Cannot create a LocalQueue: there is no ClusterQueue {queue}. Create it, or choose another."
+            )
         return version
 
     def _objects(self, namespace: str, kueue: str) -> list[Json]:

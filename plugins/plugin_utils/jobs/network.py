@@ -46,7 +46,7 @@ def settings_map(shape: str) -> str:
 def fabrics(plan: Plan) -> dict[str, Fabric]:
     """Shape -> what a whole-node pod on it needs. InputError for a plan without a test."""
     if not plan.tests:
-        raise InputError("Cannot set up namespaces for jobs: the plan tests no shape, so nothing was proven.")
+        raise InputError("Cannot set up namespaces for jobs: the plan tests no shape.")
     tests = [replace(test, pull_secrets=()) for test in plan.tests]
     return {test.shape: job.of_plan(plan, test, plan.test_nodes(test.shape)).fabric for test in tests}
 
@@ -159,7 +159,10 @@ def _quota(quota: Json, asked: Json) -> Iterator[str]:
                 yield f"{name} leaves {_left(hard[key], used.get(key, '0'))} of {key}, a pod needs {amount}"
     for key in ("limits.cpu", "limits.memory"):
         if key in hard:
-            yield f"{name} has {key}, and rendered pods have no such limit: they would be refused without a LimitRange"
+            yield (
+                f"{name} has {key}, and rendered pods have no such limit, so they would be rejected without a "
+                "LimitRange"
+            )
 
 
 def _left(hard: str, used: str) -> str:

@@ -67,8 +67,8 @@ def placed(nodes: Sequence[NodeFacts]) -> Placed:
     if empty:
         raise InputError(
             f"Cannot place jobs by the network: the locality labels of {len(empty)} nodes ({listed(empty, 5)}) are "
-            f"{NO_DATA}, so that all of them would be one domain and every required placement would hold. OKE fills "
-            "them in from the capacity topology; run again when the labels have values."
+            f"{NO_DATA}, so that all of them would be one domain and every required placement would hold. OKE sets "
+            "them from the capacity topology. Run again when the labels have values."
         )
     located = tuple(node for node in nodes if any(place(node, level) for level in LEVELS))
     if not located:
@@ -76,12 +76,12 @@ def placed(nodes: Sequence[NodeFacts]) -> Placed:
             f"Cannot place jobs by the network: none of the {len(nodes)} nodes has one of the labels {', '.join(keys)}."
         )
     without = [node.name for node in nodes if node not in located]
-    notes = [f"{len(without)} nodes have no locality label and get no jobs by topology: {listed(without, 5)}"]
+    notes = [f"{len(without)} nodes have no locality label and get no jobs by network location: {listed(without, 5)}"]
     levels = tuple(level for level in reversed(LEVELS) if all(place(node, level) for node in located))
     if not levels:
         raise InputError(
-            "Cannot place jobs by the network: there is no level that all located nodes have; their labels are "
-            "incomplete."
+            "Cannot place jobs by the network: no level exists on all nodes with locality labels, because their "
+            "labels are incomplete."
         )
     return Placed(located, levels, tuple(notes) if without else ())
 
@@ -94,7 +94,8 @@ def kueue(found: Placed, shapes: Iterable[Shape], tolerations: Sequence[Json], v
     tolerations than a flavor takes."""
     if len(tolerations) > MOST_TOLERATIONS:
         raise InputError(
-            f"Cannot make a ResourceFlavor: it takes {MOST_TOLERATIONS} tolerations, the plan has {len(tolerations)}."
+            f"Cannot create a ResourceFlavor: it can have {MOST_TOLERATIONS} tolerations, but the plan has "
+            f"{len(tolerations)}."
         )
     keys = [*(LEVELS[level][0] for level in found.levels), HOSTNAME]
     spec: Json = {"levels": [{"nodeLabel": key} for key in keys]}
@@ -168,7 +169,8 @@ def _refuse_torn(members: Mapping[str, Iterable[str]], below: str, level: str) -
         for one in inner:
             if seen.setdefault(one, domain) != domain:
                 raise InputError(
-                    f"Cannot make HyperNodes: {below} {one} has nodes in {level} {seen[one]} and {domain}. The labels "
+                    f"Cannot create HyperNodes: {below} {one} has nodes in {level} {seen[one]} and {domain}. The "
+                    "labels "
                     "contradict each other; correct those of its nodes."
                 )
 

@@ -95,7 +95,7 @@ class Placing:
             wanted += placement.kueue(found, shapes, self.plan.tolerations, version)
         if "volcano" in chosen:
             if placement.discovers(self._configuration()):
-                self._note("Volcano's controller makes HyperNodes of the labels itself: none is made here")
+                self._note("Volcano's controller creates HyperNodes from the labels itself, so none is created")
             else:
                 wanted += placement.hypernodes(found)
         return wanted

@@ -245,13 +245,13 @@ def prove(
         rows.append(row)
         found += faults
     if ending:
-        found.append(finding("prove.ending", job, ending, expected="a job that goes on"))
+        found.append(finding("prove.ending", job, ending, expected="a job that still runs"))
     elif number is not None and len(ranks) < number:
         found.append(
             finding("prove.pods", job, f"{len(ranks)} of its {number} pods with GPUs are there", expected="all")
         )
     elif len(ranks) == 1:
-        found.append(finding("prove.one-pod", job, "one pod with GPUs: nothing of it has to cross the fabric"))
+        found.append(finding("prove.one-pod", job, "it has one pod with GPUs, so it does not need the fabric"))
     verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS
     return JobProof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
 
@@ -325,7 +325,7 @@ def _by_log(pod: LoggedPod, facts: Json) -> tuple[Row, list[Finding]]:
     if net == "Socket":
         found.append(finding("prove.socket", pod.name, "NCCL used TCP (NET/Socket)", expected="NET/IB"))
     elif net != "IB":
-        found.append(finding("prove.network", pod.name, f"NCCL used {net}, which is not judged", expected="NET/IB"))
+        found.append(finding("prove.network", pod.name, f"NCCL used {net}, which is not supported", expected="NET/IB"))
     else:
         off = sorted(name for name, on in gdr.items() if not on)
         if off:
@@ -346,7 +346,7 @@ def _by_log(pod: LoggedPod, facts: Json) -> tuple[Row, list[Finding]]:
 
 def _rails(pod: LoggedPod, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
     if pod.rails is None:
-        what = f"channels went over {len(used)} HCAs; how many it has is not known"
+        what = f"channels went over {len(used)} HCAs; their number is unknown"
         yield finding("prove.rails-unknown", pod.name, what, expected="the shape of its node")
     elif hcas and len(hcas) < pod.rails:
         yield finding("prove.rails", pod.name, f"NCCL found {len(hcas)} of {pod.rails} HCAs", expected=f"{pod.rails}")
@@ -358,7 +358,7 @@ def _rails(pod: LoggedPod, used: Sequence[str], hcas: Sequence[str]) -> Iterator
 
 
 def _silent(pod: LoggedPod, facts: Optional[Json], unread: str) -> Finding:
-    """``unread``: why the counters of its node could not be read; "" = they were not asked for."""
+    """``unread``: why the counters of its node could not be read; "" = they were not requested."""
     if pod.ended:
         what = "it was deleted when the job ended, and no log that is left has NCCL's INFO lines about its channels"
         return finding("prove.info", pod.name, what, expected="NCCL_DEBUG=INFO")
@@ -404,7 +404,7 @@ def _by_counters(pod: LoggedPod, counters: Json, shape: Optional[Shape]) -> tupl
         what = f"no traffic on the RDMA ports of {node} between the two readings"
         found.append(finding("prove.idle", pod.name, what, expected="readings while the job communicates"))
     elif not found and need is None and idle:
-        what = f"traffic on {of}; how many it has is not known"
+        what = f"traffic on {of}; their number is unknown"
         found.append(finding("prove.rails-unknown", pod.name, what, expected="the shape of its node"))
     elif not found and need is not None and len(busy) < need:
         part = need < len(moved)

@@ -43,8 +43,8 @@ def result(
     namespace = args["namespace"] or "default"
     if not args["kind"].strip() or not args["name"].strip():
         raise InputError(
-            f"Which {args['kind'].strip() or 'job'}? Set rdma_prove_kind and rdma_prove_name: the proof looks at one "
-            "job."
+            f"{args['kind'].strip() or 'job'}: set rdma_prove_kind and rdma_prove_name, because the check needs "
+            "one job."
         )
     job = documents.live(client, args["kind"], namespace, args["name"], args["api_version"])[0]
     plan = run.read_proven(args["plan"]) if args["plan"] else None
@@ -52,11 +52,11 @@ def result(
         plan.require_rdma("workload_prove")
     known = shape_table.known(args, plan)
     if args["shape"]:
-        shape_files.lookup(args["shape"], known, f"Cannot look at {args['kind']} {args['name']}")
+        shape_files.lookup(args["shape"], known, f"Cannot read {args['kind']} {args['name']}")
     path, selector = _pods_of(client, job, namespace)
     before = _pods(client, path, selector)
     if not before:
-        raise InputError(f"{kinds.reference(job)} has no pods: so nothing can be proven.")
+        raise InputError(f"{kinds.reference(job)} has no pods, so nothing can be checked.")
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
     facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
     facts = _by_node(client, job, before, facts)
@@ -112,7 +112,7 @@ def _pods_of(client: Client, job: Json, namespace: str) -> tuple[str, str]:
         return pods, f"{kind.pods_label}={name}"
     labels = mapping(mapping(mapping(job.get("spec")).get("selector")).get("matchLabels"))
     if not labels:
-        raise InputError(f"{kinds.reference(job)} makes no pods itself, or its selector has no matchLabels.")
+        raise InputError(f"{kinds.reference(job)} does not create pods itself, or its selector has no matchLabels.")
     return pods, label_selector(labels)
 
 
@@ -185,9 +185,9 @@ def _seen(
     name = str(pod["metadata"]["name"])
     lost = logs[name][1]
     if later is None:
-        lost = "it was deleted while it was looked at"
+        lost = "it was deleted while it was read"
     elif later["metadata"].get("uid") != pod["metadata"].get("uid"):
-        lost = "it was replaced while it was looked at"
+        lost = "it was replaced while it was read"
     now = later or pod
     return prove.seen(now, resource, shapes.get(str(now["spec"].get("nodeName"))), lost, shared)
 
@@ -220,7 +220,7 @@ def _given(hosts: Mapping[str, Any]) -> Counters:
     for name, value in hosts.items():
         document = mapping(mapping(value).get("host")) or mapping(value)
         if "counters" not in document:
-            raise InputError(f"hosts.{name} is no host document: it has no counters. Register host_info with interval.")
+            raise InputError(f"hosts.{name} is not a host document with counters. Run host_info with interval.")
         found[str(name)] = mapping(document["counters"])
     return Counters(found)
 
@@ -241,7 +241,7 @@ def _counted(
     own = _as_planned(own, plan)
     run = for_nodes(client, own, facts, PROBE, show, interval=args["interval"])
     if check_mode:
-        return Counters(unread=dict.fromkeys(names, "check mode makes no DaemonSet")), run.predict()
+        return Counters(unread=dict.fromkeys(names, "check mode creates no DaemonSet")), run.predict()
     waits = {node.name: not node.excluded for node in own.nodes}
     with run.applied(keep=False):
         late = run.follow(waits, title="counters", timeout=args["timeout"] + args["interval"], grace=args["grace"])

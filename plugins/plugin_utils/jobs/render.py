@@ -482,9 +482,12 @@ def _faults(wanted: JobSpec) -> Sequence[str]:
     if wanted.kind not in KINDS:
         return [f"the kind is unknown; known: {', '.join(KINDS)}"]
     if not _NAME.fullmatch(wanted.name):
-        found.append(f"its name {wanted.name!r} must be small letters, digits and -, begin with a letter, at most 40")
+        found.append(
+            f"its name {wanted.name!r} must consist of at most 40 lower-case letters, digits and -, and "
+            "begin with a letter"
+        )
     if not DNS_LABEL.fullmatch(wanted.namespace):
-        found.append(f"its namespace {wanted.namespace!r} must be small letters, digits and -, at most 63")
+        found.append(f"its namespace {wanted.namespace!r} must consist of at most 63 lower-case letters, digits and -")
     if wanted.nodes < 1:
         found.append(f"{wanted.nodes} nodes")
     if own.gpus < 1 or (own.mode.vfs and own.vfs < 1):
@@ -492,14 +495,15 @@ def _faults(wanted: JobSpec) -> Sequence[str]:
     if wanted.kind == "RayCluster" and wanted.command:
         found.append("a RayCluster has no command; leave it out, and submit work with ray job submit")
     if wanted.kind == "MPIJob" and trains_alone(" ".join(wanted.command)):
-        what = "mpirun starts its command once per GPU, and each torchrun would train alone"
-        found.append(f"{what}; give the program that torchrun starts, or take PyTorchJob")
+        what = "mpirun starts its command once per GPU, so each torchrun would train alone"
+        found.append(f"{what}; set the program that torchrun starts, or use PyTorchJob")
     if wanted.kueue_queue and wanted.kind == "VolcanoJob":
         found.append(
-            "Kueue does not manage Volcano Jobs; set rdma_workload_queue to one of Volcano, or take another kind"
+            "Kueue does not manage Volcano Jobs; set rdma_workload_queue to one of Volcano's queues, or use "
+            "another kind"
         )
     if wanted.kueue_queue and wanted.gang:
-        found.append("either Kueue (rdma_workload_kueue_queue) or Volcano (rdma_workload_queue) places it, not both")
+        found.append("either Kueue (rdma_workload_kueue_queue) or Volcano (rdma_workload_queue) can place it, not both")
     if wanted.near not in NEAR or wanted.level not in LEVELS:
         found.append(f"near {wanted.near!r} of {', '.join(NEAR)}, level {wanted.level!r} of {', '.join(LEVELS)}")
     elif wanted.near != "none" and not (wanted.kueue_queue or wanted.gang or wanted.kind == "VolcanoJob"):

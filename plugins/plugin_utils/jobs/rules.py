@@ -78,12 +78,10 @@ def runtime(job: Job, limits: Json) -> Faults:
     name = str(ref.get("name") or "")
     patched = any(NETWORKS in one.annotations for one in job.templates)
     if name in limits["generic_runtimes"] and not patched:
-        yield Fault(
-            f"spec.runtimeRef: runtime {name} is a generic one, which carries no network", "a runtime of this fabric"
-        )
+        yield Fault(f"spec.runtimeRef: runtime {name} is a generic one without a network", "a runtime of this fabric")
     else:
-        found = f"spec.runtimeRef: runtime {name or '(none)'} is neither in the documents nor known of the cluster"
-        yield Fault(found, severity="unknown", remedy="give the runtime too, or let the cluster be asked")
+        found = f"spec.runtimeRef: runtime {name or '(none)'} is neither in the documents nor known in the cluster"
+        yield Fault(found, severity="unknown", remedy="also add the runtime, or allow reading it from the cluster")
 
 
 def mode(job: Job, limits: Json) -> Faults:
@@ -101,7 +99,7 @@ def networks_place(job: Job, limits: Json) -> Faults:
     bare = [rank for rank in job.ranks if not rank.networks]
     if NETWORKS in above and job.kind.kind != "Pod" and bare:
         places = _some([rank.template.at("metadata.annotations") for rank in bare])
-        yield Fault(f"{NETWORKS} stands on the {job.kind.kind}; pods never see it", places)
+        yield Fault(f"{NETWORKS} is set on the {job.kind.kind}, so the pods do not get it", places)
 
 
 def fabric(job: Job, limits: Json) -> Faults:
@@ -118,7 +116,10 @@ def fabric(job: Job, limits: Json) -> Faults:
             found = f"{rank.place} has {rank.gpus} GPUs and does not ask for {job.around.vf_resource}"
             yield Fault(found, f"{job.around.vf_resource}: 1")
         elif wanted is Mode.SHARED and not rank.host and not rank.networks and shape and wanted.on_host(shape):
-            found = f"{rank.template.path or 'the pod'} is in a network of its own, and the ports' GIDs are the host's"
+            found = (
+                f"{rank.template.path or 'the pod'} has its own network namespace, but the ports' GIDs belong "
+                "to the host"
+            )
             yield Fault(found, "hostNetwork: true")
         elif wanted is Mode.HOST and not rank.host and not rank.vfs:
             yield Fault(
@@ -523,7 +524,7 @@ def train_resources(job: Job, limits: Json) -> Faults:
         return
     own, vf = kinds.asks({"containers": [{"resources": asked}]}), job.around.vf_resource
     if any(rank.vfs for rank in job.ranks) and vf not in own:
-        found = f"spec.trainer.resourcesPerNode has {_some(sorted(own)) or 'no device'}, and not the runtime's {vf}"
+        found = f"spec.trainer.resourcesPerNode has {_some(sorted(own)) or 'no device'}, but not the runtime's {vf}"
         yield Fault(found, f"{vf} there too")
 
 

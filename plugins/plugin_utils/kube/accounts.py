@@ -18,8 +18,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions impor
 _FOLDER = "permissions"
 """In the folder of the report."""
 HEAD = """\
-# The rights that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An administrator
-# grants them: kubectl apply -f {path}
+# The permissions that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An
+# administrator # grants them: kubectl apply -f {path}
 """
 PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, ..."""
@@ -46,4 +46,4 @@ def write(
 
 def announced(paths: Iterable[Path]) -> str:
     """The line about what was written."""
-    return f"permissions: {', '.join(map(str, paths))}; kubectl apply -f FILE makes an account with them"
+    return f"permissions: {', '.join(map(str, paths))}; kubectl apply -f FILE creates an account with them"

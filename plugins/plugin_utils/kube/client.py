@@ -564,13 +564,13 @@ def _hint(path: str, message: str) -> str:
         kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
         look = f"kubectl -n {service[1]} get service,endpoints,pods" if service else f"kubectl get {kinds}"
         return (
-            f" The admission webhook {webhook[1]} does not answer: repair what serves it, or remove its configuration. "
-            f"See: {look}"
+            f" The admission webhook {webhook[1]} does not answer: repair its service, or remove its "
+            f"configuration. See: {look}"
         )
     resource = re.match(r"/apis/([\w-]+(?:\.[\w-]+)+)/[^/]+/(?:namespaces/[^/]+/)?([\w-]+)", path)
     if resource and 'unknown field "' in message and not resource[1].endswith(".k8s.io"):
         name = f"{resource[2]}.{resource[1]}"
-        return f" The cluster's definition (CRD) is of another release and lacks it. See: kubectl describe crd {name}"
+        return f" The cluster's definition (CRD) is from another release and lacks it. See: kubectl describe crd {name}"
     return ""
 
 

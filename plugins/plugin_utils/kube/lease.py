@@ -98,15 +98,15 @@ def refusal(decision: LeaseDecision, place: str) -> str:
     if decision.state is LeaseState.FOREIGN:
         by = f", held by {decision.holder.user!r}," if decision.holder.user else ""
         return (
-            f"Cannot take the Lease {place} of this run: the one that is there{by} is not this collection's, and is "
-            "left alone. Nothing was changed. Find out what made it; if nothing needs it, delete it: "
+            f"Cannot take the Lease {place} of this run: the existing one{by} is not from this collection and was "
+            "not changed. Find out who created it. If nothing needs it, delete it: "
             f"kubectl -n {space} delete lease {name}"
         )
     since = f" since {decision.since.partition('.')[0]}Z" if decision.since else ""
     return (
         f"Another run writes to this cluster: {decision.holder} holds the Lease {place}{since}, renewed "
-        f"{max(0, round(decision.age))} s ago. Wait for its end, or end it: a run that was killed loses the Lease "
-        f"{DURATION} s after its last renewal. If it hangs out of reach, take over: -e "
+        f"{max(0, round(decision.age))} s ago. Wait until it ends, or end it. A run that was killed loses the "
+        f"Lease {DURATION} s after its last renewal. If it hangs and you cannot end it, take over: -e "
         f"rdma_take_over_run={decision.holder.run}; it stops before its next write."
     )
 

@@ -116,7 +116,7 @@ class Program:
     def _run(self) -> Json:
         version, command = str(self.spec.get("apiVersion")), str(self.spec.get("command"))
         if self.spec.get("interactiveMode") == "Always":
-            raise self._failure("wants a terminal (interactiveMode: Always), and there is none here", _PASSWORD)
+            raise self._failure("needs a terminal (interactiveMode: Always), but there is none", _PASSWORD)
         path = str(self.folder / command) if "/" in command else command
         if not shutil.which(path):
             hint = " ".join(str(self.spec.get("installHint") or "").split())
@@ -166,8 +166,8 @@ class Program:
 _PRINTED = _Printed()
 _TRY = "Run it in a shell with the arguments of the kubeconfig (users, exec)."
 _PASSWORD = (
-    f"{_TRY} It has no terminal here: where it asks for a password, log in to it first, or use a kubeconfig with a "
-    "token (rdma_kubeconfig)."
+    f"{_TRY} It runs without a terminal. If it asks for a password, log in first, or use a kubeconfig with a token "
+    "(rdma_kubeconfig)."
 )
 
 
@@ -219,8 +219,8 @@ class Login:
             header = str(found.api_key.get("BearerToken") or found.api_key.get("authorization") or "").strip()
         if not (header.isascii() and header.isprintable()):
             raise InputError(
-                f"Cannot log in to {self.host}: the token of {self._place} has a line break or another character that "
-                f"no token has. {self._remedy}"
+                f"Cannot log in to {self.host}: the token of {self._place} has a line break or another invalid "
+                f"character. {self._remedy}"
             )
         return header
 
@@ -247,8 +247,9 @@ class Login:
         what = "token" if sent.startswith("Bearer") else "password" if sent else "client certificate"
         if anonymous:
             return (
-                f"{self.host} answers as to an anonymous user (HTTP {status}), though the {what} of {self._place} was "
-                "sent. A proxy or load balancer on the way drops it: use the API server's own address."
+                f"{self.host} treats the request as anonymous (HTTP {status}), although the {what} of "
+                f"{self._place} was sent. A proxy or load balancer in between removes it. Use the API server's own "
+                "address."
             )
         expires = self._program.expires if self._program else ""
         ago = -_seconds_left(expires)
@@ -326,7 +327,7 @@ class Login:
             raise
         except Exception as error:  # of PyYAML, and of the package where a file is no kubeconfig
             raise InputError(
-                f"Cannot use the kubeconfig {where}: it cannot be read as one ({type(error).__name__}: "
+                f"Cannot use the kubeconfig {where}: it is not valid ({type(error).__name__}: "
                 f"{first_line(error)}). Check it: kubectl config view --kubeconfig {present[-1] if present else where}"
             ) from None
         if auth.get("validate_certs") is False:
@@ -401,7 +402,7 @@ def _refuse_twins(path: str, document: Json) -> None:
         if twice:
             raise InputError(
                 f"Cannot use the kubeconfig {path}: it has several {part} called {', '.join(twice)}. Rename or remove "
-                "one: which of them is meant cannot be known."
+                "one: it is unclear which one is meant."
             )
 
 

@@ -41,8 +41,8 @@ def ensure(client: Client, name: str, namespace: str) -> None:
     why = fault(found, name)
     if why:
         raise InputError(
-            f"Cannot make pods with PriorityClass {name}: {why}. Name one with preemptionPolicy Never in "
-            "rdma_priority_class."
+            f"Cannot create pods with PriorityClass {name}: {why}. Set rdma_priority_class to one with "
+            "preemptionPolicy Never."
         )
     if found is None:
         try:
@@ -50,9 +50,9 @@ def ensure(client: Client, name: str, namespace: str) -> None:
             _await_admission(client, name, namespace)
         except Forbidden as error:
             raise InputError(
-                f"Cannot create PriorityClass {name}: {error} Have an administrator create it (kubectl create "
-                f"priorityclass {name} --value=0 --preemption-policy=Never), or name one with preemptionPolicy Never "
-                "in rdma_priority_class."
+                f"Cannot create PriorityClass {name}: {error} Ask an administrator to create it (kubectl create "
+                f"priorityclass {name} --value=0 --preemption-policy=Never), or set rdma_priority_class to one "
+                "with preemptionPolicy Never."
             ) from None
 
 

@@ -292,7 +292,7 @@ def failed_create(events: Iterable[Json], name: str = "") -> Optional[Status]:
         printed = _GO_MESSAGE.search(message)
         message = printed[1].replace('\\"', '"') if printed else message
         code = UNMADE[0] if "exceeded quota" in message else UNMADE[1]
-        return _stuck(f"{subject.get('kind', '')} {subject.get('name', '')} cannot make pods: {message}", code)
+        return _stuck(f"{subject.get('kind', '')} {subject.get('name', '')} cannot create pods: {message}", code)
     return None
 
 
@@ -317,7 +317,7 @@ def daemonset(obj: Optional[Json], allow_zero: bool = False) -> Status:
     if updated < desired:
         manual = (_spec(obj).get("updateStrategy") or {}).get("type") == "OnDelete"
         hint = "; updateStrategy OnDelete: the old pods have to be deleted" if manual else ""
-        return _waiting(f"{updated} of {desired} pods are of the newest spec{hint}", progress=progress)
+        return _waiting(f"{updated} of {desired} pods have the newest spec{hint}", progress=progress)
     if available < desired:
         return _waiting(f"{available} of {desired} pods available", progress=progress)
     return _ready(progress=progress)
@@ -342,7 +342,7 @@ def deployment(obj: Optional[Json]) -> Status:
     available, updated = status.get("availableReplicas") or 0, status.get("updatedReplicas") or 0
     progress = f"{min(available, updated)}/{wanted}"
     if not wanted:
-        return _stuck("scaled to 0 replicas: nothing of it runs", "NoReplicas", progress=progress)
+        return _stuck("scaled to 0 replicas, so no pod runs", "NoReplicas", progress=progress)
     if available >= wanted and updated >= wanted:
         return _ready(progress=progress)
     if _is_true(conditions.get("ReplicaFailure")):
@@ -382,7 +382,7 @@ def cluster_policy(policy: Optional[Json]) -> Status:
     if not state:
         return _waiting("the GPU Operator has not reported on ClusterPolicy yet")
     if state == "ignored":
-        return _broken(f"ClusterPolicy {_name(policy)} is ignored: an older one is in charge", "ignored")
+        return _broken(f"ClusterPolicy {_name(policy)} is ignored, because an older one exists", "ignored")
     ready, error = conditions.get("Ready") or {}, conditions.get("Error") or {}
     reason = str(ready.get("reason") or "")
     if state == "ready" and _is_true(ready):
@@ -415,7 +415,7 @@ def nic_cluster_policy(policy: Optional[Json], daemonsets: Iterable[Json] = ()) 
     if state == "ready" and not held:
         if not applied:
             return _waiting("NicClusterPolicy reports ready, but its spec enables no component", code="EmptySpec")
-        return _ready() if _fresh(policy) else _waiting("its conditions are of an older spec")
+        return _ready() if _fresh(policy) else _waiting("its conditions belong to an older spec")
     return _waiting(f"NicClusterPolicy is {state}: {_waiting_states(held, daemonsets)}".rstrip(": "), code="notReady")
 
 
@@ -442,7 +442,7 @@ def _children(by_state: Mapping[str, list[Json]], name: str) -> str:
     if not children:
         return "it has created no DaemonSet; see the operator's log (often NFD labels are missing)"
     reasons = [reading.why for reading in map(daemonset, children) if not reading.ready]
-    return "; ".join(reasons) or "its DaemonSets are rolled out, the operator has not noticed yet"
+    return "; ".join(reasons) or "its DaemonSets are rolled out, but the operator has not updated the status yet"
 
 
 def plugin_config(policy: Optional[Json], config_map: Optional[Json], resource: str) -> Optional[Status]:
@@ -457,7 +457,9 @@ def plugin_config(policy: Optional[Json], config_map: Optional[Json], resource: 
     if resource not in names:
         offered = ", ".join(names) or "nothing"
         remedy = f"set rdma_resource to one of these, or correct {_name(policy)}"
-        return _stuck(f"{_name(policy)} offers VFs as {offered}, asked for is {resource}: {remedy}", "OtherResource")
+        return _stuck(
+            f"{_name(policy)} offers VFs as {offered}, but {resource} was requested: {remedy}", "OtherResource"
+        )
     if config_map is None:
         return _waiting("the device plugin's ConfigMap does not exist yet")
     if _json((config_map.get("data") or {}).get("config.json")) != wanted:
@@ -491,7 +493,7 @@ def ip_pool(pool: Optional[Json], nodes: Sequence[str], events: Iterable[Json] =
     allocations = _status(pool).get("allocations")
     if allocations is None:
         where = _meta(pool).get("namespace", "")
-        return _waiting(f"IPPool {name} has no status: nv-ipam looks only into its own namespace, this is {where!r}")
+        return _waiting(f"IPPool {name} has no status: nv-ipam reads only its own namespace, but this is {where!r}")
     served = {entry.get("nodeName") for entry in allocations}
     missing = [node_name for node_name in nodes if node_name not in served]
     progress = f"{len(nodes) - len(missing)}/{len(nodes)}"
@@ -567,7 +569,7 @@ def vf_pod(obj: Optional[Json], boot_id: str = "") -> Status:
     if report is None:
         return _without_report(obj)
     if boot_id and report.get("boot") and report["boot"] != boot_id:
-        return _waiting("its report is of the node's earlier boot")
+        return _waiting("its report is from an earlier boot of the node")
     phase, made, wanted = report.get("phase", ""), report.get("vfs", 0), report.get("want", 0)
     cause, progress = vf_cause(report), f"{made}/{wanted}"
     if phase in ("failed", "blocked"):
@@ -705,7 +707,7 @@ def _volcano_running(job: Json, master: Optional[Json], pods: Sequence[Json], ev
     pending = [item for item in pods if _status(item).get("phase") == "Pending"]
     words = _gang_words(None, pending, events) if pending else ""
     if words:
-        why = f"{len(pending)} of {len(pods)} pods have no place (Job Running): {words}"
+        why = f"{len(pending)} of {len(pods)} pods are not scheduled (Job Running): {words}"
         return _stuck(why, "unschedulable", progress=_started_count(pods))
     retries = _status(job).get("retryCount")
     tries = f", retry {retries} of {_spec(job).get('maxRetry', 3)}" if retries else ""
@@ -719,7 +721,7 @@ def _volcano_failure(job: Json, failed: Json, is_master: bool) -> Status:
     why = f"the {'master' if is_master else 'worker'} {_place(failed)} ended: {failure(failed)}"
     if any(action.startswith("Restart") for action in actions):
         return _waiting(f"{why}; Volcano restarts it", code="ending", exit_code=code if is_master else None)
-    why += "" if actions else "; no policy ends the Job, it would run for ever"
+    why += "" if actions else "; no policy ends the Job, so it would never end"
     return _broken(why, "failed", exit_code=code if is_master else None)
 
 
@@ -748,11 +750,11 @@ def _volcano_pending(job: Json, podgroup: Optional[Json], pods: Sequence[Json], 
         return refused
     wanted = _spec(podgroup).get("minMember") or _status(job).get("minAvailable")
     if not pods:
-        reason = words or "usually it asks for more than the cluster or its queue has free"
-        why = f"the gang of {wanted} is not admitted, no pod exists: {reason}"
+        reason = words or "usually it requests more than is free in the cluster or its queue"
+        why = f"the gang of {wanted} is not admitted, and no pod exists: {reason}"
         return _stuck(why, "unschedulable", progress=f"0/{wanted}")
     if words:
-        return _stuck(f"the gang of {wanted} has no place: {words}", "unschedulable", progress=_started_count(pods))
+        return _stuck(f"the gang of {wanted} is not scheduled: {words}", "unschedulable", progress=_started_count(pods))
     return _waiting("pods are starting", code="pending", progress=_started_count(pods))
 
 
@@ -765,7 +767,7 @@ def mpi_job(
 ) -> Status:
     """An MPIJob (v2beta1); its launcher decides. ``events``: of the MPIJob, its Job and PodGroup."""
     if job is None:
-        return _broken("the MPIJob does not exist any more", "gone")
+        return _broken("the MPIJob no longer exists", "gone")
     pods, events, conditions = list(pods), list(events), _conditions(job)
     role = "training.kubeflow.org/job-role"
     launchers, workers = _pods_of(pods, role, "launcher"), _pods_of(pods, role, "worker")
@@ -781,7 +783,7 @@ def mpi_job(
         return _broken(f"the MPI Operator refuses the MPIJob: {refused.get('message')}", "failed")
     failed = _failed_pod(workers)
     if failed:
-        why = f"the worker {_place(failed)} ended: {failure(failed)}; it is not remade and the MPIJob stays Running"
+        why = f"the worker {_place(failed)} ended: {failure(failed)}; it is not recreated and the MPIJob stays Running"
         return _broken(why, "failed", exit_code=exit_code(launcher))
     if _is_true(conditions.get("Running")):
         return _mpi_running(launchers, launcher, workers, launcher_job)
@@ -818,7 +820,7 @@ def _mpi_running(
         return held
     tries = [item for item in launchers if _status(item).get("phase") == "Failed"]
     if launcher and launcher in tries:
-        why = f"the launcher {_place(launcher)} ended: {failure(launcher)}; the MPIJob has not decided yet"
+        why = f"the launcher {_place(launcher)} ended: {failure(launcher)}; the MPIJob has not ended yet"
         return _waiting(why, code="ending", exit_code=exit_code(launcher))
     again = f", try {len(tries) + 1}: the one before ended with {failure(tries[-1])}" if tries else ""
     again = again or (", after a failed attempt" if _status(launcher_job).get("failed") else "")
@@ -853,5 +855,5 @@ def _mpi_pending(
     words = _gang_words(podgroup, pods, events)
     progress = _started_count(workers)
     if words:
-        return _stuck(f"{progress} workers run, the rest has no place: {words}", "unschedulable", progress=progress)
+        return _stuck(f"{progress} workers run, the rest is not scheduled: {words}", "unschedulable", progress=progress)
     return _waiting("pods are starting", code="pending", progress=progress)

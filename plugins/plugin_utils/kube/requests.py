@@ -143,7 +143,7 @@ def _state(found: Optional[Json]) -> Status:
     if phase in ("Succeeded", "Failed"):
         return Status(READY)
     status = readiness.pod(found)
-    return Status(WAITING, "it still asks") if status.state == READY else status
+    return Status(WAITING, "it still waits for an answer") if status.state == READY else status
 
 
 def _answers(client: Client, namespace: str, name: str, count: int) -> list[Json]:

@@ -30,7 +30,10 @@ GRANTING = (
     "An administrator grants it with a manifest that ansible-playbook gpuops.rdma.site --tags plan writes into "
     "permissions/ of the report's folder: kubectl apply -f FILE"
 )
-GRANTED = "the charts' Roles have it: a user creates only Roles whose rights it has, unless it may escalate and bind"
+GRANTED = (
+    "the charts' Roles contain it. Users can only create Roles with permissions that they have, unless they "
+    "may escalate and bind"
+)
 
 
 def missing(client: Client, needed: Sequence[Permission]) -> list[Permission]:
@@ -71,7 +74,7 @@ def refuse(lacking: Sequence[str], done: str) -> None:
     """Raises InputError with these lines about permissions that this user lacks, if there are any. ``done``: what was
     not done, removed or changed."""
     if lacking:
-        lines = "\n- ".join([f"Nothing was {done}. This user is not allowed:", *lacking])
+        lines = "\n- ".join([f"Nothing was {done}. This user lacks permissions:", *lacking])
         raise InputError(f"{lines}\n{GRANTING}")
 
 

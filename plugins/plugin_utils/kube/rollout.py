@@ -80,9 +80,7 @@ def pod_status(pod: Optional[Json], generation: str) -> Status:
     status = readiness.pod(pod)
     made_for = ((pod or {}).get("metadata", {}).get("labels") or {}).get("pod-template-generation", "")
     if status.ready and made_for and generation and made_for != generation:
-        return Status(
-            readiness.WAITING, "its pod is of an older spec and has not been replaced yet", readiness.OUTDATED
-        )
+        return Status(readiness.WAITING, "its pod has an older spec and has not been replaced yet", readiness.OUTDATED)
     return status
 
 

@@ -206,7 +206,7 @@ class _Watch:
     def failure(self, now: float, unrecoverable: tuple[str, ...], trouble: str, remedy: Remedy) -> str:
         """The error message: counts, who is late and why, and the remedy for them."""
         spent = duration(now - self.start)
-        verdict = f"cannot become ready any more (after {spent})" if unrecoverable else f"not ready after {spent}"
+        verdict = f"can no longer become ready (after {spent})" if unrecoverable else f"not ready after {spent}"
         first = late_map({key: self.statuses[key] for key in unrecoverable})
         late = {**first, **self.late()}
         shown = [f"{name}: {why}" for name, why in list(late.items())[:IN_ERROR]]

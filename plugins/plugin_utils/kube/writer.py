@@ -158,8 +158,8 @@ class Writer:
             if time.monotonic() > deadline:
                 names = {kube_objects.reference(obj): "still there" for obj in left}
                 raise DeadlinePassed(
-                    f"Deleted, but not gone after {timeout:.0f} s: {', '.join(list(names)[:5])}. Something holds it: "
-                    "see its finalizers, and for a namespace its status.conditions.",
+                    f"Deleted, but not gone after {timeout:.0f} s: {', '.join(list(names)[:5])}. Something blocks "
+                    "the deletion. See its finalizers, and for a namespace its status.conditions.",
                     names,
                 )
             time.sleep(POLL)

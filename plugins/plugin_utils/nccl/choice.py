@@ -35,7 +35,7 @@ def collectives(entry: NcclTest, asked: Sequence[str]) -> list[str]:
     names = list(asked or entry.collectives)
     unknown = [name for name in names if name not in job.PROGRAMS]
     if unknown or len(set(names)) != len(names):
-        what = f"unknown: {', '.join(unknown)}" if unknown else "one is given twice"
+        what = f"unknown: {', '.join(unknown)}" if unknown else "one is listed twice"
         raise InputError(f"Cannot test the collectives {', '.join(names)}: {what}. Known: {', '.join(job.PROGRAMS)}.")
     return names
 

@@ -32,7 +32,7 @@ def read(path: Path) -> list[Json]:
     if damaged:
         raise InputError(
             f"The NCCL history {path} is damaged: {counted(len(damaged), 'line')} of {len(lines)} cannot be read, such "
-            f"as {damaged[0]!r}. Remove what is damaged, or name another file (rdma_nccl_history)."
+            f"as {damaged[0]!r}. Remove the damaged lines, or set another file (rdma_nccl_history)."
         )
     return [record for record in records if record is not None]
 

@@ -270,14 +270,14 @@ def _check_ranks(case: _Case) -> _Answer:
 
 
 def _check_places(case: _Case, want: Optional[int]) -> _Answer:
-    """The hosts that were asked for, as many ranks on each as planned, and each rank on a GPU of its own."""
+    """The hosts that were requested, as many ranks on each as planned, and each rank on a GPU of its own."""
     named = {short_host(str(host)) for host in case.expect.get("hosts") or ()}
     there = {short_host(host) for host in case.hosts}
     if named and named != there:
         lacking, more = sorted(named - there), sorted(there - named)
         parts = [f"without {listed(lacking)}"] if lacking else []
         parts += [f"with {listed(more)}"] if more else []
-        return "incomplete", f"the log is of other hosts than asked for: {', '.join(parts)}"
+        return "incomplete", f"the log is from other hosts than requested: {', '.join(parts)}"
     count = Counter(rank.host for rank in case.run.ranks)
     each = want // case.nodes if want is not None and case.nodes and want % case.nodes == 0 else None
     other = [host for host in case.hosts if count[host] != each]
@@ -296,7 +296,7 @@ def _check_places(case: _Case, want: Optional[int]) -> _Answer:
             at = f" ({bus})" if bus else ""
             return (
                 "incomplete",
-                f"ranks {taken[gpu]} and {rank.rank} on {rank.host} have one GPU{at}: not all were tested",
+                f"ranks {taken[gpu]} and {rank.rank} on {rank.host} have one GPU{at}: not all of them were tested",
             )
         taken[gpu] = rank.rank
     return None
@@ -349,7 +349,7 @@ def _check_net(case: _Case) -> _Answer:
         inside = any(way.startswith("NET/Socket") for way in facts.get("channels") or ())
         return ("fail", "NCCL used TCP sockets (NET/Socket) between the GPUs of one node") if inside else None
     if net == "IB" and case.sockets:
-        return "fail", "NCCL used RDMA (NET/IB), not the TCP sockets that were asked for (rdma_expect_transport=socket)"
+        return "fail", "NCCL used RDMA (NET/IB), not the TCP sockets that were requested (rdma_expect_transport=socket)"
     if net == "Socket" and not case.sockets:
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
@@ -357,7 +357,7 @@ def _check_net(case: _Case) -> _Answer:
         return "fail", f"NCCL used TCP sockets (NET/Socket{over}){where}, not RDMA{_set(case)}"
     if case.expect.get("transport") and not net:
         why = f"; set was {case.expect['silenced']}" if case.expect.get("silenced") else ""
-        text = f"no INFO line names the network{why}"
+        text = f"no INFO line shows the network{why}"
         case.findings.append(finding("nccl.transport", "nccl", text, expected=f"NET/{case.net}"))
     return None
 
@@ -441,7 +441,9 @@ def _check_proof(case: _Case) -> _Answer:
         gap = _gap(found, ranks, case.used_hcas, case.net) if host in hosts else None
         if gap is not None:
             gaps.setdefault(gap, []).append(host)
-    proven = f"transport proven on {len(hosts & set(_proven(case)))} of {counted(len(hosts), 'host')} that were asked"
+    proven = (
+        f"transport proven on {len(hosts & set(_proven(case)))} of {counted(len(hosts), 'host')} that were requested"
+    )
     for (name, what, expected), lacking in gaps.items():
         text = f"{what.replace('HOSTS', listed(lacking))}: {proven}"
         case.findings.append(finding(name, "nccl", text, expected=expected))
@@ -584,9 +586,12 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     text = f"{_measured(case, row)}; {_line(case, case.standard)}"
     most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
     if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
-        return "incomplete", f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}: the log is of other nodes"
+        return (
+            "incomplete",
+            f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}, so the log is from other nodes",
+        )
     if row.busbw < value and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
-        return "unjudged", f"{text}, which does not apply: it is for the shape's own settings{_set(case)}"
+        return "unjudged", f"{text}, which does not apply, because it is for the shape's own settings{_set(case)}"
     if row.busbw < value and source != _GIVEN and is_older(table, source, case.run.nccl_version):
         why = f"which is for NCCL {table['from_nccl']} or newer ({source})"
         remedy = "Use a newer image, or set a threshold of your own"
@@ -606,7 +611,7 @@ _ALONE = "; one node uses no network, so RDMA was not tested"
 
 def _share_proven(case: _Case) -> str:
     """On how many hosts the transport is proven, for the end of a reason."""
-    what = "TCP sockets, as asked for, proven" if case.sockets else "transport proven"
+    what = "TCP sockets proven, as requested" if case.sockets else "transport proven"
     text = f"; {what} on {len(_proven(case))} of {len(case.hosts)} hosts"
     more = len(_by_counters(case))
     if not more:
@@ -640,7 +645,7 @@ def _alarm(case: _Case) -> str:
         more = f", and {counted(rest, 'other warning')}" if rest else ""
         return f"NCCL warned on {error.host or 'a host'}: {error.text}{more}"
     for host, text in (case.transport.get("failover") or {}).items():
-        return f"NCCL went on without a port on {host}: {text}"
+        return f"NCCL continued without a port on {host}: {text}"
     return ""
 
 
@@ -683,11 +688,11 @@ def _why_unjudged(case: _Case) -> str:
     if not case.collective:
         return "the log does not name the collective; set it, or a threshold"
     if case.sockets:
-        return "no table has thresholds for TCP sockets (rdma_expect_transport=socket); set one (rdma_nccl_thresholds)"
+        return "there are no thresholds for TCP sockets (rdma_expect_transport=socket); set one (rdma_nccl_thresholds)"
     if case.shape.nic_gbytes is None and case.several:
         return f"the line rate of {case.shape.name} is unknown; set a threshold"
     kind = f"{case.collective} on {case.nodes} x {case.shape.name}"
-    return f"no threshold is known for {kind}; set one, or take a good run as baseline (rdma_nccl_baseline)"
+    return f"no threshold is known for {kind}; set one, or use a good run as baseline (rdma_nccl_baseline)"
 
 
 def _measured(case: _Case, row: NcclRow) -> str:

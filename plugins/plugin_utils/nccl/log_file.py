@@ -26,7 +26,7 @@ def runs(file: TextIO, path: Path) -> list[NcclRun]:
     if not head.lstrip("\ufeff \t\r\n").startswith("{"):
         return parse(split(_chunks(head, file)))
     if path.stat().st_size > MAX_JSON:
-        raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB is not what nccl-tests writes.")
+        raise InputError(f"Cannot read {path}: JSON of more than {MAX_JSON >> 20} MiB was not written by nccl-tests.")
     return parse_json(head + file.read())
 
 

@@ -238,7 +238,7 @@ class _Log:
             count = whole(found[1])
             run.out_of_bounds = 1 if count is None else count
             if (found[2] == "OK") != (run.out_of_bounds == 0):
-                run.damage.append("the footer contradicts itself about wrong values")
+                run.damage.append("the footer has contradictory numbers of wrong values")
             return True
         found = _AVERAGE.match(line)
         if found:
@@ -337,9 +337,9 @@ class _Log:
         hard = [error for error in loose.hard if error.kind != "launch"]
         if hard or (loose.hard and not self.runs):
             # errors before any test are a failed start; a launch that succeeded on retry is not a failure
-            loose.damage.append("no test began before this error")
+            loose.damage.append("no test started before this error")
             failed = loose.finish()
-            self.runs.insert(0, dataclasses.replace(failed, notes=("no test had begun",)))
+            self.runs.insert(0, dataclasses.replace(failed, notes=("no test had started",)))
         if not self.runs:
             status = "foreign" if self.seen or loose.transport.seen else "empty"
             self.runs.append(NcclRun(status=status, transport=loose.transport.finish()))

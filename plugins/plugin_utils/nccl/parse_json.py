@@ -76,7 +76,7 @@ def _rescue(text: str) -> Any:
 
 def _from_document(document: Any, cut: bool) -> NcclRun:
     if not isinstance(document, dict) or not ("results" in document or "config" in document or "args" in document):
-        return NcclRun(status="foreign", notes=("JSON, but not what nccl-tests writes",))
+        return NcclRun(status="foreign", notes=("JSON, but not written by nccl-tests",))
     run = PartialRun()
     try:
         _fill(run, document)
@@ -115,12 +115,12 @@ def _fill(run: PartialRun, document: Json) -> None:
         row = _json_row(entry)
         run.rows.append(row)
         if _unreal(entry):
-            run.damage.append(f"the row of size {row.size} holds nan, inf or a number below 0")
+            run.damage.append(f"the row of size {row.size} contains nan, inf or a negative number")
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, dict):
         run.out_of_bounds = _whole(bounds["count"])
         if (str(bounds.get("okay")).lower() == "true") != (run.out_of_bounds == 0):
-            run.damage.append("the footer contradicts itself about wrong values")
+            run.damage.append("the footer has contradictory numbers of wrong values")
     average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
     if isinstance(average, dict):
         run.average = _real(average.get("bandwidth", average.get("bandwidith")))

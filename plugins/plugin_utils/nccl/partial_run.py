@@ -101,7 +101,7 @@ class PartialRun:
         """Adds a complete row; invalid numbers and rows after the footer go to ``damage``."""
         self.rows.append(columns.row(tokens))
         if columns.unreal(tokens):
-            self.damage.append(f"the row of size {tokens[0]} holds nan, inf or a number below 0")
+            self.damage.append(f"the row of size {tokens[0]} contains nan, inf or a negative number")
         if self.ended:
             self.damage.append("rows after the footer: the output of several programs is mixed")
 
@@ -238,7 +238,7 @@ class PartialRun:
             return
         mean = math.fsum(halves) / len(halves)
         if abs(mean - self.average) > 0.02 + 0.0005 * mean:
-            self.damage.append(f"the footer has the average {self.average:g}, but that of the rows is {mean:g}")
+            self.damage.append(f"the footer has the average {self.average:g}, but the rows have {mean:g}")
 
     def collective(self) -> str:
         """The collective, from the program's name or if only one fits the rows; "" when unknown."""

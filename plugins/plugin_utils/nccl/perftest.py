@@ -507,7 +507,7 @@ def _finding(
     if memory:
         return finding("perftest.memory", node, f"with {peers}: {memory}", expected=expected)
     shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
-    doubt = "" if sure else "; a third node that passes is needed to tell which of the two it is"
+    doubt = "" if sure else "; a third node that passes is needed to find out which of the two is faulty"
     return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)
 
 
@@ -517,7 +517,7 @@ ORDER = ("fail", "incomplete", "unjudged", "pass")
 
 def predicted(would: Sequence[str]) -> Json:
     """The task's result in check mode. ``would``: the pairs that it would run."""
-    return {"changed": True, "verdict": "unjudged", "reason": "check mode: no pod was made", "would": list(would)}
+    return {"changed": True, "verdict": "unjudged", "reason": "check mode: no pod was created", "would": list(would)}
 
 
 def result(tests: Sequence[Json], required: bool) -> Json:

@@ -80,7 +80,7 @@ class PerftestStage:
                 pairs = perftest.again(outcomes, limit)
                 if not pairs:
                     break
-                self.show(f"perftest         {len(pairs)} nodes once more, each with one that has passed")
+                self.show(f"perftest         {len(pairs)} nodes again, each with one that has passed")
                 outcomes += run.round(pairs)
         found = perftest.judge(outcomes, shape, self.table, self.args["before"])
         self.show(f"perftest         {shape.name}: {found['verdict']}: {found['reason']}")

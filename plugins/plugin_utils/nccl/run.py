@@ -357,7 +357,7 @@ class JobRun(JobObjects):
         self._lost = self._lost or self._lost_nodes()
         if min(self.clock() - self._cut_since, self.tail.quiet) < LOST:
             return None
-        text = f"{at(lost)}: its node is lost, and the test has said nothing for {duration(LOST)}"
+        text = f"{at(lost)}: its node is lost, and the test has printed nothing for {duration(LOST)}"
         return JobOutcome("gone", text, None, self._places)
 
     def _stuck_pod(self, pods: Sequence[Json]) -> Optional[Json]:

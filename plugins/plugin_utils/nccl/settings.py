@@ -32,8 +32,10 @@ _ELSEWHERE = (
 _MCA = ("--mca", "--gmca", "--omca", "--prtemca", "--pmixmca")
 _JOBS_OWN = {
     **dict.fromkeys(("--np", "--n", "--c", "--npernode", "--N"), "the job has one rank per GPU of its nodes"),
-    **dict.fromkeys(("--hostfile", "--machinefile", "--host", "--H"), "the job's hosts are those of the plan"),
-    **dict.fromkeys(("--mca plm_rsh_args", "--mca plm_ssh_args"), "the workers' sshd is reached by the job's own"),
+    **dict.fromkeys(("--hostfile", "--machinefile", "--host", "--H"), "the job's hosts are the plan's nodes"),
+    **dict.fromkeys(
+        ("--mca plm_rsh_args", "--mca plm_ssh_args"), "the job sets the SSH arguments for the workers' sshd"
+    ),
 }
 """What a user may not set, and why."""
 
@@ -79,8 +81,8 @@ def _value_fault(name: str, value: Any) -> str:
     if not isinstance(value, str):
         # Ansible's own types of numbers and lists derive from Python's
         kind = next((one.__name__ for one in (bool, int, float, list, dict) if isinstance(value, one)), "unknown")
-        kind += ", as YAML reads yes, no, on and off" if isinstance(value, bool) else ""
-        return f"{value!r} is of type {kind}; variables are text: put it in quotes, or write null to take it away"
+        kind += ", because YAML reads yes, no, on and off as such" if isinstance(value, bool) else ""
+        return f"{value!r} is of type {kind}; variables are strings: put it in quotes, or write null to remove it"
     if not value.isprintable():
         return f"{value!r} has a line break or a control character"
     if name == "NCCL_ALGO" and value.lower() == "auto":
@@ -103,7 +105,7 @@ def mpi_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     while words:
         word = words.pop(0)
         if not word.startswith("-") or not word.isprintable() or not word.strip("-"):
-            raise InputError(f"{word!r} is no option of mpirun")
+            raise InputError(f"{word!r} is not an option of mpirun")
         option = "-x" if word == "-x" else f"--{word.lstrip('-')}"
         takes = 2 if option in _MCA else 1 if option == "-x" else _until_option(words)
         values, words = words[:takes], words[takes:]

@@ -136,7 +136,7 @@ class TestRun:
     def _remove_leftovers(self, log: Path) -> list[Finding]:
         found = self._job_run(self.test, log).clean_before()
         if found.removed:
-            self.say("removed what an earlier run had left")
+            self.say("removed the leftovers of an earlier run")
         return self._named(found.leftovers)
 
     def _named(self, remains: Sequence[Finding]) -> list[Finding]:

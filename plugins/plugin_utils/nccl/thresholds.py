@@ -40,7 +40,7 @@ def _fault(row: Json) -> str:
     if unknown:
         return f"unknown key {', '.join(sorted(unknown))}; known are {', '.join(_KEYS)}"
     if not row.get("source") or not row.get("shapes") or not row.get("collectives"):
-        return "shapes, collectives and source are needed"
+        return "shapes, collectives and source are required"
     if not all(isinstance(row[key], list) for key in ("shapes", "collectives")):
         return "shapes and collectives are lists"
     others = [name for name in row["collectives"] if name not in LIMITS]
@@ -111,8 +111,8 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
     was = SOCKET if was and plan.get("expect_transport") == SOCKET else was
     if mode and was and was != mode:
         raise InputError(
-            f"{name} is no baseline of mode {mode}: it is of mode {was}, in which pods reach the fabric another way. "
-            f"Give the report of a run in mode {mode} that you found good."
+            f"{name} is not a baseline for mode {mode}: it has mode {was}, in which pods use the fabric in another "
+            f"way. Use the report of a good run in mode {mode}."
         )
     rows, others, sizes = [], [], {}
     tests = report.get("nccl")

@@ -295,7 +295,7 @@ def _doubts(system: Element) -> Iterator[Problem]:
             yield from _pci_doubts(element)
     yield from _claims(elements)
     if not any(is_gpu(element) for element in elements):
-        yield Problem("doubtful", system.line, "it has no GPU: NCCL takes all GPUs from sysfs")
+        yield Problem("doubtful", system.line, "it has no GPU, so NCCL reads all GPUs from sysfs")
 
 
 def _keys(tag: str, key: str, elements: Sequence[Element]) -> Iterator[Problem]:
@@ -307,7 +307,7 @@ def _keys(tag: str, key: str, elements: Sequence[Element]) -> Iterator[Problem]:
         if not value:
             yield Problem("doubtful" if tag == "net" else "refused", element.line, f"<{tag}> has no {key}")
         elif value in seen:
-            text = f'{key}="{value}" again, as in line {seen[value]}; NCCL finds the first only'
+            text = f'{key}="{value}" again, as in line {seen[value]}; NCCL finds only the first'
             yield Problem("doubtful", element.line, text)
         else:
             seen[value] = element.line
@@ -318,12 +318,12 @@ def _pci_doubts(element: Element) -> Iterator[Problem]:
     if bus and not _BUS_ID.fullmatch(bus):
         yield Problem("doubtful", element.line, f'busid="{bus}" finds no device; it must be like 0000:0f:00.0')
     if speed and speed not in _LINK_GTS:
-        yield Problem("doubtful", element.line, f'link_speed="{speed}" is unknown to NCCL, which takes 8 GT/s for it')
+        yield Problem("doubtful", element.line, f'link_speed="{speed}" is unknown to NCCL, which uses 8 GT/s instead')
 
 
 _CLAIMS = (
-    ("gpu", "gdr", "NCCL trusts it, so that a host without GPUDirect RDMA is not noticed"),
-    ("net", "gdr", "NCCL trusts it, so that a host without GPUDirect RDMA is not noticed"),
+    ("gpu", "gdr", "NCCL trusts it and does not detect a host without GPUDirect RDMA"),
+    ("net", "gdr", "NCCL trusts it and does not detect a host without GPUDirect RDMA"),
     ("gpu", "rank", "such a GPU counts as part of the job even if it is not"),
     ("cpu", "host_hash", "it identifies the host on which the file was written"),
 )
@@ -360,10 +360,10 @@ def of_host(
 def _of_host(document: Json, shape: Optional[Shape], nic_names: Optional[Sequence[str]], devices: str) -> Element:
     name = str(document.get("host") or "the host")
     table = {item["pci"]: item for item in _section(document, "pci", name, "read it with pci: true")}
-    gpus = [gpu["pci"] for gpu in _section(document, "gpus", name, "see its unread")]
+    gpus = [gpu["pci"] for gpu in _section(document, "gpus", name, "see unread in the document")]
     if shape is not None and len(gpus) != shape.gpu_count:
         raise InputError(f"{name} has {len(gpus)} GPUs, {shape.name} has {shape.gpu_count}: set the right shape")
-    ports = _ports(_section(document, "functions", name, "see its unread"), shape, devices, name)
+    ports = _ports(_section(document, "functions", name, "see unread in the document"), shape, devices, name)
     nets = _host_nets([item for _pf, items in ports for item in items], nic_names, name)
     slots: dict[str, list[Element]] = {}
     for pf, items in ports:
@@ -406,8 +406,8 @@ def _host_nets(items: Sequence[Json], nic_names: Optional[Sequence[str]], name: 
     blind = [item["pci"] for item in items if not item["hca"]]
     if nic_names is None and blind:
         raise InputError(
-            f"{name} does not have the RDMA device name of {_some(blind)}: a VF that a pod uses has left the host. "
-            "Set nic_names, or read the host while no pod uses them."
+            f"{name} does not have the RDMA device name of {_some(blind)}: a VF that a pod uses is not visible on "
+            "the host. Set nic_names, or read the host while no pod uses its VFs."
         )
     names = [item["hca"] for item in items] if nic_names is None else list(nic_names)
     _check_names(name, len(items), "RDMA devices", names)
@@ -495,7 +495,7 @@ def _gpu_misfits(elements: Sequence[Element], have: set[str]) -> Iterator[Misfit
     wanted = {element.attributes.get("busid", "") for element in elements}
     if lost := tuple(sorted(wanted - have)):
         yield Misfit(
-            "fail", "gpu", lost, f"the topology file has GPUs at {_some(lost, _SHOWN)}, where the host has none"
+            "fail", "gpu", lost, f"the topology file has GPUs at {_some(lost, _SHOWN)}, but the host has none there"
         )
     if wanted and (more := tuple(sorted(have - wanted))):
         text = f"the topology file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them by sysfs"
@@ -513,10 +513,15 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
     # An address that the host does not have is harmless if the names are right: files for VMs are written that way.
     dead = tuple(bus for bus in lost if not any(name in card_of for name in wanted[bus]))
     if dead:
-        text = f"the topology file has NICs at {_some(dead, _SHOWN)}, where the host has none, nor a NIC of their names"
+        text = (
+            f"the topology file has NICs at {_some(dead, _SHOWN)}, but the host has none there and no NIC with "
+            "their names"
+        )
         yield Misfit("unknown" if blind else "fail", "nic", dead, text)
     elif lost:
-        text = f"the topology file has NICs at {_some(lost, _SHOWN)}, where the host has none; NCCL uses their names"
+        text = (
+            f"the topology file has NICs at {_some(lost, _SHOWN)}, but the host has none there; NCCL uses their names"
+        )
         yield Misfit("warn", "nic", lost, text)
     moved = tuple(n for n, bus in names.items() if n in card_of and bus[:-2] in cards and card_of[n] != bus[:-2])
     if moved:
@@ -545,7 +550,7 @@ class _Reader:
 
     def read(self) -> Element:
         if "\0" in self.text:
-            raise self.fail("a NUL character, which NCCL takes as the end of a name", self.text.index("\0"))
+            raise self.fail("a NUL character, which NCCL treats as the end of a name", self.text.index("\0"))
         root = Element("")
         self._children(root)
         if not root.children:

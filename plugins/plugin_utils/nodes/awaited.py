@@ -67,7 +67,7 @@ class Awaited:
             why = (
                 f"{len(found)} of {count} nodes of {shape} are in the cluster"
                 if count
-                else f"no node of {shape} is there"
+                else f"no node of {shape} exists"
             )
             other = f"; {self._others}" if not found and self._others else ""
             found["joined"] = Status(readiness.WAITING, why + other, progress=f"{len(found)}/{count or 'any'}")
@@ -82,7 +82,9 @@ class Awaited:
         gpu = [one for one in seen if one.shape in self.shapes or nodes_facts.has_gpu(one)]
         counts = Counter(one.shape or "no known shape" for one in gpu)
         return (
-            f"GPU nodes there: {', '.join(f'{number} of {shape}' for shape, number in counts.items())}" if gpu else ""
+            f"existing GPU nodes: {', '.join(f'{number} of {shape}' for shape, number in counts.items())}"
+            if gpu
+            else ""
         )
 
     def device_labels(self) -> list[str]:

@@ -166,7 +166,7 @@ def _blocking(pods: Sequence[PodUse], allocatable: Optional[Capacity], need: Cap
         lacking = next(name for name in ("cpu", "memory", "pods") if getattr(left, name) < getattr(need, name))
         most = max(rest, key=lambda one: (getattr(one.requests, lacking), -one.priority, one.since, one.pod))
         rest.remove(most)
-        full = ((f"of the {allocatable.pods:g} pods that the node takes", 1),)
+        full = ((f"of the {allocatable.pods:g} pods that the node can run", 1),)
         chosen.append(replace(most, held=full) if lacking == "pods" else most)
     return chosen
 
@@ -185,7 +185,7 @@ def summary(busy: Mapping[str, Sequence[PodUse]], total: int) -> str:
 
 def findings(busy: Mapping[str, Sequence[PodUse]], severity: str, stage: str) -> list[Finding]:
     """One finding per node that other pods use."""
-    expected = "its GPUs and VFs free, and CPU, memory and a place for the pod of a worker"
+    expected = "free GPUs and VFs, and enough CPU, memory and pods for a worker"
     return [
         finding("nccl.busy", name, reason(held), expected=expected, severity=severity, stage=stage)
         for name, held in busy.items()

@@ -45,30 +45,30 @@ def faulty(name: str, values: Any) -> list[str]:
         found += [f"{name}: {fault}" for fault in (*_key(str(key), ours), *check(str(key), value))]
     size = sum(len(str(text).encode()) for pair in values.items() for text in pair)
     if not found and size > _BYTES:
-        found = [f"{name}: {size} bytes in all, and Kubernetes takes {_BYTES}"]
+        found = [f"{name}: {size} bytes in total, but Kubernetes accepts {_BYTES}"]
     return found
 
 
 def _key(key: str, ours: tuple[str, ...]) -> Iterator[str]:
     prefix, slash, name = key.rpartition("/")
     if not _NAME.fullmatch(name):
-        yield f"{key!r} is no name of a label or annotation: {_WORDS}, after an optional DNS name and '/'"
+        yield f"{key!r} is not a valid name of a label or annotation: {_WORDS}, after an optional DNS name and '/'"
     elif slash and not _PREFIX.fullmatch(prefix):
-        yield f"{key!r} has a prefix that is no DNS name: {prefix!r}"
+        yield f"{key!r} has a prefix that is not a DNS name: {prefix!r}"
     elif key.startswith(ours):
         yield f"{key} is set by this collection or by a batch system: choose another name"
 
 
 def _label(key: str, value: Any) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{key}: {value!r} is no text: quote it"
+        yield f"{key}: {value!r} is not a string: quote it"
     elif value and not _NAME.fullmatch(value):
-        yield f"{key}: {value!r} is no value of a label: {_WORDS}, or empty"
+        yield f"{key}: {value!r} is not a valid value of a label: {_WORDS}, or empty"
 
 
 def _annotation(key: str, value: Any) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{key}: {value!r} is no text: quote it"
+        yield f"{key}: {value!r} is not a string: quote it"
 
 
 CHECKS: dict[str, tuple[Callable[[str, Any], Iterator[str]], tuple[str, ...]]] = {

@@ -177,7 +177,7 @@ def _shape(labels: Mapping[str, str], shapes: Mapping[str, Shape]) -> tuple[str,
     if label := labels.get(SHAPE_LABEL):
         if label in shapes and shapes[label].site:
             return label, ()
-        return "", (f"its label {SHAPE_LABEL}={label}, which is no shape of rdma_shapes_dir",)
+        return "", (f"its label {SHAPE_LABEL}={label}, which is not a shape in rdma_shapes_dir",)
     claims = {shape.name: f"the labels in the file of {shape.name}" for shape in site if shape.selects(labels)}
     if kind in shapes and not shapes[kind].nodes:
         claims.setdefault(kind, f"its instance type {kind}")
@@ -344,13 +344,13 @@ def _without_shape(facts: NodeFacts, shape: Optional[Shape]) -> list[Finding]:
         return [ambiguous(facts)]
     if not has_gpu(facts):
         return []
-    found = f"GPU node of shape {facts.shape or '(no instance-type label)'}, which has no table"
+    found = f"GPU node of shape {facts.shape or '(no instance-type label)'}, which is unknown"
     return [finding("shape.unknown", facts.name, found, expected="a shape of files/topology")]
 
 
 def ambiguous(facts: NodeFacts) -> Finding:
     """The finding for a node that several shapes claim."""
-    return finding("shape.ambiguous", facts.name, f"its shape is not clear: {' and '.join(facts.claims)}")
+    return finding("shape.ambiguous", facts.name, f"its shape is ambiguous: {' and '.join(facts.claims)}")
 
 
 def has_gpu(facts: NodeFacts) -> bool:
@@ -396,7 +396,7 @@ def _judge_gpus(facts: NodeFacts, shape: Shape) -> Iterator[Finding]:
 
 def _unhealthy(facts: NodeFacts, resource: str) -> str:
     lost = facts.capacity.get(resource, 0) - facts.allocatable.get(resource, 0)
-    return f", the device plugin calls {lost} unhealthy" if lost > 0 else ""
+    return f", and the device plugin reports {lost} as unhealthy" if lost > 0 else ""
 
 
 def _gpu_remedy(facts: NodeFacts, resource: str) -> str:
@@ -420,7 +420,7 @@ def _judge_vfs(facts: NodeFacts, shape: Shape, resource: str) -> Iterator[Findin
         )
     else:
         for name, number in others.items():
-            unused = f"{number} {name} allocatable: the name of another generation"
+            unused = f"{number} {name} allocatable, which is the resource name of another version"
             yield finding("vf.leftover", facts.name, unused, expected=f"only {resource}")
 
 

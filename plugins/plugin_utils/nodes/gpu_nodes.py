@@ -56,12 +56,12 @@ def members(
             known = client.projected("/api/v1/nodes", lambda node: str(node["metadata"]["name"]))
             near = difflib.get_close_matches(missing[0], [one for one in known if one != missing[0]], 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise InputError(f"{missing[0]} is no NVIDIA GPU node{_with(selector)}.{hint}")
+            raise InputError(f"{missing[0]} is not an NVIDIA GPU node{_with(selector)}.{hint}")
         found = [by_name[name] for name in dict.fromkeys([*names, *(by_name.keys() & set(others))])]
     else:
         found = [one for one in found if one.shape.gpu_count or one.labels.get(gpu_labels.VGPU) != "true"]
     if not found:
-        raise InputError(f"There is no NVIDIA GPU node{_with(selector)}: nothing can be shared or tainted.")
+        raise InputError(f"There is no NVIDIA GPU node{_with(selector)}, so nothing can be shared or tainted.")
     return _described(client, found, chosen=bool(names or selector)) if described else found
 
 
@@ -97,10 +97,10 @@ def _described(client: Client, found: list[Member], chosen: bool) -> list[Member
             done.append(dataclasses.replace(one, shape=shape))
     if lacking and (chosen or not done):
         one, why = lacking[0]
-        more = f" The same holds for {len(lacking) - 1} more." if len(lacking) > 1 else ""
+        more = f" The same applies to {len(lacking) - 1} more." if len(lacking) > 1 else ""
         raise InputError(
-            f"Cannot determine the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} has no "
-            f"table (files/topology), and it {why}.{more} Check that the pods of DaemonSet {FEATURES} and NFD run "
+            f"Cannot determine the GPUs of node {one.name}: its instance type {one.facts.shape or '(none)'} is not "
+            f"in files/topology, and it {why}.{more} Check that the pods of DaemonSet {FEATURES} and NFD run "
             "there, or select other nodes."
         )
     return done
@@ -132,7 +132,7 @@ def machine_set(client: Client, name: str) -> tuple[str, Json]:
         return path, client.get(path)
     except NotFound:
         raise InputError(
-            f"There is no MachineSet {name} in {MACHINES}: leave machine_sets out, or correct it."
+            f"There is no MachineSet {name} in {MACHINES}: leave out machine_sets, or correct it."
         ) from None
 
 
@@ -158,7 +158,10 @@ def operator_namespace(client: Client, before_nodes: bool = False) -> str:
     if not found and before_nodes:
         found = client.list(client.path("apps/v1", "Deployment"), field_selector=f"metadata.name={OPERATOR}")
     if not found:
-        raise NotYet(f"No DaemonSet {PLUGIN} in this cluster: no GPU Operator, or its device plugin is off. {FIRST}")
+        raise NotYet(
+            f"No DaemonSet {PLUGIN} in this cluster. The GPU Operator is not installed, or its device "
+            f"plugin is disabled. {FIRST}"
+        )
     return str(found[0]["metadata"]["namespace"])
 
 
@@ -169,7 +172,7 @@ def policy(client: Client) -> Json:
     except NotFound:
         found = []
     if not found:
-        raise NotYet("There is no ClusterPolicy in this cluster: the GPU Operator is not installed, or not set up yet.")
+        raise NotYet("There is no ClusterPolicy in this cluster. The GPU Operator is not installed, or not set up yet.")
     return min(found, key=lambda one: (one["metadata"].get("creationTimestamp", ""), one["metadata"]["name"]))
 
 
@@ -252,8 +255,8 @@ def evict(client: Client, pods: Iterable[str], timeout: float, say: Say) -> None
             except Busy as busy:
                 if time.monotonic() + EVICT_AGAIN > deadline:
                     raise RdmaError(
-                        f"Cannot evict pod {pod}: {_budget(busy)}, and so it was for {timeout:g} s. See that its other "
-                        "replicas run, or end it yourself."
+                        f"Cannot evict pod {pod}: {_budget(busy)}for {timeout:g} s. Check that its other replicas "
+                        "run, or delete it yourself."
                     ) from None
                 if not reported:
                     say(f"waits for a PodDisruptionBudget: {pod}: {_budget(busy)}")

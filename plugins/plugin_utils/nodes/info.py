@@ -94,14 +94,16 @@ def _compiled(query: str) -> Any:
     try:
         return jmespath.compile(query).search
     except jmespath.exceptions.JMESPathError as error:
-        raise InputError(f"query is not JMESPath: {str(error).splitlines()[0]} in {query!r}.") from None
+        raise InputError(
+            f"query is not a valid JMESPath expression: {str(error).splitlines()[0]} in {query!r}."
+        ) from None
 
 
 def _searched(search: Any, query: str, rows: list[Json]) -> Any:
     try:
         return search(rows) if search else rows
     except jmespath.exceptions.JMESPathError as error:
-        raise InputError(f"query {query!r} does not fit the nodes: {str(error).splitlines()[0]}.") from None
+        raise InputError(f"query {query!r} does not match the nodes: {str(error).splitlines()[0]}.") from None
 
 
 def _label_selector(args: Mapping[str, Any], shapes: Mapping[str, Shape]) -> str:

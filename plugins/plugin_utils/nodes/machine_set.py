@@ -105,7 +105,7 @@ def lost(wrote: Json, live: Json, spared: Sequence[str] = ()) -> list[str]:
         if now[part].get(key) != value and not (key in spared and key in now[part])
     ]
     gone = [one for one in wrote.get("taints") or [] if one not in node_taints(live)]
-    return found + [f"its taint {one['key']}:{one['effect']} is gone again" for one in gone]
+    return found + [f"its taint {one['key']}:{one['effect']} is missing again" for one in gone]
 
 
 def last_writer(machine_set: Json, own: str) -> str:

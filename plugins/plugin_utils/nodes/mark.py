@@ -141,6 +141,6 @@ def guard(verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], most
     limit = most or max(1, len(verdicts) // 10)
     if TAKES_OUT & set(measures) and len(bad) > limit:
         raise InputError(
-            f"Refused to take {len(bad)} of {len(verdicts)} nodes out ({', '.join(bad[:5])}, ...): the limit is "
+            f"Cannot take {len(bad)} of {len(verdicts)} nodes out of service ({', '.join(bad[:5])}, ...): the limit is "
             f"{limit}. Set rdma_mark_max_out to allow it, or rdma_mark to label only."
         )

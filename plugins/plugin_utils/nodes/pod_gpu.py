@@ -42,11 +42,11 @@ def taint(value: Any) -> Json:
     if isinstance(value, str):
         left, colon, effect = value.rpartition(":")
         if not colon:
-            raise InputError(f"Taint {value!r} has no effect: write it like nvidia.com/gpu=present:NoSchedule.")
+            raise InputError(f"Taint {value!r} has no effect. Write it like nvidia.com/gpu=present:NoSchedule.")
         key, _sep, text = left.partition("=")
         value = {"key": key, "value": text, "effect": effect}
     if not isinstance(value, Mapping):
-        raise InputError(f"Taint {value!r} is neither a text like nvidia.com/gpu:NoSchedule nor a mapping.")
+        raise InputError(f"Taint {value!r} is neither a string like nvidia.com/gpu:NoSchedule nor a mapping.")
     unknown = [str(key) for key in value if key not in ("key", "value", "effect", "timeAdded")]
     if unknown:
         raise InputError(
@@ -74,7 +74,7 @@ def taints(values: Iterable[Any]) -> list[Json]:
         place = (one["key"], one["effect"])
         if found.setdefault(place, one) != one:
             raise InputError(
-                f"Taint {one['key']}:{one['effect']} is given twice, with two values: {found[place]['value']!r} and "
+                f"Taint {one['key']}:{one['effect']} is set twice, with two values: {found[place]['value']!r} and "
                 f"{one['value']!r}."
             )
     return list(found.values())

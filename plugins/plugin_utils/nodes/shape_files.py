@@ -35,7 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
 
 UNKNOWN = "unknown"
-HOW = "a file in rdma_shapes_dir (option shapes_dir) describes a site's own, and playbooks/discover.yml writes it"
+HOW = "a file in rdma_shapes_dir (option shapes_dir) describes your own hardware, and playbooks/discover.yml writes it"
 _SLUG = 30
 """Longest part of an object's name that stands for a shape."""
 
@@ -204,9 +204,9 @@ def read_site(files: Mapping[str, Any], built_in: Mapping[str, Json]) -> dict[st
             what = "like must be the name of a shape" if isinstance(name, str) else "name is missing"
             faults.append(f"{file}: {what if isinstance(document, Mapping) else 'it is not a mapping'}")
         elif name in built_in:
-            faults.append(f"{file}: {name} is a shape of the collection; give the site's own another name")
+            faults.append(f"{file}: {name} is a shape of the collection; choose another name for your own")
         elif name in of:
-            faults.append(f"{file}: {name} is already the name in {of[name]}")
+            faults.append(f"{file}: {name} is already used in {of[name]}")
         else:
             documents[name], of[name] = dict(document), file
     found = {}
@@ -235,7 +235,8 @@ def check_name(name: str, built_in: Iterable[str]) -> None:
         raise InputError(f"name must be 1 to 63 letters, digits, '.', '_' and '-', as a label's value, is {name!r}")
     if same := [other for other in built_in if slug(other) == slug(name)]:
         raise InputError(
-            f"{name} is, or is in names of objects, the shape {same[0]} of the collection; give another name"
+            f"{name} is equal to the shape {same[0]} of the collection, or has the same object names; choose "
+            "another name"
         )
 
 
@@ -300,7 +301,7 @@ def _nodes(top: _Part) -> dict[str, tuple[str, ...]]:
 def unknown(name: str, shapes: Mapping[str, Shape]) -> str:
     """Why a shape cannot be used that is none of ``shapes``: the known ones, and how another one is described."""
     if not name:
-        return f"no label gives it a shape ({INSTANCE_TYPE}, {SHAPE_LABEL}); {HOW}"
+        return f"no label defines its shape ({INSTANCE_TYPE}, {SHAPE_LABEL}); {HOW}"
     known = ", ".join(sorted(key for key, value in shapes.items() if value.status == "supported"))
     return f"shape {name!r} is unknown; known: {known}; {HOW}"
 
@@ -551,7 +552,7 @@ class _Tree:
         _unique(self.buses, self.faults)
         for what, listed, placed in (("gpu", "gpus", self.gpu_at), ("pf", "pfs", self.pf_at)):
             for index in sorted(set(range(len(self.fields[listed]))) - set(placed)):
-                self.part.fault("sockets", f"{what} {index} is nowhere in the tree")
+                self.part.fault("sockets", f"{what} {index} is not in the tree")
         return found
 
     def _link_gts(self) -> float:
@@ -619,7 +620,7 @@ class _Tree:
         pfs = self.fields["pfs"]
         rails = [rail for rail in part.items("pfs") if _is_whole(rail, 0, len(pfs) - 1)]
         if rails != part.data["pfs"]:
-            part.fault("pfs", f"must be places in the list pfs (0 to {len(pfs) - 1}), is {_shown(part.data['pfs'])}")
+            part.fault("pfs", f"must be indices of the list pfs (0 to {len(pfs) - 1}), is {_shown(part.data['pfs'])}")
         for rail in rails:
             self._place(part, "pfs", rail, self.pf_at, numa)
         bus = pfs[rails[0]].pci if rails else ""

@@ -44,7 +44,7 @@ def site_shapes(folder: str) -> dict[str, Json]:
         return {}
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"{folder} is no folder with shape files.")
+        raise InputError(f"{folder} is not a folder with shape files.")
     found: dict[str, Any] = {}
     for file in sorted((*path.glob("*.yml"), *path.glob("*.yaml"))):
         try:

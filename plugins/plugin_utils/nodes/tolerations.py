@@ -37,12 +37,12 @@ PASSING = (
     ("DeletionCandidateOfClusterAutoscaler", LEAVING, "the autoscaler may remove it"),
     ("karpenter.sh/disrupted", LEAVING, "Karpenter removes it"),
     ("node.cloudprovider.kubernetes.io/shutdown", LEAVING, "its instance is shut down"),
-    ("readiness.k8s.io/", GATE, "the node readiness controller lifts it"),
-    ("startup-taint.cluster-autoscaler.kubernetes.io/", GATE, "whoever starts the node lifts it"),
-    ("ignore-taint.cluster-autoscaler.kubernetes.io/", GATE, "whoever starts the node lifts it"),
-    ("nvsentinel.nvidia.com/", GATE, "NVSentinel lifts it"),
-    ("nodewright.nvidia.com", GATE, "nodewright lifts it"),
-    ("skyhook.nvidia.com", GATE, "nodewright lifts it"),
+    ("readiness.k8s.io/", GATE, "the node readiness controller removes it"),
+    ("startup-taint.cluster-autoscaler.kubernetes.io/", GATE, "the software that starts the node removes it"),
+    ("ignore-taint.cluster-autoscaler.kubernetes.io/", GATE, "the software that starts the node removes it"),
+    ("nvsentinel.nvidia.com/", GATE, "NVSentinel removes it"),
+    ("nodewright.nvidia.com", GATE, "nodewright removes it"),
+    ("skyhook.nvidia.com", GATE, "nodewright removes it"),
 )
 """(key, or its beginning; what it says; who ends it) of taints that come and go with a node's life."""
 _MAINTENANCE = re.compile(r"(^|[^a-z])(maintenance|quarantined?|remediation|cordoned|drain(ing|ed)?)([^a-z]|$)", re.I)
@@ -59,7 +59,7 @@ def toleration(value: Any) -> Json:
     if isinstance(value, str):
         value = pod_gpu.toleration(pod_gpu.taint(value))
     if not isinstance(value, Mapping):
-        raise InputError(f"{value!r} is neither a text like team=a:NoSchedule nor a mapping")
+        raise InputError(f"{value!r} is neither a string like team=a:NoSchedule nor a mapping")
     told = dict(value)
     unknown = [str(key) for key in value if key not in (*_FIELDS, "tolerationSeconds")]
     if unknown:
@@ -72,14 +72,14 @@ def toleration(value: Any) -> Json:
         raise InputError(f"{told} has the operator {operator!r}{near(operator, ('Exists', 'Equal'))}")
     if "key" not in found:
         raise InputError(
-            f"{told} has no key: it would tolerate every taint, including those of nodes under repair; name each key"
+            f"{told} has no key: it would tolerate every taint, including those of nodes under repair; set each key"
         )
     if operator == "Exists" and "value" in found:
         raise InputError(f"{told}: operator Exists takes no value; use Equal")
     # Keys, values and effects are checked as those of taints are.
     pod_gpu.taint({"effect": "NoSchedule", **{key: one for key, one in found.items() if key != "operator"}})
     if found["key"] == UNHEALTHY_TAINT:
-        raise InputError(f"{told}: that taint marks nodes that a run found bad; rdma_mark_state=absent removes it")
+        raise InputError(f"{told}: this taint marks nodes that a scan found bad; rdma_mark_state=absent removes it")
     return found
 
 

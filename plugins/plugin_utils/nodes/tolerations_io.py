@@ -67,7 +67,7 @@ def profiles(client: Client, asked: Sequence[Json]) -> tuple[list[TolerationList
             near = difflib.get_close_matches(one["name"], there, 1)
             hint = f" did you mean {near[0]}?" if near else f" known: {', '.join(sorted(there)) or '(none)'}."
             raise InputError(
-                f"Cannot add tolerations to {title}: it does not exist;{hint} Create it in the dashboard first."
+                f"Cannot add tolerations to {title}: it does not exist;{hint} First create it in the dashboard."
             )
         found.append(_profile(client, one["kind"], folder, there[one["name"]]))
     return found, notes

@@ -114,7 +114,7 @@ def _problem(data: bytes, kind: str, types: Any) -> str:
     except ValueError:
         if kind == "str" and not data.lstrip().startswith(b"<"):
             return ""
-        return "HTML" if data.lstrip().startswith(b"<") else f"{len(data)} bytes that are no complete JSON"
+        return "HTML" if data.lstrip().startswith(b"<") else f"{len(data)} bytes of incomplete JSON"
     listed = re.fullmatch(r"list\[(.*)\]", kind)
     if listed:
         if not isinstance(found, list):
@@ -152,7 +152,7 @@ def _name(found: Any) -> str:
 REMEDIES = (
     (
         r"limits? (were|was) exceeded|LimitExceeded|QuotaExceeded",
-        "Ask Oracle for a higher service limit, or want fewer nodes (rdma_oci_nodes).",
+        "Ask Oracle for a higher service limit, or request fewer nodes (rdma_oci_nodes).",
     ),
     (
         r"out of (host )?capacity",
@@ -161,16 +161,19 @@ REMEDIES = (
     ),
     (
         r"private IP|available IP|IP address",
-        "Use a larger subnet (rdma_oci_subnet, rdma_oci_pod_subnet), or want fewer nodes (rdma_oci_nodes).",
+        "Use a larger subnet (rdma_oci_subnet, rdma_oci_pod_subnet), or request fewer nodes (rdma_oci_nodes).",
     ),
-    (r"register timeout|NodeRegistrationTimeout", "See why the nodes do not join: oci_join_wait, or docs/oci.md."),
+    (
+        r"register timeout|NodeRegistrationTimeout",
+        "Find out why the nodes do not join: see oci_join_wait or docs/oci.md.",
+    ),
     (r"\btag", "Set the tags that the tenancy requires (rdma_oci_defined_tags, rdma_oci_tags)."),
     (r"TooManyRequests", "Too many requests, even after retries: run again later."),
-    (r"IncorrectState|Conflict", "Another request is at work on it: run again when that is over."),
-    (r"NoEtagMatch", "It was changed meanwhile: run again."),
+    (r"IncorrectState|Conflict", "Another request is changing it. Run again when it has ended."),
+    (r"NoEtagMatch", "It was changed in the meantime. Run again."),
     (
         r"InvalidParameter|CannotParseRequest|MissingParameter",
-        "Correct the input that OCI names, an rdma_oci_ variable.",
+        "Correct the input that OCI names (an rdma_oci_ variable).",
     ),
     (
         r"NotAuthorized|Authorization failed",
@@ -183,7 +186,7 @@ REMEDIES = (
 def remedy(status: int, text: str) -> str:
     """What to do about an answer of OCI; "" if only its own words help."""
     found = next((words for pattern, words in REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
-    return found or ("OCI is at fault: run again; what exists is kept." if status >= 500 else "")
+    return found or ("OCI had an internal error. Run again. Existing resources are kept." if status >= 500 else "")
 
 
 def foreign(headers: Any, status: int, request: Any, with_id: bool) -> str:

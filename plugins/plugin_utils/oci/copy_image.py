@@ -31,7 +31,7 @@ class Copy:
         self.session, self.options, self.waits = session, options, waits
         self.image, self.bucket = options["image"], options["bucket"]
         if options["from_region"] == session.region:
-            raise InputError(f"from_region: the image is in {session.region} already; no copy is needed.")
+            raise InputError(f"from_region: the image is already in {session.region}; no copy is needed.")
         self.there = session.elsewhere(options["from_region"])
         self.object = f"gpuops-{self.image}.oci"
 

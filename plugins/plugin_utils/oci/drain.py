@@ -26,7 +26,7 @@ def drain(client: Client, instance: str, address: str, seconds: float, waits: Wa
     where a PodDisruptionBudget forbids it. Returns ``namespace/name`` of the pods that are left after ``seconds``."""
     node = _of(client.projected(client.path("v1", "Node"), _node), instance, address)
     if node is None:
-        waits.progress(f"{address or instance} is no node of the cluster: nothing to drain")
+        waits.progress(f"{address or instance} is not a node of the cluster, so it is not drained")
         return []
     name = node[0]
     cordons.cordon(client, name, CORDONED_FOR_REMOVAL, True)

@@ -166,7 +166,7 @@ def renamed(hosts: Sequence[tuple[Json, str]]) -> list[Json]:
     if often:
         first = ", ".join(host["name"] for host, name in hosts if name == often[0])
         raise InputError(
-            f"hostnames: {first} would all be named {often[0]!r}: add an expression that tells them apart."
+            f"hostnames: {first} would all be named {often[0]!r}. Add an expression that distinguishes them."
         )
     return [{**host, "name": name} for host, name in hosts]
 

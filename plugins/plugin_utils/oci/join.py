@@ -223,17 +223,17 @@ def _network(evidence: JoinEvidence) -> Cause:
 
 def _endpoint(evidence: JoinEvidence) -> Cause:
     if evidence.kind == MANAGED:
-        return Cause("endpoint", EXCLUDED, "OKE gives them to nodes of a managed pool")
+        return Cause("endpoint", EXCLUDED, "OKE sets them on nodes of a managed pool")
     given = evidence.metadata or {}
     host, ca = given.get("apiserver_host", "").partition(":")[0], _pem(given.get("cluster_ca_cert", ""))
     known = [item.partition(":")[0] for item in evidence.endpoints or () if item]
     if host and known and host not in known:
-        why = f"the instance was given {host}, the cluster's endpoints are {', '.join(known)}"
+        why = f"the instance has {host}, but the cluster's endpoints are {', '.join(known)}"
         return Cause("endpoint", PROVEN, why)
     if ca and evidence.ca and ca != _pem(evidence.ca):
         return Cause("endpoint", PROVEN, "the certificate in the instance's metadata is not the cluster's CA")
     if host and known and ca and evidence.ca:
-        return Cause("endpoint", EXCLUDED, "the instance was given the cluster's endpoint and CA")
+        return Cause("endpoint", EXCLUDED, "the instance has the cluster's endpoint and CA")
     return Cause("endpoint", OPEN, "endpoint and CA of the instance could not both be compared")
 
 

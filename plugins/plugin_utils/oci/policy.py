@@ -29,12 +29,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.policy_text import
 _KINDS = {"group": "user", "dynamic-group": "instance", "service": ""}
 """Subject of a need -> request.principal.type; that of a service is not documented."""
 # Why a statement's answer is not known, the first that applies.
-_UNREAD = "it is in no form that can be read"
-_WHO_ELSE = "its group is not found, is given by name here and by OCID there, or has a rule that is not read"
+_UNREAD = "its form is not supported"
+_WHO_ELSE = "its group was not found, is a name in one place and an OCID in another, or has an unsupported rule"
 _RIGHT = "its permissions or family are not in the table of permissions"
-_PART = "it may hold in another place, or in a part of this one"
-_PLACE = "the compartment that it must hold in is not known"
-_CONDITION = "its condition depends on what is only known at request time"
+_PART = "it may apply to another compartment, or to a part of this one"
+_PLACE = "the compartment to which it must apply is unknown"
+_CONDITION = "its condition depends on values that are only known at request time"
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class _Judge:
         denials = [] if self.request.exempt else [found for atom in atoms for found in self._answers("deny", atom)]
         for answer, item, why in sorted(denials, key=lambda found: found[0] is None):
             if answer:
-                reason = f"{item.text!r} denies it, whatever is allowed"
+                reason = f"{item.text!r} denies it, regardless of what is allowed"
                 return {"status": "fail", "by": item.text, "reason": reason, "denied": True}
             if answer is None:
                 return {"status": "unknown", "by": item.text, "reason": f"{item.text!r} may deny it: {why}"}

@@ -82,8 +82,8 @@ class PolicyRun:
         granted = self.iam.granted([self.options["dynamic_group"]])
         if granted.unread:
             raise InputError(
-                f"Some policies cannot be read, so none is written: {granted.unread.why} Have an administrator run "
-                "this, or write the statements that the preflight prints."
+                f"Some policies cannot be read, so none is written: {granted.unread.why} Ask an administrator to "
+                "run this, or to write the statements that the preflight prints."
             )
         group = self._group(granted)
         if group and group.changed:
@@ -94,8 +94,8 @@ class PolicyRun:
         denied = [f"{item.statement}: {item.reason}" for item in reviews if item.denied]
         if denied:
             raise InputError(
-                f"Some statements would have no effect, so none is written: {'; '.join(denied)}. Have the deny "
-                "statements changed, then run again."
+                f"Some statements would have no effect, so none is written: {'; '.join(denied)}. Ask an "
+                "administrator to change the deny statements, then run again."
             )
         missing = [item.statement for item in reviews if item.status == "fail"]
         unknown = [

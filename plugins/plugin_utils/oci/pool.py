@@ -415,9 +415,9 @@ def _only_whole(wanted: PoolSpec) -> None:
     ]
     if given:
         raise InputError(
-            f"{', '.join(given)}: the launch configuration of a node is only written completely, and "
-            "only for a pool of this collection. "
-            f"Set {', '.join(missing) or 'no pool of another owner'} as well. Nothing was changed."
+            f"{', '.join(given)}: the launch configuration of a node can only be written as a whole, and only for "
+            f"a pool of this collection. Set {', '.join(missing) or 'no pool of another owner'} as well. Nothing "
+            "was changed."
         )
 
 
@@ -597,12 +597,12 @@ def resolved(pool: Json, wanted: PoolSpec) -> list[str]:
             fits = fits or nodes
             listed = ", ".join(f"{item['private_ip'] or item['name']} = {item['id']}" for item in fits[:SHOWN])
             raise InputError(
-                f"remove_nodes: {entry}: {found} this name or address in the pool {pool['name']}: {listed}. Name nodes "
-                "by OCID; take out an entry that an earlier run has removed. Nothing was changed."
+                f"remove_nodes: {entry}: {found} this name or address in the pool {pool['name']}: {listed}. Use "
+                "the OCIDs of nodes. Remove an entry that an earlier run has already removed. Nothing was changed."
             )
         if fits and not exact and less <= 0:
             raise InputError(
-                f"remove_nodes: {entry} is {fits[0]['id']}: name a node that is to be replaced by its OCID, since its "
+                f"remove_nodes: {entry} is {fits[0]['id']}: to replace a node, use its OCID, because the "
                 "replacement can get the same address. Nothing was changed."
             )
         going += [item["id"] for item in fits]
@@ -610,8 +610,8 @@ def resolved(pool: Json, wanted: PoolSpec) -> list[str]:
     if less > 0 and len(going) != less:
         named = f"{len(going)} of them are named" if wanted.remove_nodes else "none is named"
         raise InputError(
-            f"The pool {pool['name']} has {pool['size']} nodes and should have {wanted.nodes}: name the {less} to "
-            f"remove in remove_nodes ({named}; rdma_oci_remove_nodes). Its nodes: {shown}"
+            f"The pool {pool['name']} has {pool['size']} nodes and should have {wanted.nodes}. Add the {less} to "
+            f"remove to remove_nodes ({named}; rdma_oci_remove_nodes). Its nodes: {shown}"
             f"{' ...' if len(nodes) > SHOWN else ''}. Nothing was changed."
         )
     return going
@@ -710,8 +710,8 @@ def capacity(shape: str, nodes: int, reports: Mapping[str, Any], reserved: str) 
     ``reserved``: OCID of the capacity reservation that was asked."""
     if reserved:
         return (
-            f"The capacity reservation {reserved} has no hosts left for {nodes} nodes of {shape}. Enlarge it, name "
-            "another (rdma_oci_capacity_reservation), or want fewer nodes (rdma_oci_nodes)."
+            f"The capacity reservation {reserved} has no hosts left for {nodes} nodes of {shape}. Enlarge it, use "
+            "another (rdma_oci_capacity_reservation), or request fewer nodes (rdma_oci_nodes)."
         )
     lines = []
     for domain, report in reports.items():

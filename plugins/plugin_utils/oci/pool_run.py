@@ -95,7 +95,7 @@ class PoolRun:
             if pool and self._work_ended(pool):
                 continue
             if step == last:
-                raise Unrecoverable(f"OCI accepted {step.line()} and still returns what was there before.")
+                raise Unrecoverable(f"OCI accepted {step.line()} but still returns the earlier state.")
             last = step if self._do(step, found, pool) else None
             if not wait and step.do in ("create", "set"):
                 return self._result(True, self.read().alive[0], self.done)
@@ -105,7 +105,7 @@ class PoolRun:
         wanted = self.wanted
         if not (wanted.cluster or wanted.pool):
             raise InputError(
-                "state: absent needs cluster (rdma_oci_cluster), whose pool of this name is meant, or pool "
+                "state: absent needs cluster (rdma_oci_cluster) to find the pool by name, or pool "
                 "(rdma_oci_pool_ocid), its OCID. Nothing was deleted."
             )
         found = self.read(parts=True)
@@ -149,7 +149,7 @@ class PoolRun:
             if not oci_pool.ours(pool, wanted) and not wanted.adopt:
                 raise InputError(
                     f"{pool['id']} ({pool['name']}) has no tag {TAG} of this cluster and name, so it is not "
-                    "deleted. Set adopt (rdma_oci_adopt) to delete it all the same. Nothing was changed."
+                    "deleted. Set adopt (rdma_oci_adopt) to delete it anyway. Nothing was changed."
                 )
 
     def _not_looked_at(self, found: FoundPools) -> None:
@@ -161,8 +161,8 @@ class PoolRun:
             )
         if not found.pools and not self.wanted.pool:
             self.progress(
-                f"no pool {self.wanted.name} of {self.wanted.cluster} in {self.wanted.compartment}; other compartments "
-                "and regions were not looked at"
+                f"no pool {self.wanted.name} of {self.wanted.cluster} in {self.wanted.compartment}; other "
+                "compartments and regions were not searched"
             )
 
     # ---- reading
@@ -362,7 +362,7 @@ class PoolRun:
 
         request = oci_work.Request(what, thing.client, f"create_{thing.noun}", token, body)
         if oci_work.create(self.session, request, there, self.waits, made)[1]:
-            raise Conflict(f"Cannot {what}: an earlier request has.", 409, "Conflict")
+            raise Conflict(f"Cannot {what}: an earlier request has already done it.", 409, "Conflict")
         return work
 
     def _made_by(self, thing: Thing, work: str) -> str:
@@ -388,7 +388,7 @@ class PoolRun:
             self.progress(f"{self._named(pool)}: existing nodes stay unchanged; new nodes get the new values")
         if out := oci_pool.taken_out(pool, goal):
             self.warnings.append(
-                f"Existing nodes of {pool['name']} keep labels that are no longer wanted. To take them off: kubectl "
+                f"Existing nodes of {pool['name']} keep labels that are no longer set. To remove them: kubectl "
                 f"label node -l {oci_node.POOL_NAME}={pool['name']} {' '.join(f'{key}-' for key in out)}"
             )
         body, what = oci_pool.update_body(pool, step.give, wanted, part), f"change the {self._named(pool)}"
@@ -429,7 +429,9 @@ class PoolRun:
         address = next((item["private_ip"] for item in pool["nodes"] if item["id"] == node), "")
         if left := self.drain(node, address, minutes * 60):
             shown = ", ".join(left[: oci_pool.SHOWN])
-            self.progress(f"{self._named(pool)}: {shown} still run on {address} after {minutes} min; it goes")
+            self.progress(
+                f"{self._named(pool)}: {shown} still run on {address} after {minutes} min; the node is deleted"
+            )
 
     def _until_gone(self, pool: Json, node: str) -> None:
         def exists() -> bool:
@@ -456,7 +458,7 @@ class PoolRun:
         work = self._start(f"delete the {self._named(pool)}", kind.client, kind.delete, pool["id"], **more)
         self._finish(kind, work, f"deletion of the {self._named(pool)}")
         self._ended(pool)
-        self.progress(f"{pool['name']}: none of its nodes runs from here on")
+        self.progress(f"{pool['name']}: none of its nodes runs any more")
 
     def _do_tidy(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         part = next(kind.part for kind in oci_pool.KINDS.values() if kind.part.what == step.what)
@@ -512,7 +514,7 @@ class PoolRun:
                 try:
                     oci_work.wait(self.session, what, work, self.seconds, self.waits, kind.works)
                 except Unrecoverable as error:
-                    self.progress(f"{error} Going on from what is there.")
+                    self.progress(f"{error} Continuing with the existing resources.")
                 return True
         return False
 
@@ -561,7 +563,7 @@ class PoolRun:
     # ---- in words
 
     def _billed(self, nodes: int, shape: str) -> None:
-        self.progress(f"{self.wanted.name}: {nodes} x {shape} run from here on, billed until the pool is deleted")
+        self.progress(f"{self.wanted.name}: {nodes} x {shape} are running and billed until the pool is deleted")
 
     @staticmethod
     def _named(pool: Mapping[str, Any]) -> str:
@@ -581,7 +583,7 @@ class PoolRun:
             pass
         hint = "" if oci_work.lacks_capacity(text) else answers.remedy(0, text)
         text = " ".join(
-            part for part in (f"{text}{have}", hint, "What exists is kept; the next run continues.") if part
+            part for part in (f"{text}{have}", hint, "Existing resources are kept. The next run continues.") if part
         )
         if oci_work.lacks_capacity(text):
             reports = {} if wanted.capacity_reservation else self._reports()

@@ -133,7 +133,7 @@ def _refused(case: Case) -> list[Finding]:
     if mine and mine.status == "refused":
         return [finding("oci.shape", pool.shape, "not supported by this collection", remedy=mine.reason)]
     if re.search(r"\.GB[23]00", pool.shape):
-        why = "create it with Oracle's stack, and run the main job on its nodes"
+        why = "create it with Oracle's stack, and run site.yml on its nodes"
         return [finding("oci.shape", pool.shape, "belongs in a GPU memory cluster", remedy=why)]
     return []
 
@@ -146,7 +146,7 @@ def _shape(case: Case, offered: Sequence[Json]) -> Findings:
     pool = case.pool
     if not case.shape:
         near = difflib.get_close_matches(pool.shape, [item["shape"] for item in offered], 3, 0.7)
-        hint = f"did you mean {', '.join(near)}?" if near else "ask for another availability domain or region"
+        hint = f"did you mean {', '.join(near)}?" if near else "use another availability domain or region"
         yield finding("oci.shape", pool.shape, f"not offered in {pool.availability_domain}", remedy=hint)
     elif not case.shape.get("rdmaPorts"):
         fit = sorted(item["shape"] for item in offered if item.get("rdmaPorts") and item.get("gpus"))
@@ -174,7 +174,7 @@ def _limits(case: Case, limits: Mapping[str, Any]) -> Findings:
         elif left < case.missing * gpus:
             found = f"{left} GPUs left in {pool.availability_domain}"
             expected = f"{case.missing * gpus} ({case.missing} nodes x {gpus} GPUs)"
-            remedy = "ask for a higher service limit, or free some"
+            remedy = "request a higher service limit, or free some"
             yield finding("oci.limit", name, found, expected=expected, remedy=remedy, severity="error")
 
 
@@ -212,7 +212,7 @@ def _cluster(case: Case, cluster: Json) -> Findings:
 
 def _addons(case: Case, addons: Sequence[Json]) -> Findings:
     if any(item["name"] == GPU_PLUGIN and item.get("lifecycleState") != "DELETED" for item in addons):
-        found = f"has the add-on {GPU_PLUGIN}: two device plugins beside the GPU Operator"
+        found = f"has the add-on {GPU_PLUGIN}, a second device plugin besides the GPU Operator's"
         yield finding("oci.addons", case.pool.cluster, found)
 
 
@@ -248,7 +248,7 @@ def _compute_cluster(case: Case, there: Json) -> Findings:
     state = there.get("lifecycleState")
     if state != "ACTIVE":
         remedy, found = (
-            "name another one (rdma_oci_compute_cluster), or none: one is made",
+            "set another one (rdma_oci_compute_cluster), or leave it out to create one",
             f"compute cluster is {state}",
         )
         yield finding("oci.pool", _named(there), found, expected="ACTIVE", remedy=remedy, severity="error")

@@ -299,8 +299,8 @@ class Session:
     @staticmethod
     def _not_oci(what: str, host: str, found: str) -> Unreachable:
         return Unreachable(
-            f"Cannot {what}: {host} answered {found}, no JSON of OCI (a proxy?). Nothing is known about the "
-            "object. Check HTTPS_PROXY and NO_PROXY, then run again."
+            f"Cannot {what}: {host} answered {found}, which is not JSON from OCI (a proxy?). The state of the "
+            "object is unknown. Check HTTPS_PROXY and NO_PROXY, then run again."
         )
 
     def all(self, what: str, client: str, method: str, *args: Any, **more: Any) -> list[Any]:

@@ -97,7 +97,7 @@ def settle(
     """
     both = sorted(set(given) & set(secret))
     if both:
-        raise InputError(f"Give each variable once: {', '.join(both)} is in variables and in secret_variables.")
+        raise InputError(f"Set each variable once: {', '.join(both)} is in variables and in secret_variables.")
     own = {name: as_text(value) for name, value in {**given, **secret}.items() if value is not None}
     present = {name: as_text(value) for name, value in (there or {}).items() if value is not None}
     base = {name: value for name, value in defaults.items() if known is not None and name in known and value}
@@ -231,7 +231,7 @@ _HINTS = (
     (
         r"out of (host )?capacity",
         "no host of that shape is free in that availability domain: use another one, a capacity reservation, or "
-        "fewer nodes, and run again; what exists is kept",
+        "fewer nodes, and run again; existing resources are kept",
     ),
     (r"LimitExceeded|QuotaExceeded|service limit", "request a higher limit, or fewer resources, and run again"),
     (
@@ -239,7 +239,7 @@ _HINTS = (
         "Resource Manager uses the permissions of the stack's creator: see docs/oci_policies.md",
     ),
     (r"No value for required variable", "set it in variables"),
-    (r"timed? ?out|timeout while waiting", "run again; what exists is kept"),
+    (r"timed? ?out|timeout while waiting", "run again; existing resources are kept"),
 )
 
 

@@ -101,8 +101,9 @@ class Stack:
             return {"changed": False, "stack_id": "", "name": self.name, "did": []}
         if self.options["confirm"] != found["name"]:
             raise InputError(
-                f"Destroying the stack {found['name']} ({found['id']}) deletes everything that it created, the cluster "
-                f"with its nodes and volumes. To do that, repeat its name: confirm={found['name']}."
+                f"Destroying the stack {found['name']} ({found['id']}) deletes everything that it created, "
+                "including the cluster with its nodes and volumes. To do that, repeat its name: "
+                f"confirm={found['name']}."
             )
         self.settled(found)
         if check_mode:
@@ -334,7 +335,7 @@ class Stack:
     def _failed(self, what: str, job: Json, passed: float, lines: list[str]) -> str:
         reason = job.get("failureDetails") or {}
         text = " / ".join(oci_stack.errors(lines)) or str(reason.get("message") or "no reason given")
-        advice = oci_stack.hint(text) or "see the job's log in the console; what exists is kept"
+        advice = oci_stack.hint(text) or "see the job's log in the console; existing resources are kept"
         code = f" ({reason['code']})" if reason.get("code") else ""
         return (
             f"{what} ended as {job['lifecycleState']}{code} after {passed / 60:.0f} min: {self._clean(text)}. "
@@ -426,7 +427,7 @@ def _contents(data: bytes, what: str) -> dict[str, bytes]:
             return {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
     except (zipfile.BadZipFile, OSError, RuntimeError) as error:
         raise InputError(
-            f"{what} is not a zip file: {error}. Is it a web page, or was the download interrupted?"
+            f"{what} is not a zip file: {error}. It may be a web page or an interrupted download."
         ) from None
 
 

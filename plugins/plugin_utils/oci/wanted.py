@@ -60,7 +60,7 @@ def check(wanted: PoolSpec) -> None:
     if not 1 <= len(wanted.name) <= NAME:
         raise InputError(f"name: {len(wanted.name)} characters; expected 1 to {NAME}.")
     if not all(item.strip() for item in wanted.remove_nodes):
-        raise InputError("remove_nodes has a blank entry, which would mean a node without an address. Name the nodes.")
+        raise InputError("remove_nodes has a blank entry, which would match a node without an address. Name the nodes.")
     if wanted.nodes < 2:
         raise InputError(
             f"nodes: {wanted.nodes}: an RDMA pool needs at least two nodes. "
@@ -69,7 +69,7 @@ def check(wanted: PoolSpec) -> None:
     if re.search(r"\.GB[23]00", wanted.shape):
         raise InputError(
             f"{wanted.shape} belongs in a GPU memory cluster, which this module does not create. Create it with "
-            "Oracle's stack, then run the main job on its nodes."
+            "Oracle's stack, then run site.yml on its nodes."
         )
     for text in wanted.taints:
         match = _TAINT.fullmatch(text)
@@ -123,8 +123,8 @@ def _check_kind(wanted: PoolSpec) -> None:
         )
     if wanted.compute_cluster and (wanted.hpc_island or wanted.placement_constraint):
         raise InputError(
-            "hpc_island, network_blocks and placement_constraint place a compute cluster that is made; "
-            "compute_cluster names one that has its place."
+            "hpc_island, network_blocks and placement_constraint apply only to a new compute cluster, but "
+            "compute_cluster is an existing one."
         )
 
 

@@ -64,7 +64,7 @@ def create(
                 raise
             if found := first(error, there, waits):
                 return None, found
-    raise Unrecoverable(f"Cannot {request.what}: {TRIES} such requests of this day have come to nothing.")
+    raise Unrecoverable(f"Cannot {request.what}: {TRIES} such requests failed today.")
 
 
 def known_token(error: Conflict) -> bool:
@@ -77,7 +77,7 @@ def first(error: Conflict, there: Callable[[], Optional[Found]], waits: Waits) -
     found = there()
     if found or error.reason == "InvalidatedRetryToken":
         return found
-    waits.progress("an earlier run has requested it; looking for what it made")
+    waits.progress("an earlier run has requested it; looking for the result")
     with contextlib.suppress(DeadlinePassed):
         return waits.until(there, bool, SEEN_AFTER, str, poll=SOON)
     return None

@@ -191,8 +191,9 @@ def capacity_annotations(
     which the autoscaler cannot simulate, so InputError."""
     if gpus is None:
         raise InputError(
-            f"A pool whose nodes offer no {GPU} (MIG mixed, renamed replicas) cannot grow from zero: the autoscaler "
-            f"counts every GPU of an empty group as {GPU}. Keep at least one node (min_replicas 1), or use MIG single."
+            f"A pool whose nodes offer no {GPU} (MIG mixed, renamed replicas) cannot scale from zero: the "
+            f"autoscaler counts every GPU of an empty group as {GPU}. Keep at least one node (min_replicas 1), or "
+            "use MIG single."
         )
     numbers = {"cpu": cpu, "memory": memory_mib, "gpu": gpus}
     wrong = [name for name, value in numbers.items() if not is_int(value) or value < (0 if name == "gpu" else 1)]
@@ -532,7 +533,7 @@ def _owner_findings(autoscalers: Iterable[Json], known: set[str]) -> Iterator[Fi
             )
         elif target["name"] in owners:
             yield finding(
-                "autoscaler.target", name, f"MachineSet {target['name']} belongs to {owners[target['name']]} already"
+                "autoscaler.target", name, f"MachineSet {target['name']} already belongs to {owners[target['name']]}"
             )
         owners.setdefault(str(target.get("name")), name)
         if spec.get("minReplicas", 0) > spec.get("maxReplicas", 0):
@@ -675,7 +676,7 @@ def explain(machine_set: Json, status: Optional[Json], message: str, prediction:
     """Why a pending pod did not scale the set. ``message``: of the event NotTriggerScaleUp, "" without one."""
     name = group_name(machine_set)
     if not status:
-        return "ConfigMap cluster-autoscaler-status has no status: does the cluster autoscaler run?"
+        return "ConfigMap cluster-autoscaler-status has no status. Check that the cluster autoscaler runs."
     group = group_of(status, name)
     if group is None:
         cause = prediction.why if not prediction.grouped else "its annotations are correct; see the autoscaler's log"
@@ -695,7 +696,7 @@ def explain(machine_set: Json, status: Optional[Json], message: str, prediction:
 
 def _hint(reason: str) -> str:
     if "Insufficient nvidia.com/gpu" in reason:
-        return " Compare the GPU count of both annotation families with what one node has."
+        return " Compare the GPU count of both annotation families with a node."
     if "Insufficient" in reason:
         return (
             " To the autoscaler, a future node has only cpu, memory, pods and nvidia.com/gpu: pods that request VFs "

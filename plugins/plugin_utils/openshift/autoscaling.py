@@ -50,7 +50,7 @@ def advertised(pool: Json, shapes: Mapping[str, Shape]) -> tuple[NodeOffer, str]
     else:
         raise InputError(
             f"MachineSet {pool['machine_set']} needs shape, or gpus: without the number of GPUs per node it cannot "
-            "grow from zero."
+            "scale from zero."
         )
     configs = {"config": pool["config"]} if pool["config"] else {}
     plan = sharing.plan([], configs, "config" if configs else "", {}, pool["mig_strategy"] or "")

@@ -85,7 +85,7 @@ class MachineSets(Use[tuple[MachineSetStep, ...]]):
         name, version = pool["machine_set"], self.version
         found = pools.grows(self.table, after, pool, version, self.args["provider"])
         if found["reason"] != scale_watch.TRIGGERED:
-            raise InputError(f"MachineSet {name} would not grow from zero on OpenShift {version}: {found['why']}.")
+            raise InputError(f"MachineSet {name} would not scale from zero on OpenShift {version}: {found['why']}.")
         return found
 
     def _undone(self, pool: Json) -> MachineSetStep:

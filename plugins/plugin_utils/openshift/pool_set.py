@@ -38,14 +38,14 @@ def chosen(pool: Json, sets: Mapping[str, Json]) -> tuple[Json, bool]:
         value = machine_set.provider(sets[name])
         if machine_set.merged(value, pool["provider_spec"]) != value:
             raise InputError(
-                f"MachineSet {name} is there with another providerSpec.value than provider_spec asks for. Its Machines "
-                "would stay as they are: use another name, or remove it first."
+                f"MachineSet {name} exists with a providerSpec.value that differs from provider_spec. Its Machines "
+                "would not change. Use another name, or remove it first."
             )
         return sets[name], False
     if not source:
         raise InputError(
-            f"There is no MachineSet {name} in {NAMESPACE}{near(name, sets)}. Correct the name, or give copy_from: "
-            "the set of which it is to be a copy."
+            f"There is no MachineSet {name} in {NAMESPACE}{near(name, sets)}. Correct the name, or set copy_from "
+            "to the set to copy."
         )
     if source not in sets:
         raise InputError(f"There is no MachineSet {source} to copy for {name}{near(source, sets)}.")
@@ -63,8 +63,8 @@ def sizes(table: Tables, pool: Json, found: Json, node: Callable[[], tuple[int, 
         cpu, memory = cpu or known[0], memory or known[1]
     if not (cpu and memory):
         raise InputError(
-            f"MachineSet {pool['machine_set']} needs cpu and memory_mib of a node: neither its annotations nor a node "
-            "of it tell them, and without them it is no group of the autoscaler."
+            f"MachineSet {pool['machine_set']} needs cpu and memory_mib of a node: neither its annotations nor its "
+            "nodes show them, and without them it is not a node group of the autoscaler."
         )
     return cpu, memory
 
@@ -83,8 +83,8 @@ def notes(pool: Json, before: Json, after: Json, machines: int, vfs: bool) -> li
     found = []
     if vfs:
         found.append(
-            "pods that ask for VFs never scale it from zero: warm it first (machine_autoscaler_warm), which asks for "
-            "GPUs alone"
+            "pods that request VFs never scale it from zero. First start its nodes with machine_autoscaler_warm, "
+            "which requests only GPUs"
         )
     if machines and machine_set.node_taints(after) != machine_set.node_taints(before):
         found.append(f"its {machines} existing machines keep their taints: the role gpu_taints reaches their nodes")
@@ -98,7 +98,8 @@ def removed(pool: Json, found: Json, machines: int) -> bool:
     if machines:
         name = pool["machine_set"]
         raise InputError(
-            f"MachineSet {name} still has {machines} machines, whose nodes would go with it: scale it to 0 first (its "
+            f"MachineSet {name} still has {machines} machines, whose nodes would be deleted with it. First scale "
+            "it to 0 (its "
             f"pods gone, the autoscaler does that; or oc scale machineset -n {NAMESPACE} {name} --replicas=0)."
         )
     return True
@@ -113,6 +114,6 @@ def refuse_lost(wrote: Mapping[str, Json], live: Mapping[str, Json], platform: S
             who = machine_set.last_writer(live.get(name, {"metadata": {}}), OWNER)
             raise RdmaError(
                 f"MachineSet {name} did not stay as it was written, {seconds:.0f} s ago: {listed(found)}. Another "
-                f"writer keeps changing it{f'; {who} wrote it last' if who else ''}. Change it at its source, or "
-                "take it from that writer, and run this again."
+                f"writer changes it{f'; {who} wrote it last' if who else ''}. Change it at its source, or stop "
+                "that writer, and run this again."
             )

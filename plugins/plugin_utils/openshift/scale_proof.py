@@ -116,7 +116,9 @@ class ScaleProof(Use[Sequence[str]]):
         sets, owners = autoscaling.machine_sets(self.client), self._autoscalers()
         missing = [name for name in self.names if name not in sets]
         if missing:
-            raise InputError(f"There is no MachineSet {missing[0]}; there are: {', '.join(sorted(sets)) or 'none'}.")
+            raise InputError(
+                f"There is no MachineSet {missing[0]}; existing ones: {', '.join(sorted(sets)) or 'none'}."
+            )
         types = pools.gpu_types(self.spec)
         for name in self.names:
             if any(one["spec"].get("minReplicas") == 0 for one in scaling.owners_of(name, owners)):
@@ -162,7 +164,7 @@ class ScaleProof(Use[Sequence[str]]):
             self._await_removal(wanted, removal)
             for name in wanted:
                 self.records[name].note()
-        notes = [] if removal.enabled else ["scaleDown is off: the new nodes stay"]
+        notes = [] if removal.enabled else ["scaleDown is off, so the new nodes remain"]
         return {"scaled": to_dict(scaled), "skipped_sets": skipped, "notes": notes}
 
     def pods(self, live: Json, claims: Mapping[str, str]) -> list[Json]:
@@ -249,12 +251,12 @@ class ScaleProof(Use[Sequence[str]]):
     def _await_removal(self, sets: Mapping[str, Json], removal: scaling.ScaleDown) -> None:
         if not removal.enabled:
             return
-        self.say(f"its nodes go after {' + '.join(removal.delays)}, once they are idle")
+        self.say(f"its nodes are removed {' + '.join(removal.delays)} after they become idle")
         self.await_state(
             lambda: {
                 f"set/{name}": scaling.gone(self._set(name), autoscaling.machines(self.client, name)) for name in sets
             },
             title="back to zero",
-            remedy="Another workload's pod may keep its node: see kubectl get pods -A -o wide.",
+            remedy="Another workload's pod may prevent the removal of its node. See kubectl get pods -A -o wide.",
             timeout=self.args["removal_timeout"] or removal.seconds,
         )

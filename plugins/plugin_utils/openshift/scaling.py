@@ -66,7 +66,7 @@ def owner(name: str, machine_set: Json, owners: Sequence[Json], warning: Callabl
         spec, target = one["spec"], (one.get("status") or {}).get("lastTargetRef") or {}
         if target.get("name") == name and there == (str(spec["minReplicas"]), str(spec["maxReplicas"])):
             return Status(READY)
-    why = warning(owners[0]["metadata"]["name"]) or "the operator has not taken it up yet"
+    why = warning(owners[0]["metadata"]["name"]) or "the operator has not processed it yet"
     return Status(WAITING, why, stuck=True)
 
 
@@ -83,9 +83,9 @@ def not_at_zero(machine_set: Json) -> str:
     """Why this set cannot prove that it grows from zero; "" if it can."""
     low = (machine_set["metadata"].get("annotations") or {}).get(autoscaler.MIN_SIZE)
     if low != "0":
-        return f"its minimum is {low}: it never goes to zero"
+        return f"its minimum is {low}, so it never scales to zero"
     replicas = machine_set["spec"].get("replicas") or 0
-    return f"it has {replicas} replicas: only a set at zero can prove that it grows from zero" if replicas else ""
+    return f"it has {replicas} replicas, but only a set at zero can prove that it scales from zero" if replicas else ""
 
 
 def gpu_count(table: Tables, machine_set: Json) -> int:
@@ -141,7 +141,7 @@ def pending(event: tuple[str, str], why: str, group: str, machines: Callable[[],
             return Status(BROKEN, f"made {', '.join(grown) or message} grow instead of {group}")
         return _machine(machines(), why if unhealthy else "")
     if reason == scale_watch.NOT_TRIGGERED or unhealthy:
-        return Status(WAITING, f"did not make the set grow. {why}", stuck=True)
+        return Status(WAITING, f"did not scale the set. {why}", stuck=True)
     return Status(WAITING, f"no event yet: GPU pods wait about {autoscaler.NEW_POD_SECONDS} s")
 
 
@@ -155,7 +155,7 @@ def _machine(machines: Sequence[Json], trouble: str) -> Status:
         return Status(BROKEN, words)
     if trouble:
         return Status(WAITING, f"{words}; {trouble}", stuck=True)
-    return Status(WAITING, f"node {node} is there; it offers no GPU yet" if node else words)
+    return Status(WAITING, f"node {node} exists, but offers no GPU yet" if node else words)
 
 
 def on_node(pod: Json, node: Json, resources: Iterable[str]) -> Status:
@@ -197,7 +197,7 @@ def took(
         machine = by_node.get(meta["name"])
         if machine is None:
             pod_name = pod["metadata"]["name"]
-            raise RdmaError(f"The pod {pod_name} runs on {meta['name']}, which is no node of MachineSet {name}.")
+            raise RdmaError(f"The pod {pod_name} runs on {meta['name']}, which is not a node of MachineSet {name}.")
         if created >= pod["metadata"]["creationTimestamp"]:
             boot = max(boot, scale_watch.seconds(machine["metadata"]["creationTimestamp"], created))
             rollout = max(rollout, scale_watch.seconds(created, _scheduled(pod)))

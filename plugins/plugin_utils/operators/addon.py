@@ -104,7 +104,7 @@ def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease],
     ]
     if not found:
         return ""
-    both = "is enabled, and besides it there is" if enabled else "would be a second one beside"
+    both = "is enabled, but there is also" if enabled else "would be a second one besides"
     way = f"Remove it, or disable the add-on (oci ce cluster-addon disable --addon-name {want.name})"
     other = way if enabled else "Uninstall it first, or use rdma_install=helm or rdma_install=existing"
     return f"the add-on {want.name} {both} {', '.join(found)}. {other}"
@@ -143,7 +143,7 @@ def decide(
         return AddonDecision("enable", f"{want.name} is not enabled", version, wanted, tuple(sorted(wanted)), dropped)
     if there["state"] == "DELETING":
         return AddonDecision(
-            "refuse", f"{want.name} is being removed. Wait until it is gone, then run again", version, {}
+            "refuse", f"{want.name} is being removed. Wait until it is removed, then run again", version, {}
         )
     merged = {**there["configuration"], **wanted}
     changes = tuple(sorted(key for key, value in wanted.items() if not equal(there["configuration"].get(key), value)))
@@ -181,8 +181,10 @@ def _known(want: Addon, keys: Sequence[str]) -> tuple[dict[str, str], str, tuple
     unknown = [key for key in wanted if key not in keys]
     faults = []
     for key in (key for key in unknown if key in want.own):
-        faults.append(f"{key} is no key of the add-on {want.name}{near(key, keys, '')}")
-    dropped = tuple(f"the add-on {want.name} takes no {key}: left out" for key in unknown if key not in want.own)
+        faults.append(f"{key} is not a key of the add-on {want.name}{near(key, keys, '')}")
+    dropped = tuple(
+        f"the add-on {want.name} does not accept {key}, which is left out" for key in unknown if key not in want.own
+    )
     return {key: value for key, value in wanted.items() if key in keys}, "; ".join(faults), dropped
 
 

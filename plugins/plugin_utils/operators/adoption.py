@@ -177,7 +177,7 @@ def check(policy: Policy) -> None:
     if policy.refused:
         named = "; ".join(f"{item.path} is {short(item.found)}" for item in policy.refused)
         raise InputError(
-            f"Cannot take over {policy.kind} {policy.name}: {named}. Run the preflight stage, which names the reason."
+            f"Cannot take over {policy.kind} {policy.name}: {named}. Run the preflight stage, which reports the reason."
         )
 
 

@@ -61,7 +61,7 @@ def values(
     merged = merge(merge(entry["values"], needed or {}), given)
     dead = dict(_dead(entry["rules"].get("dead", ()), given, chosen))
     same = versions.same(chosen, entry["version"])
-    known, source = entry["known_keys"], f"keys are those of {entry['version']}, the chart is {chosen}"
+    known, source = entry["known_keys"], f"keys are known for {entry['version']}, but the chart is {chosen}"
     unknown = list(_unknown(given, _Known(known), (), frozenset(dead)))
     if keys and given and (unknown or not same):
         known, source = [*keys(), *(known if same else ())], f"chart {chosen}"
@@ -84,18 +84,18 @@ def values(
 def _driver(by: str, enabled: Any) -> Iterator[str]:
     if by == "host" and enabled is True:
         yield (
-            "driver.enabled=true: the node images bring the driver; a second one on top breaks the node "
-            "(rdma_driver=operator where they bring none)"
+            "driver.enabled=true: the node images include the driver, and a second one breaks the node (set "
+            "rdma_driver=operator if they include none)"
         )
     if by == "operator" and enabled is False:
-        yield "driver.enabled=false: rdma_driver=operator needs the operator's driver (rdma_driver=host does without)"
+        yield "driver.enabled=false: rdma_driver=operator needs the operator's driver (rdma_driver=host does not)"
 
 
 def _dead(rules: Iterable[Json], given: Json, version: str) -> Iterator[tuple[str, str]]:
     for rule in rules:
         for path, value in _flat(given):
             if path == rule["key"] and _applies(rule, version) and _value_matches(rule, value):
-                yield path, f"does nothing since {rule['since']} (chart {version}): {rule['use']}"
+                yield path, f"has no effect since {rule['since']} (chart {version}): {rule['use']}"
 
 
 def _value_matches(rule: Json, value: Any) -> bool:
@@ -156,7 +156,7 @@ def _unknown(given: Any, known: _Known, prefix: tuple[str, ...], skip: frozenset
     for key, value in given.items():
         path = ".".join((*prefix, str(key)))
         if "." in str(key) and (path in known.leaves or path in known.children):
-            yield f"{path} is written with dots; nest it, or give the whole as --set text"
+            yield f"{path} is written with dots; nest it, or write all values as a --set string"
             continue
         if path in skip or path in known.open:
             continue

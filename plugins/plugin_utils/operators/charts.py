@@ -155,13 +155,13 @@ def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[st
     unreachable = _NO_ANSWER.search(words) if want.repo else None
     if unreachable:  # the same words for each chart of the repository: one cause
         return (
-            f"{UNREACHABLE}{place} cannot be reached: {unreachable.group(1).rstrip('.')}. Let this machine "
-            "reach it, or download its charts where that works and set rdma_charts.OPERATOR of each to its .tgz"
+            f"{UNREACHABLE}{place} cannot be reached: {unreachable.group(1).rstrip('.')}. Allow this machine to "
+            "reach it, or download its charts elsewhere and set rdma_charts.OPERATOR of each to its .tgz"
         )
     words = words.rstrip(".") if len(words) <= 300 else f"{words[:300]}..."
     return (
-        f"{name} {want.version} cannot be fetched from {place}: {words}. Correct {asked}, or download the "
-        f"chart where that works and set {asked} to the .tgz or its directory"
+        f"{name} {want.version} cannot be fetched from {place}: {words}. Correct {asked}, or download the chart "
+        f"elsewhere and set {asked} to the .tgz or its directory"
     )
 
 

@@ -84,7 +84,7 @@ def helm(machine: Machine, table: Json) -> Iterator[Finding]:
     expected = f">= {table['min']}, < {table['below']}"
     remedy = f"install Helm {table['install']['version']}, or set rdma_control_node_install=true"
     if machine.helm_installed and machine.helm_installed != machine.helm_path:
-        remedy = f"{machine.helm_installed} is there: put its folder first in PATH"
+        remedy = f"{machine.helm_installed} exists: put its folder first in PATH"
     if not machine.helm_path:
         yield finding("control-node.helm", "Helm", "not found in PATH", expected=expected, remedy=remedy)
     elif machine.helm_error or not versions.known(machine.helm):
@@ -100,7 +100,8 @@ def helm(machine: Machine, table: Json) -> Iterator[Finding]:
         yield finding(
             "control-node.helm",
             "Helm",
-            f"{machine.helm_path} is {machine.helm}, which kubernetes.core drives from {table['collection_for_4']} on",
+            f"{machine.helm_path} is {machine.helm}, which kubernetes.core supports from "
+            f"{table['collection_for_4']} on",
             expected="Helm 3, or a newer kubernetes.core",
             remedy="ansible-galaxy collection install --upgrade kubernetes.core",
         )
@@ -135,17 +136,19 @@ def download(table: Json, place: str, url: str = "", checksum: str = "") -> tupl
     """(URL, SHA-256) of Helm's archive. ``table`` is ``helm.install`` of files/control_node.yml; ``url`` and
     ``checksum`` are the user's, both or neither."""
     if bool(url) != bool(checksum):
-        raise InputError("Cannot install Helm: helm_url and helm_checksum belong together; give both or none.")
+        raise InputError("Cannot install Helm: helm_url and helm_checksum must be set together.")
     if url:
         digest = checksum.lower()
         digest = digest[7:] if digest.startswith("sha256:") else digest
         if not _SHA256.fullmatch(digest):
-            raise InputError(f"Cannot install Helm: helm_checksum {checksum!r} is no SHA-256 (64 hexadecimal digits).")
+            raise InputError(
+                f"Cannot install Helm: helm_checksum {checksum!r} is not a SHA-256 (64 hexadecimal digits)."
+            )
         return url, digest
     known: dict[str, str] = table["sha256"]
     if place not in known:
         raise InputError(
-            f"Cannot install Helm on {place}: a checksum is known for {', '.join(sorted(known))} only. "
+            f"Cannot install Helm on {place}: checksums are known only for {', '.join(sorted(known))}. "
             "Give helm_url and helm_checksum, or install Helm yourself."
         )
     return str(table["url"]).format(version=table["version"], platform=place), known[place]

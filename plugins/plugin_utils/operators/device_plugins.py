@@ -153,5 +153,7 @@ class _Vfs:
             return Status(readiness.WAITING, f"{count} of {wanted} VFs allocatable", progress=progress)
         now = time.monotonic()
         if wanted and node not in self.fell and now - self.since.get(node, now) < REPORTED:
-            return Status(readiness.WAITING, "its kubelet may not have counted its VFs again yet", progress=progress)
+            return Status(
+                readiness.WAITING, "its kubelet may not have updated its number of VFs yet", progress=progress
+            )
         return Status(readiness.READY, progress=progress)

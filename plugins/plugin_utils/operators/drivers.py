@@ -113,8 +113,8 @@ class Drivers:
             if status.ready and of and newest.get(owner, of) != of:
                 facts = nodes.get(name)
                 state = facts.labels.get(label, "") if facts else ""
-                why = f"its pod is of an older spec of DaemonSet {owner}, whose updateStrategy is OnDelete"
-                why += f" ({label}={state})" if state else ", and nobody deletes it: run upgrade.yml"
+                why = f"its pod has an older spec of DaemonSet {owner}, whose updateStrategy is OnDelete"
+                why += f" ({label}={state})" if state else ", so that it is not replaced: run upgrade.yml"
                 result[name] = Status(readiness.WAITING, why, readiness.OUTDATED)
         return result
 

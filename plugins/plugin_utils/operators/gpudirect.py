@@ -142,34 +142,34 @@ def _driver(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
         return asked, "asked for"
     if site.platform == "openshift":
-        return "operator", "OpenShift's nodes have no NVIDIA driver, and none can be put on them by hand"
+        return "operator", "OpenShift's nodes have no NVIDIA driver, and none can be installed manually"
     if site.image_driver and site.oci:
-        return "host", "OCI's GPU images bring the driver"
+        return "host", "OCI's GPU images include the driver"
     if site.host_driver is not None:
         return ("host", "the nodes have one") if site.host_driver else ("operator", "the nodes have none")
     if site.image_driver:
-        return "host", "the profile's node images bring the driver"
-    return "operator", "nothing says that the nodes have one"
+        return "host", "the profile's node images include the driver"
+    return "operator", "the nodes show no driver"
 
 
 def _ofed(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
         return asked, "asked for"
     if site.oci:
-        return "host", "on OCI the management NIC is a Mellanox too, and OFED's container would restart it"
+        return "host", "on OCI the management NIC is also a Mellanox NIC, and OFED's container would restart it"
     if site.platform == "openshift" and not site.host_ofed:
-        return "operator", "OpenShift's nodes have no OFED, and none can be put on them by hand"
-    return "host", "the nodes' own RDMA drivers, of the kernel or of OFED, are used as they are"
+        return "operator", "OpenShift's nodes have no OFED, and none can be installed manually"
+    return "host", "the nodes' own RDMA drivers, from the kernel or OFED, are used"
 
 
 def _peermem(driver: str, ofed: str, site: GpuDirectSite) -> tuple[bool, str]:
     if driver == "host":
         return (
             False,
-            "only pods of the operator's driver load nvidia_peermem; DMA-BUF, or the playbook peermem, is the way",
+            "only pods of the operator's driver load nvidia_peermem; use DMA-BUF or the playbook peermem",
         )
     if ofed == "host" and site.platform == "openshift":
-        return False, "the kernel's RDMA drivers have no peer memory for nvidia_peermem; DMA-BUF is the way"
+        return False, "the kernel's RDMA drivers have no peer memory for nvidia_peermem; use DMA-BUF"
     how = "driver.rdma.useHostMofed" if ofed == "host" else "after the OFED container"
     return True, f"the driver's pods load nvidia_peermem ({how})"
 
@@ -196,7 +196,8 @@ def _forbidden(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
             "rdma_ofed",
             f"{pair}: the host's NVIDIA modules were not built for the container's OFED: nvidia_peermem cannot be used",
             expected="open NVIDIA kernel modules, for DMA-BUF",
-            remedy="see the host check gpudirect.path, or let the operator bring the driver too (rdma_driver=operator)",
+            remedy="see the host check gpudirect.path, or let the operator also install the driver "
+            "(rdma_driver=operator)",
             severity="warning",
         )
 
@@ -210,7 +211,7 @@ def _forbidden_driver(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "rdma_driver",
-            "rdma_driver=operator, and the node images bring the driver; a second one on top breaks the node",
+            "rdma_driver=operator, but the node images include the driver, and a second one breaks the node",
             expected="host",
             remedy="use rdma_driver=host, or node images without a driver",
         )
@@ -218,7 +219,7 @@ def _forbidden_driver(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "rdma_driver",
-            "rdma_driver=host, and the nodes have no driver" + (" (OpenShift)" if site.platform == "openshift" else ""),
+            "rdma_driver=host, but the nodes have no driver" + (" (OpenShift)" if site.platform == "openshift" else ""),
             expected="operator",
             remedy="use rdma_driver=operator, or node images with a driver",
         )
@@ -231,16 +232,17 @@ def _forbidden_ofed(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "rdma_ofed",
-            "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, including the management NIC's, "
-            "and the node loses the network",
+            "rdma_ofed=operator on OCI: its container restarts every Mellanox driver, including the management "
+            "NIC's, so that the node loses its network",
             expected="host",
-            remedy="use rdma_ofed=host; OCI's images bring the RDMA drivers",
+            remedy="use rdma_ofed=host; OCI's images include the RDMA drivers",
         )
     elif site.host_ofed:
         yield finding(
             "plan.gpudirect",
             "rdma_ofed",
-            "rdma_ofed=operator, and the nodes have OFED installed; the container would unload it under running pods",
+            "rdma_ofed=operator, but the nodes have OFED installed, and the container would unload it while pods "
+            "use it",
             expected="host",
             remedy="use rdma_ofed=host, or node images without OFED",
         )
@@ -248,9 +250,9 @@ def _forbidden_ofed(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "rdma_ofed",
-            "rdma_ofed=operator; whether the nodes have OFED of their own, or a Mellanox management NIC, is not known",
+            "rdma_ofed=operator, but it is unknown whether the nodes have their own OFED or a Mellanox management NIC",
             expected="neither",
-            remedy="look at nic_stack and the default route in the host checks before you go on",
+            remedy="check nic_stack and the default route in the host checks before you continue",
             severity="warning",
         )
 
@@ -271,7 +273,7 @@ def _old(choice: Choice, site: GpuDirectSite) -> Iterator[Finding]:
                 remedy="use a newer GPU Operator (rdma_charts)",
             )
     if version == versions.parse(ENDLESS_WAIT) and choice.host_mofed:
-        why = "its driver manager waits for ever for OFED with useHostMofed"
+        why = "its driver manager never stops waiting for OFED with useHostMofed"
         yield finding(
             "plan.gpudirect",
             "rdma_driver",
@@ -347,8 +349,8 @@ def _second_multus(daemonsets: Sequence[Workload]) -> Iterator[Finding]:
             yield finding(
                 "plan.gpudirect",
                 f"DaemonSet {item.place}",
-                "a second multus; each takes the other's CNI configuration for the primary network",
-                expected="the Network Operator's alone",
+                "a second multus; each mistakes the other's CNI configuration for the primary network",
+                expected="only the Network Operator's",
                 remedy="remove it, or leave secondaryNetwork.multus out of the NicClusterPolicy "
                 "(rdma_install=existing)",
             )
@@ -362,8 +364,8 @@ def _stale_wait(choice: Choice, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
             "plan.gpudirect",
             "cluster",
             f"{listed(held)}: label {MOFED_WAIT}=true, left by an OFED container",
-            expected="false: no device plugin goes to a node that waits for OFED",
-            remedy=f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, when it does not change by itself",
+            expected="false: no device plugin runs on a node that waits for OFED",
+            remedy=f"kubectl label node {held[0]} {MOFED_WAIT}=false --overwrite, if it does not change by itself",
             severity="warning",
         )
 
@@ -376,7 +378,7 @@ def _renamed_labels(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
         yield finding(
             "plan.gpudirect",
             "cluster",
-            f"{listed(renamed)}: NFD's PCI labels carry the device ID, which neither operator looks for",
+            f"{listed(renamed)}: NFD's PCI labels carry the device ID, which neither operator uses",
             expected="pci-10de.present and pci-15b3.present (or pci-0302_10de.present)",
             remedy="set deviceLabelFields of NFD's PCI source to [vendor]",
         )
@@ -415,7 +417,7 @@ def peermem_log(text: Optional[str]) -> PeermemState:
         if status:
             return PeermemState(status, _why_failed(text) if status == "fail" else line.strip())
     return PeermemState(
-        "unknown", f"the log of {PEERMEM} has no known line; its last: {text.strip().splitlines()[-1][:200]}"
+        "unknown", f"the log of {PEERMEM} has no known line; its last one: {text.strip().splitlines()[-1][:200]}"
     )
 
 
@@ -484,7 +486,7 @@ def _init(
         return PeermemState("waiting", f"init container {name} of the driver pod has not ended", age)
     if versions.parse(gpu_operator) == versions.parse(ENDLESS_WAIT) and host_mofed and name == MANAGER:
         return PeermemState(
-            "fail", f"GPU Operator {gpu_operator}: {name} waits for ever for OFED with useHostMofed", age
+            "fail", f"GPU Operator {gpu_operator}: {name} never stops waiting for OFED with useHostMofed", age
         )
     return PeermemState(
         "waiting", f"init container {name} waits for OFED; missing: {_missing_half(True, host_mofed, ofed)}", age
@@ -509,7 +511,7 @@ def ofed_pod(pod: Optional[Json], labels: Mapping[str, str], now: float) -> Peer
         lost = [name for name in NFD_OS if name not in labels]
         if lost:
             return PeermemState(
-                "fail", f"no OFED pod: NFD has not set {', '.join(lost)}, without which the operator makes none"
+                "fail", f"no OFED pod: NFD has not set {', '.join(lost)}, without which the operator creates none"
             )
         return PeermemState("unknown", "no OFED pod on this node")
     for status in (*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")):

@@ -185,33 +185,33 @@ def interrupted(text: str) -> bool:
 _EXPLAINED: tuple[tuple[str, str], ...] = (
     (
         r"another operation \(install/upgrade/rollback\) is in progress",
-        "another Helm is at work on this release, or was killed; run again, the release is looked at first",
+        "another Helm process is changing this release, or was killed; run again, and the release is checked first",
     ),
     (
         r"Kubernetes cluster unreachable",
-        "the API server went away while Helm was at work; run again, the release is looked at first",
+        "the API server was not reachable while Helm ran; run again, and the release is checked first",
     ),
-    (r"is being terminated", "the namespace is being deleted; remove what holds it (finalizers), then run again"),
+    (r"is being terminated", "the namespace is being deleted; remove what blocks it (finalizers), then run again"),
     (
         r"invalid ownership metadata|cannot be imported into the current release",
         "an object of that name is left over from another installation; remove it, then run again",
     ),
     (r"failed calling webhook", "an admission webhook did not answer; repair or remove it, then run again"),
-    (r"admission webhook .* denied", "an admission webhook refused an object of the chart"),
-    (r"\bforbidden\b|Unauthorized", "this kubeconfig's user may not do that; grant it"),
+    (r"admission webhook .* denied", "an admission webhook rejected an object of the chart"),
+    (r"\bforbidden\b|Unauthorized", "this kubeconfig's user lacks the permission; grant it"),
     (
         r"no matches for kind \"NodeFeature",
         "the NFD resource definitions are missing: install the GPU Operator (with NFD) first",
     ),
     (
         r"no matches for kind",
-        "the chart makes an object whose CustomResourceDefinition neither it nor the cluster has: install what brings "
-        "it, or switch that part of the chart off (rdma_{operator}_values)",
+        "the chart creates an object whose CustomResourceDefinition neither it nor the cluster has: install it, or "
+        "disable that part of the chart (rdma_{operator}_values)",
     ),
     (r"chart requires kubeVersion", "the chart does not support this Kubernetes version; use another profile"),
     (
         r"timed out waiting for the condition|pre-(install|upgrade) hooks failed",
-        "a hook job of the chart did not end; it needs a Ready node without GPU taint and a registry within reach",
+        "a hook job of the chart did not end; it needs a Ready node without GPU taint and a reachable registry",
     ),
     (
         r"(?i)failed to (fetch|download|pull)|looks like .* is not a valid chart repository|chart .* not found"
@@ -221,7 +221,7 @@ _EXPLAINED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Chart\.yaml file is missing|path .* not found|no such file or directory",
-        "there is no chart in that place; correct rdma_charts.{operator}",
+        "there is no chart in this location; correct rdma_charts.{operator}",
     ),
 )
 

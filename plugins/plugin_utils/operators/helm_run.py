@@ -78,7 +78,7 @@ def _connection(args: Json) -> Json:
         present = [part for part in config.split(os.pathsep) if Path(part).expanduser().is_file()]
         if len(present) != 1:
             raise InputError(
-                f"Helm takes one kubeconfig, not {config}. Merge them (kubectl config view --flatten), or set "
+                f"Helm accepts one kubeconfig, not {config}. Merge them (kubectl config view --flatten), or set "
                 "KUBECONFIG instead of the option."
             )
         given["kubeconfig"] = present[0]

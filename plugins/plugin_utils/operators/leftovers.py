@@ -179,7 +179,7 @@ def findings(items: Sequence[Leftover], remove: bool) -> Iterator[Finding]:
 
 def _remedy(item: Leftover, remove: bool) -> str:
     if item.used_by:
-        return "have its users end first"
+        return "first end the pods that use it"
     return "" if remove else "set rdma_remove_leftovers=true to remove it in the right order"
 
 

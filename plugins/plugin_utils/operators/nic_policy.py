@@ -71,7 +71,7 @@ def mixed_images(profile: Json, version: str, images: Mapping[str, str]) -> list
         stamp = re.fullmatch(r"network-operator-(v?\d.*)", tag)
         other = bool(stamp) and not versions.same(stamp.group(1) if stamp else "", version)
         if tag and ((own and tag != own) or (not own and other)):
-            expected = f"that release has {own}" if own else "that is another release"
+            expected = f"that release has {own}" if own else "it is from another release"
             found.append(f"{name} is {image} beside network-operator {version}; {expected}")
     return found
 
@@ -104,7 +104,7 @@ def nic_cluster_policy(
         return None
     text = json.dumps(device_plugin_config, sort_keys=True)
     if "'" in text:
-        raise InputError("The device plugin's configuration holds a ', which the operator's template cannot carry.")
+        raise InputError("The device plugin's configuration holds a ', which the operator's template does not support.")
     spec = policy_spec(profile, multus=multus, shared=shared, more=more)
     spec["rdmaSharedDevicePlugin" if shared else "sriovDevicePlugin"]["config"] = text
     chosen = policy_images(profile, str(operator["version"]), spec, images or {})

@@ -76,7 +76,7 @@ class Addons:
             version = self.session.call("read the cluster", "oke", "get_cluster", self.cluster).data.kubernetes_version
             listed = self.session.all("list options of add-ons", "oke", "list_addon_options", version)
         except ClusterError as error:
-            self.progress(f"what OKE's add-ons take is not known: {error}")
+            self.progress(f"the options of OKE's add-ons are unknown: {error}")
             return {}
         return {
             item.name: {

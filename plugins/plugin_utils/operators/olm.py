@@ -142,7 +142,7 @@ def group_for(groups: Sequence[Json], want: OlmOperator) -> str:
     names = sorted(one["metadata"]["name"] for one in groups)
     if len(names) > 1:
         raise InputError(
-            f"Namespace {namespace} has {len(names)} OperatorGroups ({', '.join(names)}): OLM stays silent there "
+            f"Namespace {namespace} has {len(names)} OperatorGroups ({', '.join(names)}): OLM does nothing there "
             "(MultipleOperatorGroup). Remove all but one."
         )
     if not names:
@@ -153,9 +153,9 @@ def group_for(groups: Sequence[Json], want: OlmOperator) -> str:
     if targets != wanted or spec.get("selector"):
         scope = "every namespace" if every_namespace else f"{namespace} alone"
         raise InputError(
-            f"Namespace {namespace} has the OperatorGroup {names[0]} already, which watches "
-            f"{', '.join(targets) or spec.get('selector') or 'every namespace'}; the operator needs {scope}, and a "
-            "second one would silence OLM there. Change that one, or use another namespace."
+            f"Namespace {namespace} already has the OperatorGroup {names[0]}, which watches "
+            f"{', '.join(targets) or spec.get('selector') or 'every namespace'}, but the operator needs {scope}, "
+            "and with a second one OLM would do nothing there. Change the existing one, or use another namespace."
         )
     return str(names[0])
 
@@ -167,8 +167,8 @@ def elsewhere(subscriptions: Iterable[Json], want: OlmOperator) -> None:
         place = one["metadata"]["namespace"]
         if one["spec"].get("name") == package and place != namespace:
             raise InputError(
-                f"Package {package} is subscribed to in namespace {place} already (Subscription "
-                f"{one['metadata']['name']}); a second one in {namespace} would provide the same kinds twice. "
+                f"Package {package} already has a Subscription in namespace {place} ({one['metadata']['name']}). A "
+                f"second one in {namespace} would provide the same kinds twice. "
                 f"Use namespace {place}, or remove that Subscription and its ClusterServiceVersion."
             )
 
@@ -220,7 +220,7 @@ def state(
     """The state of one Subscription from the objects of its namespace. ``wanted``: the pinned ClusterServiceVersion, ""
     for the one that OLM resolves."""
     if subscription is None:
-        return OlmState(WAITING, "the Subscription is not there yet")
+        return OlmState(WAITING, "the Subscription does not exist yet")
     status = subscription.get("status") or {}
     spec = subscription["spec"]
     by_name = {one["metadata"]["name"]: one for one in csvs}
@@ -280,9 +280,9 @@ def _of_csv(csv: Json, name: str) -> OlmState:
 
 
 _REMEDY = {
-    "UnsupportedOperatorGroup": "Its OperatorGroup must name the one namespace that it watches (targetNamespaces).",
+    "UnsupportedOperatorGroup": "Its OperatorGroup must set the one namespace that it watches (targetNamespaces).",
     "InterOperatorGroupOwnerConflict": "Another group's operator provides the same kinds: remove one of the two.",
-    "NoOperatorGroup": "Make an OperatorGroup in the namespace.",
+    "NoOperatorGroup": "Create an OperatorGroup in the namespace.",
     "TooManyOperatorGroups": "Remove all OperatorGroups of the namespace but one.",
 }
 
@@ -293,7 +293,9 @@ def _unresolved(subscription: Json, spec: Json, groups: Sequence[Json], catalogs
     conditions = {one["type"]: one for one in (subscription.get("status") or {}).get("conditions") or []}
     resolution = conditions.get("ResolutionFailed") or {}
     if not groups:
-        return OlmState(BROKEN, f"namespace {namespace} has no OperatorGroup", "Make one: without it OLM does nothing.")
+        return OlmState(
+            BROKEN, f"namespace {namespace} has no OperatorGroup", "Create one, because OLM does nothing without it."
+        )
     if len(groups) > 1:
         names = ", ".join(sorted(one["metadata"]["name"] for one in groups))
         return OlmState(
@@ -326,9 +328,9 @@ def _advice(words: str, spec: Json) -> str:
     if "in package" in words:
         return "The catalog does not have this package."
     if "not referenced by a subscription" in words or "@existing" in words:
-        return "A ClusterServiceVersion is left of an earlier Subscription: delete it, and OLM installs it anew."
+        return "A ClusterServiceVersion of an earlier Subscription still exists. Delete it, and OLM installs it again."
     if "from catalog" in words:
-        return f"See the CatalogSource {spec.get('source')}; on a disconnected cluster, mirror it and name that one."
+        return f"See the CatalogSource {spec.get('source')}; on a disconnected cluster, mirror it and use the mirror."
     return "See the Subscription's conditions."
 
 
@@ -422,6 +424,6 @@ def left_behind(live: Json, example: Json, schema: Mapping[str, Any], values: Ma
         return []
     is_now = "false" if found is False else "unset"
     return [
-        f"ClusterPolicy {live['metadata']['name']} has cdi.enabled {is_now}: this version has it on, and OLM does not "
-        "change it at an upgrade. Give values {cdi: {enabled: true}}, or false to keep it off."
+        f"ClusterPolicy {live['metadata']['name']} has cdi.enabled {is_now}: this version enables it, but OLM does "
+        "not change it at an upgrade. Give values {cdi: {enabled: true}}, or false to keep it off."
     ]

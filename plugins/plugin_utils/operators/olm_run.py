@@ -132,8 +132,8 @@ class Operator:
             return self.client.list(self.client.path(OLM, "Subscription"))
         except NotFound:
             raise InputError(
-                "Cannot install through OLM: the API server does not serve operators.coreos.com. On clusters without "
-                "OLM the operators come by Helm (rdma_install=helm)."
+                "Cannot install through OLM: the API server does not serve operators.coreos.com. On clusters "
+                "without OLM, install the operators with Helm (rdma_install=helm)."
             ) from None
 
     def _write(self, obj: Json) -> None:
@@ -196,7 +196,7 @@ class Operator:
         allowed = {one["type"] for one in modes if one.get("supported")}
         mode = "AllNamespaces" if self.want.every_namespace else "OwnNamespace"
         if allowed and mode not in allowed:
-            asked = "every_namespace=true" if self.want.every_namespace else "its own namespace alone"
+            asked = "every_namespace=true" if self.want.every_namespace else "only its own namespace"
             raise InputError(
                 f"{self.want.package} cannot watch {asked}: its version allows {', '.join(sorted(allowed))} "
                 "(the CSV would fail with UnsupportedOperatorGroup)."
@@ -213,7 +213,7 @@ class Operator:
         if held is not None and not kube_objects.is_ours(held):
             olm.settled(held, want)
             objects.pop()
-            self.say(f"{want.package}: Subscription {_place(held)} has another owner and stays as it is")
+            self.say(f"{want.package}: Subscription {_place(held)} has another owner and is not changed")
         elif held is not None:
             objects[-1]["metadata"]["name"] = held["metadata"]["name"]
         for obj in objects:
@@ -271,8 +271,8 @@ class Operator:
         others = olm.foreign(plan, [csv])
         if others:
             raise InputError(
-                f"InstallPlan {_place(plan)} would install {', '.join(others)} beside {csv}, so it is not approved. "
-                "Install those first, or approve the plan manually (spec.approved: true)."
+                f"InstallPlan {_place(plan)} would install {', '.join(others)} besides {csv}, so it is not "
+                "approved. Install those first, or approve the plan manually (spec.approved: true)."
             )
         path = self.client.path(OLM, "InstallPlan", self.want.namespace, name)
         self.client.patch(path, {"spec": {"approved": True}})
@@ -328,7 +328,7 @@ class Operator:
         if not kube_objects.is_ours(live):
             raise InputError(
                 f"Cannot change {name}: it exists without the label {OWNED_SELECTOR}. Label it to hand it over, or "
-                "take the values out."
+                "remove the values."
             )
         after = self.client.patch(self.client.path_of(obj), values, dry_run=self.check)
         self._changed("update", name, kube_objects.visible(live), kube_objects.visible(after))
@@ -342,8 +342,8 @@ class Operator:
             return
         if others:
             raise InputError(
-                f"Cannot make {kube_objects.reference(obj)}: {obj['kind']} {others[0]['metadata']['name']} is there, "
-                "and the operator accepts one instance. Use that name, or remove it."
+                f"Cannot create {kube_objects.reference(obj)}: {obj['kind']} {others[0]['metadata']['name']} "
+                "exists, and the operator accepts one instance. Use that name, or remove it."
             )
 
     # ---- effect ------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class Parts:
             return result
         if self.patience and (self._since is None or time.monotonic() - self._since < self.patience):
             why = "; ".join(f"{part} {reasons[0]}" for part, reasons in late.items()) or policy.why
-            text = f"not needed by the run, awaited for {self.patience:.0f} s at most: {why}"
+            text = f"not needed by the run, awaited for at most {self.patience:.0f} s: {why}"
             return {**result, "operands": Status(readiness.WAITING, text)}
         found = late or {"ClusterPolicy": [policy.why]}
         self.unneeded.extend(self.target.unneeded(part, reasons) for part, reasons in found.items())
@@ -239,7 +239,7 @@ class Parts:
             section, state = one["section"], one["state"]
             lacking[state] = operands.nic_operand(section, spec, by_state.get(state, ()))
             if state not in by_state and state != OFED_STATE and operands.image(gpu_operands.at(spec, section)):
-                result[section] = Status(readiness.WAITING, f"the operator has made no DaemonSet for {section} yet")
+                result[section] = Status(readiness.WAITING, f"the operator has created no DaemonSet for {section} yet")
         for state, items in by_state.items():
             if lacking.get(state):
                 result["ofed" if state == OFED_STATE else _name(items[0])] = operands.outdated(items[0], lacking[state])

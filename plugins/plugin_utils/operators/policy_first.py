@@ -25,7 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values
 GROUP = "network_operator"
 WEBHOOK = "operator.admissionController.enabled"
 """Value with which the operator itself judges each change of the policy, so that it has to run."""
-STOPPED = " Its Deployment has 0 replicas until Helm comes through: run this again. VFs stay as they are."
+STOPPED = " Its Deployment has 0 replicas until Helm succeeds. Run this again. VFs are not changed."
 POLL = 0.5
 
 
@@ -43,9 +43,12 @@ class PolicyFirst:
         policies = [objects.owned(item) for item in self.plan.objects.get(GROUP, ()) if _is_policy(item)]
         if any(map(self._differs, policies)):
             if lookup(self.want.values, WEBHOOK) is True:
-                self._say(f"runs on, as {WEBHOOK} lets it judge its policy; its device plugins may start twice")
+                self._say(
+                    f"keeps running, because {WEBHOOK} needs it to validate its policy; its device plugins "
+                    "may start twice"
+                )
                 return ""
-            self._say("stopped until its policy is the new one")
+            self._say("stopped until its policy is updated")
             for item in mine:
                 if item["spec"].get("replicas") != 0:
                     self.client.patch(self.client.path_of(item), {"spec": {"replicas": 0}})
@@ -89,7 +92,7 @@ class PolicyFirst:
         live = self.client.find(self.client.path_of(deployment)) or {}
         wanted, status = live.get("metadata", {}).get("generation", 0), live.get("status") or {}
         if status.get("observedGeneration", wanted) < wanted:
-            return Status(readiness.WAITING, "its controller has not seen that it is to stop")
+            return Status(readiness.WAITING, "its controller has not processed the stop yet")
         labels = deployment["spec"]["selector"]["matchLabels"]
         left = len(self.client.list(self.pods, label_selector=objects.label_selector(labels)))
         return Status(readiness.WAITING, f"{left} pods are left") if left else Status(readiness.READY)

@@ -172,8 +172,8 @@ class ReleaseRun:
         conflicts = [f"{item.name} {item.text}" for item in found if item.action == "conflict"]
         if conflicts:
             raise InputError(
-                f"{want.operator}: cannot install {want.chart} {decision.version}: its CustomResourceDefinitions and "
-                f"the cluster's are of different origin: {'; '.join(conflicts)}. Nothing was changed; "
+                f"{want.operator}: cannot install {want.chart} {decision.version}: its CustomResourceDefinitions "
+                f"and the cluster's have different origins: {'; '.join(conflicts)}. Nothing was changed; "
                 f"{crds.REMEDY}."
             )
         return found
@@ -197,7 +197,7 @@ class ReleaseRun:
         changing = [item for item in definitions if item.manifest]
         if changing:
             result["definitions"] = crds.lines(changing)
-        warnings = [*decision.warnings, *(f"{item.name} {item.text}; it is left" for item in definitions if item.newer)]
+        warnings = [*decision.warnings, *(f"{item.name} {item.text}; it is kept" for item in definitions if item.newer)]
         if warnings:
             result["warnings"] = warnings
         if self.task.diff_mode and result["changed"]:
@@ -239,7 +239,7 @@ class ReleaseRun:
         failure."""
         if not helm_records.interrupted(helm_run.text_of(answer)):
             return None
-        self.task.progress(f"{want.chart}: the API server went away while Helm was at work; trying again")
+        self.task.progress(f"{want.chart}: the API server was not reachable while Helm ran; trying again")
         time.sleep(PAUSE)
         found = installed.releases(self.task.client, (want.chart,))
         decision = releases.decide(want, found, now=time.time(), resume=True, patience=0)

@@ -38,7 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts impor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 
 HELD = (
-    "an upgrade in waves has not ended and holds its operands and drivers back: upgrade.yml goes on with it, site.yml "
+    "an upgrade in waves has not ended and holds back its operands and drivers: upgrade.yml continues it, site.yml "
     "restarts the rest on all nodes at the operator's pace"
 )
 PATIENCE = 900.0
@@ -69,7 +69,7 @@ def wanted(
     by_manifest = bool(entry.get("manifest")) and "repo" not in given
     if local and local.get("name") != entry["chart"]:
         raise InputError(
-            f"Cannot use {ref} for {operator}: it holds the chart {local.get('name')!r}, not {entry['chart']!r}. "
+            f"Cannot use {ref} for {operator}: it contains the chart {local.get('name')!r}, not {entry['chart']!r}. "
             f"Correct rdma_charts.{operator}."
         )
     return Release(
@@ -168,8 +168,8 @@ def release(
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
 
 
-BY_HAND = "set by hand after the last run"
-BY_UNKNOWN = "and who set it is unknown: by hand, or by a run that left no note of its values"
+BY_HAND = "set manually after the last run"
+BY_UNKNOWN = "set by an unknown source, either manually or by a run that did not record its values"
 DECIDED = ("driver.enabled", "driver.rdma", "ofedDriver.deploy", "sriovDevicePlugin.resources")
 """Values that each run decides anew."""
 
@@ -300,7 +300,7 @@ def _conflict(want: Release, same: Sequence[HelmRelease], strangers: Sequence[Wo
     found = [f"Helm release {item.place} ({item.version}, {item.status})" for item in same]
     found += [f"Deployment {item.place}, installed without {'that' if same else 'a'} release" for item in strangers]
     return (
-        f"{len(found)} installations of {want.chart} would fight over the same nodes: {'; '.join(found)}. "
+        f"{len(found)} installations of {want.chart} would conflict on the same nodes: {'; '.join(found)}. "
         "Remove all but one (helm uninstall NAME -n NAMESPACE; OKE: disable the add-on)"
     )
 
@@ -317,8 +317,8 @@ def _stranger(want: Release, strangers: Sequence[Workload], install: str) -> Rel
         return _decision(want, "none", f"is there: Deployment {places}, {told}", **seen)
     return _refuse(
         want,
-        f"{want.chart} is already there as Deployment {places}, which is no Helm release (an OKE add-on, OLM, or "
-        "plain manifests). Set rdma_install=existing to verify it as it is, on OKE rdma_install=oke_addon to configure "
+        f"{want.chart} already exists as Deployment {places}, which is not a Helm release (an OKE add-on, OLM, or "
+        "plain manifests). Set rdma_install=existing to use it unchanged, on OKE rdma_install=oke_addon to configure "
         "the add-on, or remove it (OKE: disable the add-on)",
         namespace=namespace,
     )
@@ -341,7 +341,7 @@ def _fresh(want: Release, releases: Sequence[HelmRelease]) -> ReleaseDecision:
             return _refuse(
                 want,
                 f"the release name {item.place} is taken by chart {item.chart} {item.version}; "
-                "remove that release or give another name (rdma_charts.<operator>.release)",
+                "remove that release or choose another name (rdma_charts.<operator>.release)",
             )
     return _decision(want, "install", f"no {want.chart} in the cluster")
 
@@ -356,14 +356,14 @@ def _one(
     if status == "uninstalling":
         return _refuse(
             want,
-            f"Helm release {release.place} is being uninstalled and not done; finish it with "
+            f"Helm release {release.place} is being uninstalled; finish it with "
             f"`helm uninstall {release.name} -n {release.namespace}`",
             **place,
         )
     if install == "existing" or (want.keep and status == "deployed"):
         note = [] if status == "deployed" else [f"Helm release {release.place} is {status}: {release.description}"]
         kept = {"version": release.version, "values": release.values, "warnings": tuple(note)}
-        return _decision(want, "none", f"{release.version} is there and is left as it is", **place, **kept)
+        return _decision(want, "none", f"{release.version} exists and is not changed", **place, **kept)
     if versions.parse(release.version) > versions.parse(want.version):
         return _refuse(want, _newer(want, release), **place)
     return _update(want, release, place)
@@ -374,7 +374,7 @@ def _newer(want: Release, release: HelmRelease) -> str:
     failed = f". If that upgrade failed and is not wanted, `{back}` first" if release.status == "failed" else ""
     return (
         f"{release.place} has {want.chart} {release.version}, newer than {want.version}; operators do not support "
-        f"going back. Set rdma_charts.{want.operator} (or rdma_profile) to {release.version} or newer, or "
+        f"downgrades. Set rdma_charts.{want.operator} (or rdma_profile) to {release.version} or newer, or "
         f"rdma_install=existing, or uninstall it{failed}"
     )
 
@@ -417,16 +417,18 @@ def _pending(
     if age < patience:
         return _refuse(
             want,
-            f"{state}: another Helm may be at work on it. Wait for it. If it was killed, `{way}`, or run again with "
+            f"{state}: another Helm process may be changing it. Wait for it. If it was killed, `{way}`, or run "
+            "again with "
             f"rdma_release_resume=true when it is older than {patience / 60:.0f} min",
             **place,
         )
     if not resume:
         return _refuse(
             want,
-            f"{state}: the Helm that began it was killed, and no Helm will go on over it. `{way}` and run again, or "
-            "set rdma_release_resume=true: the record of that unfinished revision is deleted (its objects stay), and "
-            "Helm starts again from them",
+            f"{state}: the Helm process that started it was killed, and Helm does not continue it. `{way}` and run "
+            "again, or "
+            "set rdma_release_resume=true: the record of that unfinished revision is deleted (its objects stay), "
+            "and Helm starts again with them",
             **place,
         )
     action = "upgrade" if release.revision > 1 else "install"

@@ -174,4 +174,4 @@ def _fields(daemonset: Json) -> Iterator[Json]:
 
 
 def _gone(present: bool) -> Status:
-    return Status(readiness.WAITING, "the old plugin's pod is still there") if present else Status(readiness.READY)
+    return Status(readiness.WAITING, "the old plugin's pod still exists") if present else Status(readiness.READY)

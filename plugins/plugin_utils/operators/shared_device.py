@@ -34,7 +34,7 @@ def config(shapes: Sequence[Shape], resource: str) -> Json:
         )
     if not (ids or all(names)):
         raise InputError(
-            f"{resource}: {what} has neither names (pfs[].netdev) nor a device id (nic.pf_id) of its ports"
+            f"{resource}: {what} has neither the names (pfs[].netdev) nor the device id (nic.pf_id) of its ports"
         )
     if all(shape.link_layer == INFINIBAND for shape in shapes):
         selectors["linkTypes"] = ["infiniband"]

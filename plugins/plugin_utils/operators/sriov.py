@@ -232,7 +232,7 @@ def ip_pool(
     size = 2 * vfs_per_node if block is None else block
     if size <= vfs_per_node:
         raise InputError(
-            f"IP pool {name}: {size} addresses per node for {vfs_per_node} VFs and the gateway; give at least "
+            f"IP pool {name}: {size} addresses per node for {vfs_per_node} VFs and the gateway; use at least "
             f"{vfs_per_node + 1}"
         )
     if (net.num_addresses - 2) // size < nodes:
@@ -246,7 +246,7 @@ def ip_pool(
 def no_vfs(shape: Shape) -> str:
     """Why the nodes of a supported shape cannot have VFs; "" if they can."""
     if shape.link_layer == INFINIBAND:
-        return "its ports are InfiniBand, and the CNI plugin sriov makes Ethernet interfaces only"
+        return "its ports are InfiniBand, and the CNI plugin sriov only creates Ethernet interfaces"
     return "" if shape.pfs and shape.vf_id else "its RDMA ports or its VFs' device id are unknown"
 
 
@@ -256,9 +256,9 @@ def _usable(shapes: Iterable[Shape]) -> list[Shape]:
         if shape.status == "refused":
             raise InputError(f"shape {shape.name} has no VFs here: {shape.reason}")
         if why := no_vfs(shape):
-            raise InputError(f"shape {shape.name}: {why}, so no VFs on it")
+            raise InputError(f"shape {shape.name}: {why}, so it gets no VFs")
     if not found:
-        raise InputError("no shape given: there is no node to make VFs on")
+        raise InputError("there is no shape, so there is no node to create VFs on")
     return found
 
 
@@ -275,7 +275,7 @@ def _resource(resource: str) -> tuple[str, str]:
     if not prefix or not re.fullmatch(r"[A-Za-z0-9_]*[A-Za-z0-9]", name):
         raise InputError(
             f"VF resource {resource}: must be <prefix>/<name>, the name of letters, digits and _ (the operators' "
-            "webhooks refuse a dash)"
+            "webhooks reject a dash)"
         )
     return prefix, name
 
@@ -295,8 +295,8 @@ def _selector(vf_ids: Sequence[str], group: Sequence[Shape], shapes: Sequence[Sh
             names = ", ".join(shape.name for shape in group)
             raise InputError(
                 f"VFs of {names} cannot be distinguished from those of the management NIC {nic.pci} of {name}, "
-                f"neither by "
-                f"device id {nic.vf_id} nor by address: do not use one resource for these shapes"
+                "neither by "
+                f"device id {nic.vf_id} nor by address: use different resources for these shapes"
             )
     selector["isRdma"] = True
     return selector
@@ -309,7 +309,7 @@ def _subnet(subnet: str) -> Network:
     try:
         return Network(subnet)
     except ValueError as error:
-        raise InputError(f"IP pool subnet {subnet}: {error}; give an IPv4 network such as 192.168.0.0/16") from None
+        raise InputError(f"IP pool subnet {subnet}: {error}; use an IPv4 network such as 192.168.0.0/16") from None
 
 
 def _too_small(name: str, net: Network, nodes: int, size: int) -> str:

@@ -64,7 +64,7 @@ class Target:
         """The finding about late pods on nodes outside of this run (``late`` by node) that keep an aggregate status
         from ready."""
         shown = "; ".join(f"{name}: {one}" for name, one in sorted(late.items())[:5])
-        words = f"{why}, because of {len(late)} outside of this run: {shown}"
+        words = f"{why}, because of {len(late)} outside this run: {shown}"
         return finding("wait.elsewhere", "cluster", words, expected="ready", stage=self.stage or self.name)
 
 
@@ -90,8 +90,8 @@ def causes(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
 
 def no_vf_config() -> Finding:
     """The finding about VFs that no DaemonSet of this collection restores after a reboot."""
-    found = "no VF configuration of this collection runs here: VFs that are there were made by something else"
-    expected = "DaemonSet gpuops-vf-config, which makes them again after a reboot"
+    found = "no VF configuration of this collection runs in this cluster, so something else created the existing VFs"
+    expected = "DaemonSet gpuops-vf-config, which creates them again after a reboot"
     return finding("vf.unconfigured", "cluster", found, expected=expected)
 
 
@@ -102,9 +102,9 @@ _ALL = (
         remedy="See kubectl describe node {node}",
         expected="Ready and schedulable",
         causes=(
-            ("cordoned", "When it may be used again: kubectl uncordon {node}"),
+            ("cordoned", "To use it again: kubectl uncordon {node}"),
             ("no such node", "See the pool's instances in the cloud's console: the node has not joined the cluster."),
-            ("no node of", "Correct rdma_shape, or leave it out to use the GPU nodes that are there."),
+            ("no node of", "Correct rdma_shape, or leave it out to use the existing GPU nodes."),
             ("0 of", "Correct rdma_shape, or see the pool's instances in the cloud's console."),
         ),
     ),
@@ -112,7 +112,7 @@ _ALL = (
         "crds",
         "wait.crds",
         "network_operator",
-        "The release that brings them is not installed, or its hook failed: helm status and the operator's log.",
+        "The release that contains them is not installed, or its hook failed. See helm status and the operator's log.",
         per_node=False,
     ),
     Target(
@@ -125,7 +125,7 @@ _ALL = (
         "operands",
         "gpu-operator.late",
         remedy="See deployment/gpu-operator's log in {gpu_operator}.",
-        expected="the operator's DaemonSets are of the new policy",
+        expected="the operator's DaemonSets match the new policy",
         per_node=False,
     ),
     Target(
@@ -148,20 +148,20 @@ _ALL = (
         "sriov",
         "See the log of the node's gpuops-vf-config pod in namespace {own}; then: "
         "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
-        "all VFs made",
+        "all VFs created",
     ),
     Target(
         "vfs",
         "vf.missing",
         "sriov",
-        "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
+        "Repair the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes={node}",
         "all VFs allocatable",
     ),
     Target(
         "ip_pool",
         "network-operator.ip-pool",
         "sriov",
-        "See kubectl -n {network_operator} get events; a pool that is full has to be made bigger.",
+        "See kubectl -n {network_operator} get events; enlarge a pool that is full.",
     ),
     Target("batch", "wait.batch", remedy="See the controller's pods and their log.", per_node=False),
     Target("deployment", "wait.deployment", per_node=False),

@@ -87,7 +87,7 @@ class Vfs:
         if report.get("phase") in ("failed", "blocked"):
             return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says}: {cause}")
         if report.get("phase") == "ready":
-            hint = "the device plugin looks for VFs only when it starts: delete its pod on this node"
+            hint = "the device plugin detects VFs only when it starts: delete its pod on this node"
             return dataclasses.replace(status, stuck=True, why=f"{status.why}; {says} are made; {hint}")
         return dataclasses.replace(status, why=f"{status.why}; {says}" + (f": {cause}" if cause else ""))
 

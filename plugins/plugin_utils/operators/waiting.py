@@ -40,7 +40,7 @@ def wait(
     """The result of gpuops.rdma.wait, whose options ``args`` are. ``once`` reads without waiting; ``keep`` then writes
     findings about what is late. Raises WaitFailed."""
     if args["tolerate"] and not args["plan"]:
-        raise InputError("wait tolerate=true needs plan: the nodes that are late are left out of it.")
+        raise InputError("wait tolerate=true needs plan: late nodes are excluded in it.")
     plan = run.read_plan(args["plan"]) if args["plan"] else Plan()
     if args["for"] == "drivers" and (args["outdated"] or not Drivers.follow_ofed(plan)):
         return _result(kube_wait.WaitResult(0.0, 0, 0))
@@ -180,16 +180,19 @@ class WaitView:
     def _refuse_nobody(self) -> None:
         """Raises Unrecoverable if the plan has excluded all its nodes."""
         if self.plan.nodes and not self.planned and self.target.per_node:
-            reasons = {node.name: node.excluded or "not asked for" for node in self.plan.nodes}
+            reasons = {node.name: node.excluded or "not requested" for node in self.plan.nodes}
             first = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
-            raise Unrecoverable(f"{self.target.name}: no node of the plan is left to wait for. {first}.", reasons)
+            raise Unrecoverable(f"{self.target.name}: there is no node of the plan to wait for. {first}.", reasons)
 
     def _note(self) -> str:
         """What this wait omits, and why; "" if nothing."""
         if self.target.name == "gpu_operator" and self.parts.driver_pods.wait_for_policy():
-            return "the drivers wait for OFED, which comes with the Network Operator: its stage waits for the rest"
+            return "the drivers wait for OFED from the Network Operator, whose stage waits for the rest"
         if self.target.name == "nodes" and self.args["plan"] and not self.nodes.device_labels():
-            return "no NFD here yet, so no device labels are awaited: it comes with the GPU Operator, whose stage waits"
+            return (
+                "NFD is not installed yet, so this stage does not wait for device labels. The GPU Operator "
+                "installs it, and its stage waits"
+            )
         return ""
 
     def _seen(self, looked: kube_wait.WaitResult) -> list[Finding]:
@@ -219,7 +222,7 @@ class WaitView:
         name, total = self.target.name, len(self.planned)
         run.write(self.findings_file, {"findings": self.target.late(bad, self.planned, self.plan.namespaces)})
         run.exclude(str(self.args["plan"]), {node: f"{name}: {why}" for node, why in bad.items()})
-        show(f"{name:<16} goes on without {len(bad)} of {total} nodes: {', '.join(list(bad)[:5])}")
+        show(f"{name:<16} continues without {len(bad)} of {total} nodes: {', '.join(list(bad)[:5])}")
         result = kube_wait.WaitResult(0.0, total - len(bad), total, dict(bad))
         return {**_result(result), "excluded": list(bad)[:LATE]}
 

@@ -156,7 +156,7 @@ def refusals(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
         yield finding(
             "preflight.admission",
             listed(names, 4),
-            f"unknown whether admission takes it: {why}",
+            f"unknown whether admission accepts it: {why}",
             remedy="",
             severity="info" if why.startswith(("this user may not", "the run itself")) else "warning",
         )
@@ -197,7 +197,7 @@ def undecided(answer: Answer) -> str:
     if webhook := _NO_DRY_RUN.search(answer.error):
         return f"the webhook {webhook[1]} does not support dry run"
     if _CONSTRAINTS in answer.error:
-        return "the run itself lets these accounts use the privileged SecurityContextConstraints"
+        return "the run itself allows these accounts to use the privileged SecurityContextConstraints"
     # The run labels its own namespaces for pod security.
     elsewhere = answer.place and _SECURITY.search(answer.error)
     return f"namespace {answer.tried.namespace} does not exist yet" if elsewhere else ""
@@ -234,7 +234,7 @@ def _who(error: str, place: str, one: Tried, seen: AdmissionState, plan: Plan) -
     if found := _WEBHOOK.search(error):
         return f"the webhook {found[1]}", found[2] or "no reason given", _settings(found[1], found[2], place, plan)
     if found := _DEAD.search(error):
-        remedy = "repair what serves it, or remove its ValidatingWebhookConfiguration or MutatingWebhookConfiguration"
+        remedy = "repair its service, or remove its ValidatingWebhookConfiguration or MutatingWebhookConfiguration"
         return f"the webhook {found[1]}, which does not answer,", found[2], remedy
     if found := _SECURITY.search(error):
         label = "pod-security.kubernetes.io/enforce=privileged"
@@ -326,7 +326,7 @@ def over_quota(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
                     for key, (need, used, hard) in over.items()
                 )
                 + f" ({listed([answer.tried.name for answer in mine], 4)})",
-                expected="room for all of them at once",
+                expected="enough for all of them at once",
                 remedy=f"raise it to {hard}, or {_elsewhere(place, plan)}{_fewer(over, mine, plan)}",
             )
 
@@ -485,7 +485,7 @@ def cut_off(seen: AdmissionState, plan: Plan, labels: Mapping[str, Mapping[str, 
                 "preflight.network-policy",
                 f"namespace {place}",
                 "; ".join(faults),
-                expected="pods of one job reach each other on all TCP ports, and DNS",
+                expected="pods of a job can reach each other on all TCP ports, and DNS",
                 remedy=_allow(place, jobs) + ("" if seen.enforced else ", unless the pod network enforces no policies"),
                 severity="error" if seen.enforced else "warning",
             )
@@ -518,9 +518,9 @@ def _cut(policies: Sequence[Json], pods: Sequence[Tried], direction: str, spaces
         names = listed([item["metadata"]["name"] for item in own], 4)
         if not all(any(_lets(rule, direction, peer, spaces) for rule in rules) for peer in peers):
             word = "from" if direction == "ingress" else "to"
-            yield f"NetworkPolicy {names} keeps {pod.name} off connections {word} the job's other pods"
+            yield f"NetworkPolicy {names} blocks {pod.name}'s connections {word} the job's other pods"
         elif direction == "egress" and not any(_lets_dns(rule) for rule in rules):
-            yield f"NetworkPolicy {names} keeps {pod.name} off DNS"
+            yield f"NetworkPolicy {names} blocks {pod.name}'s DNS"
 
 
 def _directions(policy: Json) -> set[str]:

@@ -252,7 +252,7 @@ def _host_driver(survey: Survey) -> Optional[bool]:
 
 def _no_policy(plan: Plan, choice: Choice) -> Iterator[Finding]:
     if plan.mode is Mode.HOST and choice.ofed == "operator":
-        text = "OFED would come from the Network Operator, and with rdma_mode=host nothing of the network is installed"
+        text = "the Network Operator would install OFED, but with rdma_mode=host it is not installed"
         yield input_fault("rdma_ofed", f"{text}; use rdma_mode=sriov or shared, or rdma_ofed=host")
 
 
@@ -390,7 +390,7 @@ def _release_findings(release: Release, options: PlanOptions, profile: Json) -> 
         yield finding("plan.release", subject, release.why, remedy=releases.INSTALLING if absent else "")
     forms = profile[release.operator]["rules"].get("pull_secrets", {})
     if len(names) > 1 and "name" in forms.values() and release.installs:
-        text = f"the chart {release.chart} takes one pull secret: {names[0]}, without {', '.join(names[1:])}"
+        text = f"the chart {release.chart} accepts one pull secret: {names[0]}, without {', '.join(names[1:])}"
         yield finding("plan.registry", subject, text)
 
 

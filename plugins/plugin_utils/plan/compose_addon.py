@@ -76,14 +76,14 @@ def release(stage: str, options: PlanOptions, survey: Survey, profile: Json, bea
 
 def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Json, bearing: Tolerated) -> Addon:
     if profile["network_operator"]["policy_by"] != "us":
-        raise InputError(f"The profile {options.profile} is older than the add-ons of OKE: use rdma_profile=current.")
+        raise InputError(f"The profile {options.profile} is older than OKE's add-ons. Use rdma_profile=current.")
     last = one is entry["addons"][-1]
     values = chart_values.as_values(options.values(stage)) if last else {}
     given = options.charts.get(stage) if last else None
     if given and (not isinstance(given, Mapping) or set(given) - {"version"}):
         raise InputError(f"An OKE add-on has no chart: rdma_charts.{stage} may only have a version.")
     if last and options.image_registry:
-        raise InputError("Add-ons of OKE take their images from Oracle's registry: leave out rdma_image_registry.")
+        raise InputError("OKE's add-ons use images from Oracle's registry. Leave out rdma_image_registry.")
     by_mode = one.get("modes", {}).get(options.mode, {})
     defaults = {**one["configuration"], **by_mode, **_tolerations(one.get("tolerations", {}), bearing)}
     configuration = addon.configuration(defaults, values)

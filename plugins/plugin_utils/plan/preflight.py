@@ -178,7 +178,7 @@ def definitions(view: PreflightView) -> Iterator[Finding]:
                     f"CustomResourceDefinition {item.name}",
                     item.text,
                     expected=f"what {release.chart} {release.version} has",
-                    remedy="none needed: it is left as it is" if item.newer else crds.REMEDY,
+                    remedy="nothing to do, because it is not changed" if item.newer else crds.REMEDY,
                     severity="warning" if item.newer else "error",
                 )
 
@@ -210,7 +210,7 @@ def kubernetes_version(view: PreflightView) -> Iterator[Finding]:
             "cluster",
             view.survey.server_version,
             expected=f"<= {high}, the newest that the operators of profile {view.plan.profile} were validated with",
-            remedy="go on only if you know that these releases work there",
+            remedy="continue only if you know that these releases work there",
             severity="warning",
         )
 
@@ -266,8 +266,8 @@ def _plugin_goes(plan: Plan) -> bool:
 
 
 _LEAVE_POLICY = (
-    "the Network Operator makes it again while NicClusterPolicy asks for it; use rdma_mode=shared or host, or take "
-    "it out of the policy (rdma_adopt_policies=true does), or: kubectl patch nicclusterpolicy "
+    "the Network Operator creates it again while NicClusterPolicy has it; use rdma_mode=shared or host, or remove "
+    "it from the policy (rdma_adopt_policies=true does), or: kubectl patch nicclusterpolicy "
     "nic-cluster-policy --type json -p "
     """'[{"op": "remove", "path": "/spec/rdmaSharedDevicePlugin"}]'"""
 )
@@ -284,8 +284,8 @@ def rdma_shared_plugin(view: PreflightView) -> Iterator[Finding]:
             yield finding(
                 "preflight.rdma-shared-plugin",
                 f"DaemonSet {item.place}",
-                "the RDMA shared device plugin, which refuses exclusive RDMA network namespaces",
-                expected="not there in mode sriov",
+                "the RDMA shared device plugin, which rejects exclusive RDMA network namespaces",
+                expected="absent in mode sriov",
                 remedy=_LEAVE_POLICY if "NicClusterPolicy" in item.owners else None,
             )
 
@@ -356,8 +356,10 @@ def queue_evicts(view: PreflightView) -> Iterator[Finding]:
         yield finding(
             "preflight.queue-evicts",
             queue,
-            f"may evict jobs of others for the test: {how}" if how else "cannot be read: whether it evicts is unknown",
-            expected="a queue that evicts nobody",
+            f"may evict jobs of other owners for the test: {how}"
+            if how
+            else "cannot be read, so it is unknown whether it evicts",
+            expected="a queue that evicts no jobs",
             severity="unknown" if not how else "warning" if view.plan.displace_pods else "error",
         )
 
@@ -370,7 +372,7 @@ def helm_values(view: PreflightView) -> Iterator[Finding]:
             yield finding(
                 "preflight.helm-values",
                 f"release {release.namespace}/{release.name}",
-                f"{item.path} is {short(item.found)}, {item.why}; the run makes it {becomes}",
+                f"{item.path} is {short(item.found)}, {item.why}; the run changes it to {becomes}",
                 expected="a value of this run's inputs",
                 remedy=""
                 if view.plan.reset_values
@@ -456,7 +458,7 @@ def _other_pools(view: PreflightView, pool: str, network: Network) -> Iterator[F
                     "preflight.ip-pool",
                     pool,
                     f"its nodes have {item.block} addresses each, and the run makes that "
-                    f"{wanted['spec']['perNodeBlockSize']}: nodes get other addresses, running pods keep theirs",
+                    f"{wanted['spec']['perNodeBlockSize']}: nodes get other addresses, while running pods keep theirs",
                     expected="no pods with VFs while it changes",
                     remedy=f"rdma_ip_pool_block={item.block} keeps them",
                     severity="warning",
@@ -469,8 +471,8 @@ def _other_pools(view: PreflightView, pool: str, network: Network) -> Iterator[F
         yield finding(
             "preflight.ip-pool",
             pool,
-            f"{subnet} overlaps {item.kind} {item.namespace}/{item.name}: {item.subnet} ({by}); nv-ipam "
-            "takes both, and gives the same address to two VFs",
+            f"{subnet} overlaps {item.kind} {item.namespace}/{item.name}: {item.subnet} ({by}); nv-ipam uses both, "
+            "and assigns the same address to two VFs",
             expected="no overlap",
             remedy=f"set rdma_ip_pool_subnet to a free network, or, once no pod uses it, "
             f"kubectl delete {item.kind.lower()} {item.name} -n {item.namespace}",
@@ -483,7 +485,7 @@ def network_owner(view: PreflightView) -> Iterator[Finding]:
     adopt = view.plan.adopt_policies
     by_hand = [] if view.read_only else view.plan.handmade
     for item in by_hand:
-        used = f"; used by {listed(item.used_by)}, which keep what they have" if item.used_by else ""
+        used = f"; used by {listed(item.used_by)}, which keep their addresses" if item.used_by else ""
         yield finding(
             "preflight.network-owner",
             str(item.name),
@@ -503,7 +505,7 @@ def network_owner(view: PreflightView) -> Iterator[Finding]:
                 "preflight.network-owner",
                 f"{place[0]} {place[1]}/{place[2]}",
                 f"exists without the label {OWNED_LABEL}={OWNER}",
-                expected="not there, or of this collection",
+                expected="absent, or from this collection",
                 remedy=f"set {inputs[place[0]]} to another name, or hand it over: kubectl label "
                 f"{place[0].lower()} {place[2]} -n {place[1]} {OWNED_LABEL}={OWNER}",
             )
@@ -525,7 +527,7 @@ def namespaces(view: PreflightView) -> Iterator[Finding]:
                 f"Namespace {name}",
                 f"Terminating: {item.reason or 'no reason given'}",
                 expected="Active or absent",
-                remedy="remove what holds it (finalizers), then run again",
+                remedy="remove what blocks it (finalizers), then run again",
             )
         elif item and item.enforce in ("baseline", "restricted") and name in needs_privilege:
             yield finding(
@@ -549,7 +551,7 @@ def namespace_owner(view: PreflightView) -> Iterator[Finding]:
             yield finding(
                 "preflight.namespace-owner",
                 f"Namespace {name}",
-                f"another team's: it has {listed(found)}",
+                f"it belongs to another owner: it has {listed(found)}",
                 expected="a namespace of this run, or one that does not exist",
                 remedy=f"set {given} to another; if it is yours, rdma_preflight_ignore: [namespace-owner]",
             )
@@ -601,15 +603,15 @@ def controller_room(view: PreflightView) -> Iterator[Finding]:
     if len(full) < len(open_nodes) or (open_nodes and not view.installs):
         return
     expected = f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB free)"
-    remedy = "without it `helm upgrade` hangs on its hook job until it times out"
+    remedy = "without it `helm upgrade` waits for its hook job until it times out"
     if full:
-        found = f"the nodes without GPUs have no room left for the operators' controllers: {', '.join(full[:5])}"
+        found = f"the nodes without GPUs have no room for the operators' controllers: {', '.join(full[:5])}"
         yield finding(
             "preflight.controller-room",
             "cluster",
             found,
             expected=expected,
-            remedy=f"make the CPU node pool larger; {remedy}",
+            remedy=f"enlarge the CPU node pool; {remedy}",
         )
     else:
         found = "no Ready, untainted node without GPUs for the operators' controllers and Helm's hook jobs"
@@ -650,7 +652,7 @@ def node_images(view: PreflightView) -> Iterator[Finding]:
                     "preflight.node-image",
                     node.name,
                     f"{rule_id} not reported",
-                    expected="one that the profile knows",
+                    expected="one of the profile's",
                     remedy="",
                     severity="unknown",
                 )
@@ -762,7 +764,7 @@ def cuda_driver(view: PreflightView) -> Iterator[Finding]:
             "cluster",
             f"the NVIDIA driver of {listed(silent)} is not known: no label {DRIVER_LABEL}",
             expected=f">= {needed} for CUDA {image['cuda']} of the test image",
-            remedy="the GPU Operator labels the nodes; it is looked at again then",
+            remedy="the GPU Operator labels the nodes, and then this is checked again",
             severity="info",
         )
 
@@ -781,7 +783,7 @@ def gpudirect(view: PreflightView) -> Iterator[Finding]:
             "preflight.gpudirect",
             "cluster",
             f"{listed(old)}: the kernel is older than {DMABUF_KERNEL} and has no DMA-BUF for "
-            "RDMA, and with the image's own driver nothing in Kubernetes loads nvidia_peermem",
+            "RDMA, and with the image's own driver no component in Kubernetes loads nvidia_peermem",
             expected="nvidia_peermem loaded by the node image, after nvidia and ib_core",
         )
 

@@ -100,10 +100,10 @@ def decide(given: Given) -> Plan:
         for shape in shapes
     ]
     mode = Decision("mode", options.mode, _MODES[options.rdma_mode])
-    why = "asked for, as in a lab: pods get no RDMA device, and nothing about RDMA is proven"
+    why = "requested, as for a lab: pods get no RDMA device, and RDMA is not tested"
     transport = [Decision("transport", SOCKET, why)] if options.sockets else []
     version = Decision("profile", options.profile, profile["title"])
-    why = "rdma_guide_literal: names, pool, topology file and test as the guide has them"
+    why = "rdma_guide_literal: names, pool, topology file and test are those of the guide"
     literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
     return Plan(
         simulated=any(node.simulated for node in nodes),
@@ -208,7 +208,7 @@ def option_faults(options: PlanOptions, shapes: dict[str, Shape]) -> Iterator[Fi
             yield input_fault("rdma_shape", fault)
     yield from _collective_faults(options.collectives)
     if "/" not in options.resource:
-        text = f"{options.resource!r} has no domain; write it like nvidia.com/sriov_rdma_vf"
+        text = f"{options.resource!r} has no domain. Write it like nvidia.com/sriov_rdma_vf"
         yield input_fault("rdma_resource", text)
     for key, known in KNOWN_KEYS.items():
         strange = sorted(set(getattr(options, key)) - set(known))
@@ -217,7 +217,7 @@ def option_faults(options: PlanOptions, shapes: dict[str, Shape]) -> Iterator[Fi
     for key in ("job_namespace", "own_namespace", "network_name", "ip_pool_name"):
         name, pattern = getattr(options, key), DNS_LABEL if key.endswith("namespace") else _SUBDOMAIN
         if not pattern.fullmatch(name):
-            text = f"{name!r} is no name of Kubernetes: lower-case letters, digits and -, at most 63 characters"
+            text = f"{name!r} is not a valid Kubernetes name: lower-case letters, digits and -, at most 63 characters"
             yield input_fault(f"rdma_{key}", text)
     for key in ("expected_nodes", "test_nodes", "ip_pool_block"):
         if getattr(options, key) < 0:
@@ -234,7 +234,7 @@ def _collective_faults(names: Sequence[str]) -> Iterator[Finding]:
         if name not in COLLECTIVES:
             yield input_fault("rdma_collectives", f"{name!r} is unknown; known: {', '.join(COLLECTIVES)}")
     if not names or len(set(names)) != len(names):
-        yield input_fault("rdma_collectives", f"{', '.join(names) or 'none'}: name at least one, and each once")
+        yield input_fault("rdma_collectives", f"{', '.join(names) or 'none'}: list at least one, and each once")
 
 
 def _queue_faults(options: PlanOptions, survey: Survey, launcher: str) -> Iterator[Finding]:
@@ -257,7 +257,7 @@ def _node_faults(options: PlanOptions, facts: Sequence[NodeFacts]) -> Iterator[F
         yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(options.shapes)}: {listed(other, 5)}")
     if named and options.expected_nodes > len(named):
         yield input_fault(
-            "rdma_expected_nodes", f"{options.expected_nodes} are expected, but rdma_nodes names {len(named)}"
+            "rdma_expected_nodes", f"{options.expected_nodes} are expected, but rdma_nodes has {len(named)}"
         )
 
 
@@ -266,7 +266,7 @@ def _shape_fault(name: str, shapes: dict[str, Shape], options: PlanOptions) -> s
     if shape is None:
         return shape_files.unknown(name, shapes)
     if not shape.pfs and shape.status == "supported" and not options.sockets:
-        return f"shape {name} has no NIC that mlx5 drives in its file: {NO_RDMA}"
+        return f"shape {name} has no NIC with mlx5 in its file: {NO_RDMA}"
     return f"shape {name} is refused: {shape.reason}" if shape.status != "supported" else ""
 
 
@@ -402,7 +402,7 @@ def _install(options: PlanOptions, platform: str) -> Decision:
     if options.install != "helm":
         return Decision("install", options.install, "asked for")
     if platform == "openshift":
-        return Decision("install", "olm", "on OpenShift the operators come through the Operator Lifecycle Manager")
+        return Decision("install", "olm", "on OpenShift the Operator Lifecycle Manager installs the operators")
     return Decision("install", "helm", "the default")
 
 
@@ -414,7 +414,7 @@ def _launcher(options: PlanOptions, survey: Survey) -> Decision:
         return Decision("launcher", "volcano", "Volcano is installed")
     if any("/mpi-operator" in image for image in images):
         return Decision("launcher", "mpi", "the MPI Operator is installed")
-    return Decision("launcher", "mpi", "none is installed; the MPI Operator is the smaller one")
+    return Decision("launcher", "mpi", "none is installed, and the MPI Operator is smaller")
 
 
 def _gang(survey: Survey) -> Decision:
@@ -424,15 +424,16 @@ def _gang(survey: Survey) -> Decision:
         state = "is not ready" if schedulers else "is not there"
         return Decision("gang", False, f"Volcano's scheduler {state}; pending workers have a deadline instead")
     if POD_GROUP[1] not in survey.served.get(POD_GROUP[0], ()):
-        why = f"{POD_GROUP[0]}/{POD_GROUP[1]} is not served; pending workers have a deadline instead"
+        why = f"{POD_GROUP[0]}/{POD_GROUP[1]} is not available; pending workers have a deadline instead"
         return Decision("gang", False, why)
-    return Decision("gang", True, "Volcano's scheduler and PodGroup are there: all pods of the job start, or none")
+    return Decision("gang", True, "Volcano's scheduler and PodGroup exist, so all pods of the job start, or none")
 
 
 _MODES = {
     Mode.SRIOV: "one VF per RDMA port in every pod; on OKE a preview",
-    Mode.SHARED: "asked for; the RDMA shared device plugin gives pods all RDMA ports of their node, no VFs are made",
-    Mode.HOST: "asked for; pods use the host's network, nothing of the network is installed",
+    Mode.SHARED: "requested; the RDMA shared device plugin gives pods all RDMA ports of their node, and no VFs are "
+    "created",
+    Mode.HOST: "requested; pods use the host's network, and no network components are installed",
 }
 
 
@@ -444,7 +445,7 @@ def _shape_reason(shape: Shape, mode: Mode) -> str:
     if shape.vcn_shares_vf_id:
         selector = "rootDevices: the VCN NIC's VFs share the device id"
     elif shape.site:
-        selector = "rootDevices, as for every shape of a site's own"
+        selector = "rootDevices, as for every custom shape"
     return f"{shape.gpu_count} GPUs, {shape.vf_count} VFs, selected by {selector}"
 
 
@@ -464,13 +465,13 @@ def _shape_facts(shape: Shape, nodes: int) -> PlannedShape:
 def _topology(options: PlanOptions) -> Decision:
     """SYSFS, RENDERED, or the path of the user's own file."""
     if options.topology != "none" and options.topology_file:
-        return Decision("topology", options.topology_file, "asked for (rdma_topology_file)")
+        return Decision("topology", options.topology_file, "requested (rdma_topology_file)")
     if not options.rdma_mode.vfs or options.topology == "none":
         return Decision("topology", SYSFS, "NCCL reads the PCI tree from sysfs")
     if options.topology == "auto":
-        why = "sysfs is visible in the pods of bare-metal nodes, and NCCL finds VFs by their PF's place in it"
+        why = "pods on bare-metal nodes see sysfs, in which NCCL finds VFs by their PFs"
         return Decision("topology", SYSFS, why)
-    return Decision("topology", RENDERED, "asked for; from files/topology")
+    return Decision("topology", RENDERED, "requested; from files/topology")
 
 
 def _setting_faults(options: PlanOptions, profile: Json) -> Iterator[Finding]:
@@ -488,7 +489,7 @@ def _setting_faults(options: PlanOptions, profile: Json) -> Iterator[Finding]:
             ("rdma_guide_literal", f"profile {options.profile} follows no guide; use rdma_profile=guide-2024")
         )
     elif options.guide_literal and not options.rdma_mode.vfs:
-        faults.append(("rdma_guide_literal", f"the guide uses VFs, and rdma_mode={options.mode} has none"))
+        faults.append(("rdma_guide_literal", f"the guide uses VFs, but rdma_mode={options.mode} has none"))
     for subject, text in faults:
         yield input_fault(subject, text)
 
@@ -497,12 +498,14 @@ def _topology_faults(options: PlanOptions, topology: str, shapes: Sequence[Shape
     blind = [shape.name for shape in shapes if not shape.pci_tree]
     if topology == RENDERED and blind:
         text = f"no source states the PCI tree of {', '.join(blind)}, so no file can be rendered; use none"
-        yield input_fault("rdma_topology", f"{text}, or give your own file (rdma_topology_file)")
+        yield input_fault("rdma_topology", f"{text}, or use your own file (rdma_topology_file)")
     if topology == SYSFS and options.topology_file:
-        yield input_fault("rdma_topology_file", "a file is given, but rdma_topology is none; leave out one of both")
+        yield input_fault("rdma_topology_file", "a file is set, but rdma_topology is none; leave out one of them")
     if topology not in (SYSFS, RENDERED) and len(shapes) > 1:
         names = ", ".join(shape.name for shape in shapes)
-        yield input_fault("rdma_topology_file", f"a file is for one shape, the run has {names}; name one in rdma_shape")
+        yield input_fault(
+            "rdma_topology_file", f"a file is for one shape, but the run has {names}; set rdma_shape to one"
+        )
 
 
 def _test(options: PlanOptions, shape: Shape, profile: Json, use_file: bool, gang: bool) -> NcclTest:
@@ -568,13 +571,13 @@ def _hca_faults(tests: Sequence[NcclTest], options: PlanOptions) -> Iterator[Fin
 def _file_faults(configured: Sequence[str], shapes: Mapping[str, Shape]) -> Iterator[Finding]:
     """The VF configuration is one object for all shapes, so a run without the file of one would drop its nodes."""
     if missing := [name for name in configured if name not in shapes]:
-        text = f"the cluster's VF configuration covers {', '.join(missing)}, which no shape file here describes"
-        yield input_fault("rdma_shapes_dir", f"{text}; give the folder with its file, or delete DaemonSet {VF_CONFIG}")
+        text = f"the cluster's VF configuration covers {', '.join(missing)}, which no shape file describes"
+        yield input_fault("rdma_shapes_dir", f"{text}; set the folder with its file, or delete DaemonSet {VF_CONFIG}")
 
 
 def _mode_faults(options: PlanOptions, shapes: Sequence[Shape]) -> Iterator[Finding]:
     if options.sockets and options.rdma_mode is not Mode.HOST:
-        text = f"socket has no use for the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
+        text = f"socket does not use the RDMA devices of rdma_mode={options.mode}; use rdma_mode=host"
         yield input_fault("rdma_expect_transport", text)
     for shape in shapes if options.rdma_mode.vfs else ():
         if why := no_vfs(shape):
@@ -585,11 +588,13 @@ def _shared_faults(mode: Mode, configured: Sequence[str], profile: Json) -> Iter
     if mode is not Mode.SHARED:
         return
     if profile["network_operator"]["policy_by"] == "chart":
-        text = "the chart of this profile makes the NicClusterPolicy; use rdma_profile=current"
-        yield input_fault("rdma_mode", f"shared needs a Network Operator from 24.10 on: {text}")
+        text = "the chart of this profile creates the NicClusterPolicy; use rdma_profile=current"
+        yield input_fault("rdma_mode", f"shared needs Network Operator 24.10 or newer: {text}")
     if configured:
-        text = f"an earlier run made VFs on nodes of {', '.join(configured)}: RDMA network namespaces are exclusive"
-        more = "the RDMA shared device plugin ends at once there"
+        text = (
+            f"an earlier run created VFs on nodes of {', '.join(configured)}, so RDMA network namespaces are exclusive"
+        )
+        more = "the RDMA shared device plugin exits at once there"
         todo = f"delete DaemonSet {VF_CONFIG}, set options ib_core netns_mode=1 on the nodes and reboot them"
         yield input_fault("rdma_mode", f"shared: {text}; {more}. To change the mode, {todo}")
 

@@ -81,7 +81,7 @@ class Rights:
         self.kinds = installed.kinds(self.client, every)
         for key, chart in self.charts.items():
             for version, kind in chart_rights.unknown([*chart.wanted, *chart.present], self.kinds):
-                text = f"no API server and no chart of this run defines its kind {kind} in {version}"
+                text = f"neither the API server nor a chart of this run defines its kind {kind} in {version}"
                 findings.append(_unknown(plan.releases[key], text))
         self.unknown += findings
         if findings:

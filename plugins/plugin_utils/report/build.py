@@ -32,7 +32,7 @@ NOT_JUDGED = "not judged"
 NODE_VERDICTS = ("fail", "incomplete", NOT_JUDGED, "shared", "excluded", "pass")
 """Worst first. A ``shared`` or ``excluded`` node has its GPUs and VFs, but was left out of the test."""
 NOT_PROVEN = "Not proven"
-NOTHING_JUDGED = "Nothing was judged"
+NOTHING_JUDGED = "Nothing was checked"
 _ORDER = {verdict: number for number, verdict in enumerate(VERDICTS)}
 _NODE_ORDER = {verdict: number for number, verdict in enumerate(NODE_VERDICTS)}
 _UNDONE = {"skipped": "was not run", "running": "did not end"}
@@ -226,7 +226,7 @@ def prediction(predicted: Json) -> str:
     does = [("create", "object"), ("change", "object"), ("restart", "pod"), ("remove", "object")]
     parts = [f"{verb} {counted(predicted[verb], noun)}" for verb, noun in does if predicted[verb] or verb != "remove"]
     where = f" on {counted(predicted['nodes'], 'node')}"
-    return f"would {', '.join(parts)}{where}; nothing was judged"
+    return f"would {', '.join(parts)}{where}; nothing was checked"
 
 
 def _node_claims(table: Sequence[Json]) -> Iterator[tuple[str, str]]:
@@ -283,7 +283,13 @@ def _missing_claims(
     unjudged = [node["name"] for node in table if node["verdict"] == NOT_JUDGED]
     if unjudged:
         if any(_looked(stage) for stage in stages):
-            return [("incomplete", f"Not judged: {listed(unjudged)}: what offers their GPUs or VFs is not there.")]
+            return [
+                (
+                    "incomplete",
+                    f"Not checked: {listed(unjudged)}, because the component that offers their GPUs "
+                    "or VFs is not installed.",
+                )
+            ]
         ran = [stage["name"] for stage in stages if stage["status"] == "ok"]
         return [("incomplete", f"{NOTHING_JUDGED}: only {' and '.join(ran) or 'no stage'} ran.")]
     tested = {item["shape"] for item in nccl if not item.get("stale")}
@@ -292,7 +298,7 @@ def _missing_claims(
         return _unproven(plan, table, nccl) if deselected else []
     if deselected:
         stale = next((item["stale"] for item in nccl if item["shape"] in untested), "")
-        earlier = f", and the result of an earlier run is out of date: {stale}" if stale else ""
+        earlier = f", and the result of an earlier run is outdated: {stale}" if stale else ""
         return [("incomplete", f"{NOT_PROVEN}: the NCCL test was skipped{earlier}.")]
     left_out = all(node["excluded"] for node in table if node["shape"] in untested)
     why = "all its nodes are excluded" if left_out else "no NCCL result"
@@ -314,7 +320,7 @@ def _unproven(plan: Plan, table: Sequence[Json], nccl: Sequence[Json]) -> list[t
 def _aged(item: Json, plan: Plan) -> Json:
     """A result that no longer applies to the cluster has the reason in ``stale``."""
     if not item.get("stale") and item.get("mode") and plan.test_mode and item["mode"] != plan.test_mode:
-        return {**item, "stale": f"it is of mode {item['mode']}"}
+        return {**item, "stale": f"it has mode {item['mode']}"}
     return item
 
 

@@ -44,7 +44,7 @@ _CONVICTED = ("scan.node", "scan.rail")
 _A_COMMAND = r"((?:kubectl|helm|oci) (?:(?!, (?:and|or|then) )[^;)])*)"
 _IN_ERROR = re.compile(rf"(?:: |\b[Ss]ee ){_A_COMMAND}")
 """A command in the error of a stage; a playbook's would be this run's own."""
-_DEFINITION = re.compile(r"\(CRD\) is of another release .*kubectl describe crd ([\w.-]+\w)")
+_DEFINITION = re.compile(r"\(CRD\) is from another release .*kubectl describe crd ([\w.-]+\w)")
 """The definition in a refusal of the API server (kube/client.py)."""
 _COMMAND = re.compile(rf"(?:.*(?:: | \(|\b[Ss]ee ))?({_A_COMMAND[1:-1]}|ansible-playbook [^;)]*)")
 """A command in a remedy, possibly in brackets or after its condition."""

@@ -83,14 +83,14 @@ def _nccl(report: Json) -> list[_Family]:
     return [
         ("nccl_verdict", "1 for the verdict of an NCCL test, 0 for the others.", states),
         ("nccl_busbw_bytes_per_second", "busbw of the largest message.", each("measured")),
-        ("nccl_threshold_bytes_per_second", "busbw from which the test passes.", each("threshold")),
+        ("nccl_threshold_bytes_per_second", "busbw at which the test passes.", each("threshold")),
         ("nccl_nic_line_bytes_per_second", "Line rate of all RDMA ports of a node.", lines),
         (
             "nccl_nodes",
             "Number of nodes that took part.",
             [(labels, float(len(item["nodes"]))) for labels, item in tests],
         ),
-        ("nccl_stale", "1 when the result is out of date.", [(k, float(bool(i["stale"]))) for k, i in tests]),
+        ("nccl_stale", "1 when the result is outdated.", [(k, float(bool(i["stale"]))) for k, i in tests]),
     ]
 
 
@@ -103,7 +103,7 @@ def _scan(report: Json) -> list[_Family]:
         convicted += [({"shape": item["shape"], "cause": one}, float(causes.count(one))) for one in CAUSES]
         pairs += [({"shape": item["shape"], "verdict": one}, float(outcomes.count(one))) for one in OUTCOMES]
     return [
-        ("scan_convicted", "Number of culprits that the last scan found, by cause.", convicted),
+        ("scan_convicted", "Number of faults that the last scan found, by cause.", convicted),
         ("scan_pairs", "Runs over pairs of nodes of the last scan, by outcome.", pairs),
     ]
 

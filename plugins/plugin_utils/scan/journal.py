@@ -39,8 +39,8 @@ class Journal:
         head = lines[0] if lines else {}
         if head.get("key") != self.key or not self._is_whole(head):
             if lines or damaged:
-                what = "is of other nodes or settings" if head.get("key", self.key) != self.key else "is damaged"
-                self.left_out = f"{self.path.name} {what}: the scan starts anew"
+                what = "is from other nodes or settings" if head.get("key", self.key) != self.key else "is damaged"
+                self.left_out = f"{self.path.name} {what}: the scan starts again"
             return []
         before, since = head.get("boots"), clock() - max_age
         before = before if isinstance(before, dict) else {}
@@ -48,7 +48,7 @@ class Journal:
         sound = [item for item in lines[1:] if self._is_whole(item) and rounds.sound(item)]
         damaged += len(lines) - 1 - len(sound)
         if damaged:
-            self.left_out = f"{self.path.name}: {counted(damaged, 'line')} damaged, these runs are repeated"
+            self.left_out = f"{self.path.name}: {counted(damaged, 'line')} damaged, and these runs are repeated"
         return [item for item in sound if item["at"] > since and not again & set(item["nodes"])]
 
     def _lines(self) -> tuple[list[Json], int]:

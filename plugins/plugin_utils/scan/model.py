@@ -54,7 +54,7 @@ class Limits:
         """InputError if nodes or limits cannot be scanned."""
         faults = []
         if not nodes or len(set(nodes)) != len(nodes):
-            faults.append("it needs nodes, each given once")
+            faults.append("it needs nodes, each listed once")
         if self.across not in ACROSS:
             faults.append(f"across {self.across!r} is unknown; known: {', '.join(ACROSS)}")
         if self.depth not in DEPTHS:

@@ -555,7 +555,7 @@ class Scan:
         lines.append(f"across blocks: {len(edges)} pairs ({self.limits.across})")
         if self.rails:
             lines.append(
-                f"rails: {len(self.rails)} runs for each convicted node, {self.limits.rail_nodes} nodes at most"
+                f"rails: {len(self.rails)} runs for each convicted node, at most {self.limits.rail_nodes} nodes"
             )
         lines += ["gate: all good nodes together"] if self.limits.gate else []
         return [*lines, f"depth {self.limits.depth}: {scan_verdict.odds(sum(runs))}"]

@@ -183,7 +183,7 @@ class ShapeScan:
         for line in scan.outline():
             self.show(line)
         if resumed:
-            self.show(f"continuing where an earlier scan ended: {resumed} runs are done")
+            self.show(f"continuing an earlier scan: {resumed} runs are done")
 
     def _perform(self, performer: Performer, workers: Workers) -> str:
         """What ended the scan before its time; "" when nothing did."""
@@ -191,7 +191,7 @@ class ShapeScan:
             before = workers.clean_before()
             self.leftovers += before.leftovers
             if before.removed:
-                self.show("removed what an earlier run had left")
+                self.show("removed the leftovers of an earlier run")
             workers.apply()
             with Watcher(performer.client) as watcher:
                 ready = workers.await_ready(watcher)

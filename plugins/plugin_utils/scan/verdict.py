@@ -19,13 +19,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import Edge,
 
 CROWD_RUNS = 8
 """Slow runs under load that convict a block in one round, when no round is left."""
-CONFIG = "check image, NCCL variables, driver and cabling plan before any node"
+CONFIG = "check image, NCCL variables, driver and cabling plan first"
 
 
 def odds(runs: int) -> str:
     """What so many runs of each node say about a node that is slow in 40 % of its runs."""
     seen = 1 - (1 - stats.FLAKY) ** runs
-    often = f"a node that is slow in 40 % of its runs is seen with {100 * seen:.0f} %"
+    often = f"a node that is slow in 40 % of its runs is found with a probability of {100 * seen:.0f} %"
     return f"{counted(runs, 'run')} of each node with a partner; {often}"
 
 
@@ -72,15 +72,19 @@ class ScanVerdict:
             bad = [item for item in runs if item["verdict"] != OK]
             many = len({item["nodes"][0] for item in bad})
             share = f"{many} of {len({item['nodes'][0] for item in runs})} nodes fail even alone"
-            return f"{share}, so the configuration is to blame: {CONFIG} ({_why(bad[0])})"
+            return f"{share}, so the configuration is the likely cause: {CONFIG} ({_why(bad[0])})"
         runs = self.view.systemic("pair")
         if runs:
             bad = [item for item in runs if item["verdict"] != OK]
             if len(self.view.blocks) == 2:
                 names = " and ".join(runs[0]["nodes"])
-                return f"{names} are bad together and no third node can tell which: {_why(bad[0])}"
+                return (
+                    f"{names} are bad together, and there is no third node to find out which one is faulty: "
+                    f"{_why(bad[0])}"
+                )
             return (
-                f"{len(bad)} of {len(runs)} pairs are bad, so the configuration is to blame: {CONFIG} ({_why(bad[0])})"
+                f"{len(bad)} of {len(runs)} pairs are bad, so the configuration is the likely cause: {CONFIG} "
+                f"({_why(bad[0])})"
             )
         return ""
 
@@ -305,13 +309,14 @@ class ScanVerdict:
                 found[name] = f"no test with it ran: {_why(runs[-1])}"
             elif bad and not any(_partner(item, name) in good for item in runs):
                 found[name] = (
-                    f"bad with {_partner(bad[-1], name)}, and no known-good node was left to find out which of them "
-                    "it is"
+                    f"bad with {_partner(bad[-1], name)}, and no known-good node was available to find out which "
+                    "of them is faulty"
                 )
             else:
                 slow = view.pairs.scores[name].slow if name in view.pairs.scores else []
                 found[name] = (
-                    f"slow in {len(slow)} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1])}"
+                    f"slow in {len(slow)} of {counted(len(runs), 'run')}, too few for a verdict: "
+                    f"{_result_text(runs[-1])}"
                 )
         for block in self.view.low if self.view.gate[0] != "ok" else ():
             if block not in named:
@@ -328,7 +333,7 @@ class ScanVerdict:
         if not runs:
             return f"no two tests between them ran: {_why(items[-1])}"
         slow = sum(run.weight > 0 for run in runs)
-        told = f"slow in {slow} of {counted(len(runs), 'run')}, too few to tell: {_result_text(runs[-1].result)}"
+        told = f"slow in {slow} of {counted(len(runs), 'run')}, too few for a verdict: {_result_text(runs[-1].result)}"
         return told if stats.total(runs) > stats.WATCHED else ""
 
     def _notes(self, named: set[str]) -> dict[str, str]:

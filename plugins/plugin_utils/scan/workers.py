@@ -120,7 +120,7 @@ class Workers:
             lasting = {name for name, first in since.items() if now - first > self.settings.grace}
             for item in late:
                 if item.name in lasting - shown:
-                    self.show(f"goes on without {item.node or item.name}, unless that ends: {item.why}")
+                    self.show(f"continues without {item.node or item.name}, unless this ends: {item.why}")
             shown |= lasting
             if now - shown_at > 10:
                 shown_at = now

@@ -36,7 +36,7 @@ def plan(
     found: dict[str, Json] = {}
     for key, document in [*((one["key"], _from_share(one)) for one in share), *configs.items()]:
         if key in found:
-            raise InputError(f"The sharing configuration {key!r} is given twice: once in share and once in configs.")
+            raise InputError(f"The sharing configuration {key!r} is set twice, in share and in configs.")
         found[key] = _parsed(key, document)
     return sharing_plan.make(found, default, dict(mig_configs), mig_strategy, families())
 

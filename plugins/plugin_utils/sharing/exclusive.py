@@ -12,13 +12,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import liste
 
 WHY = {
     ("mig", "mps"): "MPS does not work on MIG devices",
-    ("mig", "serving"): "a served model takes whole GPUs, and MIG partitions them",
+    ("mig", "serving"): "a served model needs whole GPUs, but MIG partitions them",
     ("mig", "time_slicing"): "replicas of whole GPUs need whole GPUs; slice nvidia.com/mig-<profile> instead",
     ("mig", "vgpu"): "a vGPU node offers exactly one GPU, which its host has partitioned already",
-    ("mps", "serving"): "a served model takes whole GPUs, and MPS shares them",
+    ("mps", "serving"): "a served model needs whole GPUs, but MPS shares them",
     ("mps", "time_slicing"): "a node uses one sharing configuration",
     ("mps", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
-    ("serving", "time_slicing"): "a served model takes whole GPUs, and time slicing shares them",
+    ("serving", "time_slicing"): "a served model needs whole GPUs, but time slicing shares them",
     ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA, which a model on several GPUs needs",
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
@@ -30,7 +30,7 @@ def check(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[s
     InputError that names every pair of uses on one node that exclude each other."""
     faults = list(_clashes(nodes, resources))
     if faults:
-        head = "These uses of GPUs exclude each other on one node; give each its own pool:"
+        head = "These uses of GPUs exclude each other on a node. Use a separate pool for each:"
         raise InputError("\n- ".join([head, *faults]))
 
 

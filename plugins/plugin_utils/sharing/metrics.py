@@ -173,7 +173,7 @@ def why_not_selected(prometheus: Json, labels: Mapping[str, str], namespace: Jso
     where = namespace["metadata"]
     if not matches(spec.get("serviceMonitorSelector"), labels):
         wanted = json.dumps(spec.get("serviceMonitorSelector"), sort_keys=True)
-        return f"Prometheus {name} selects ServiceMonitors with {wanted}; ours has {_pairs(labels)}"
+        return f"Prometheus {name} selects ServiceMonitors with {wanted}; this collection's has {_pairs(labels)}"
     spaces = spec.get("serviceMonitorNamespaceSelector")
     own = prometheus["metadata"].get("namespace")
     if spaces is None:
@@ -232,7 +232,7 @@ def dashboard_object(
     wanted = CONSOLE_LABEL if openshift else GRAFANA_LABEL
     found = dict(labels) if labels is not None else {wanted: "true" if openshift else "1"}
     if openshift and found.get(CONSOLE_LABEL) != "true":
-        raise InputError(f"The dashboard has no label {CONSOLE_LABEL}=true, so the console would silently not show it.")
+        raise InputError(f"The dashboard has no label {CONSOLE_LABEL}=true, so the console would not show it.")
     if not openshift and not namespace:
         raise InputError("Grafana's dashboard needs dashboard_namespace: the namespace that its sidecar reads.")
     meta = {
@@ -266,7 +266,7 @@ def report_objects(
     """Objects that serve ``text``, a report.prom, to Prometheus from an unprivileged pod; the kubelet updates the
     mounted file when the ConfigMap changes. Raises InputError for a text without gauges or too long for a ConfigMap."""
     if not any(_LINE.match(line) for line in text.splitlines()):
-        raise InputError("The report has no gauge: give the file report.prom that a run wrote.")
+        raise InputError("The report has no metrics. Use the file report.prom of a run.")
     if len(text) > LONGEST:
         raise InputError(f"The report has {len(text)} characters; a ConfigMap can hold {LONGEST}.")
     own = {"app.kubernetes.io/name": REPORT}

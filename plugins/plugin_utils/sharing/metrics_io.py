@@ -58,7 +58,7 @@ class Metrics(Use[MetricsSpec]):
             self.client.path(metrics.MONITORING, "ServiceMonitor")
         except NotFound:
             raise InputError(
-                "This cluster does not know ServiceMonitors, so nothing would scrape the GPUs. Install the "
+                "This cluster has no ServiceMonitors, so nothing would scrape the GPUs. Install the "
                 "Prometheus Operator (on OpenShift it is part of the platform: check that cluster monitoring is "
                 "enabled)."
             ) from None
@@ -214,8 +214,8 @@ class Metrics(Use[MetricsSpec]):
                 return f"{one['metadata']['namespace']}/{one['metadata']['name']}"
             reasons[one["metadata"]["name"]] = why
         raise RdmaError(
-            f"Nothing scrapes ServiceMonitor {namespace}/{name}: {'; '.join(list(reasons.values())[:3])}. Give labels "
-            "that a Prometheus selects, or widen its selector."
+            f"Nothing scrapes ServiceMonitor {namespace}/{name}: {'; '.join(list(reasons.values())[:3])}. Use "
+            "labels that Prometheus selects, or widen its selector."
         )
 
     def _nodes(self) -> dict[str, int]:

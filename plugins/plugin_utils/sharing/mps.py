@@ -91,7 +91,7 @@ def judge(found: Mapping[str, Computed], memory_gb: float) -> MpsVerdict:
         gpus.setdefault(one.gpu, []).append(pod)
     several = {gpu: pods for gpu, pods in gpus.items() if len(pods) > 1}
     if not several:
-        return MpsVerdict(fault=f"{len(found)} processes got {len(gpus)} GPUs: no two share one")
+        return MpsVerdict(fault=f"{len(found)} processes got {len(gpus)} GPUs, so no two share one")
     return _together(found, several)
 
 

@@ -139,7 +139,7 @@ def model_of(table: Mapping[str, Model], name: str, sizes: Optional[Mapping[str,
     short = re.sub(r"-(instruct|chat|hf|base|v0\.\d)\b", "", short.replace("meta-llama", "llama"))
     if short not in table:
         raise InputError(
-            f"The size of model {name!r} is not known. Known: {', '.join(sorted(table))}. Give its sizes "
+            f"The size of model {name!r} is not known. Known: {', '.join(sorted(table))}. Set its sizes "
             "(parameters, bytes, layers, heads, kv_heads, head_dim, context: from its config.json)."
         )
     return table[short]
@@ -263,7 +263,7 @@ def check(
 def _too_large(serving: Serving, model: Model, memory_gb: float, found: Fit) -> str:
     need = found.weights_gb + found.cache_gb
     enough = _enough(serving, model, memory_gb)
-    hint = f"; {enough} GPUs are enough" if enough else ""
+    hint = f"; {enough} GPUs are sufficient" if enough else ""
     return (
         f"it does not fit: on each of {serving.total} GPUs with {memory_gb:g} GB, the weights take "
         f"{found.weights_gb:g} GB and the KV cache of one sequence of {found.context} tokens takes "
@@ -285,7 +285,7 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
     faults = []
     if not _NAME.fullmatch(serving.name):
         faults.append(
-            f"the name {serving.name!r} must be at most 40 lower case letters, digits and '-', the first one a letter"
+            f"the name {serving.name!r} must be at most 40 lower case letters, digits and '-', beginning with a letter"
         )
     if serving.engine not in ENGINES:
         faults.append(f"engine {serving.engine!r} is unknown; known: {', '.join(ENGINES)}")
@@ -311,11 +311,11 @@ def _shape_faults(serving: Serving, model: Model, node_gpus: int) -> list[str]:
         faults.append(f"pipeline parallel {serving.pp} is more than the {model.layers} layers of {model.name}")
     if serving.nodes > 1 and serving.rdma and not serving.vfs and not serving.host:
         faults.append(
-            "without RDMA, several nodes would communicate over TCP: give them VFs (by a plan), or set "
+            "without RDMA, several nodes would communicate over TCP. Use VFs (with a plan), or set "
             "rdma_serving_rdma=false"
         )
     if serving.vfs and not serving.network:
-        faults.append("VFs need a network: give a NetworkAttachmentDefinition")
+        faults.append("VFs need a network: set a NetworkAttachmentDefinition")
     if serving.shm_gib < 1:
         faults.append("shm_gib must be at least 1: NCCL and the workers of a node communicate through /dev/shm")
     if not serving.image:
@@ -340,7 +340,7 @@ def _env_faults(serving: Serving) -> list[str]:
 
 def _volume_faults(serving: Serving, access_modes: Sequence[str]) -> list[str]:
     if not serving.claim:
-        return ["no claim: the model must be in a PersistentVolumeClaim that all its pods can mount"]
+        return ["no claim is set: the model must be in a PersistentVolumeClaim that all its pods can mount"]
     if serving.path.startswith("/") or ".." in serving.path.split("/"):
         return [f"the path {serving.path!r} must be a directory in the claim"]
     shared = [mode for mode in access_modes if mode in ("ReadWriteMany", "ReadOnlyMany")]
@@ -651,7 +651,7 @@ def judge(serving: Serving, pods: Sequence[PodEvidence], saw: Optional[int] = No
         findings.append(finding("serving.joined", serving.name, f"{saw} GPUs joined", expected=f"{serving.total}"))
     for one in pods:
         if serving.total > 1 and len(one.devices) != serving.gpus:
-            found = f"NCCL came up on {len(one.devices)} GPUs{_listed(one.devices)}"
+            found = f"NCCL started on {len(one.devices)} GPUs{_listed(one.devices)}"
             findings.append(finding("serving.ranks", _place(one), found, expected=f"{serving.gpus}"))
         if serving.nodes > 1:
             findings += _transport(serving, one)

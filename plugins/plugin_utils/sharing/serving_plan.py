@@ -98,7 +98,7 @@ def with_rdma(found: Serving, plan: Plan, members: Sequence[Member]) -> tuple[Se
     if len(entries) != 1:
         raise InputError(
             f"The plan tests {len(entries)} shapes among the selected nodes ({', '.join(sorted(shapes)) or 'none'}): "
-            "a model needs nodes of one shape. Select them by hosts or selector, or make a new plan."
+            "a model needs nodes of one shape. Select them by hosts or selector, or create a new plan."
         )
     shape, entry = next(iter(entries.items()))
     chosen = [one for one in members if tested.get(one.name) == shape]

@@ -157,8 +157,8 @@ def family_of(families: Mapping[str, Family], gpu_id: str) -> Family:
             return family
     if not gpu_id:
         raise InputError(
-            "MIG layouts depend on the GPU's PCI id, which neither a table of the node's instance type nor NFD "
-            "states. Check that the node has a NodeFeature with its PCI devices, that this user may list it, and "
+            "MIG layouts depend on the GPU's PCI id, which is known neither from the node's instance type nor from "
+            "NFD. Check that the node has a NodeFeature with its PCI devices, that this user may list it, and "
             "that the node's GPUs are of one model."
         )
     raise InputError(
@@ -213,7 +213,7 @@ def check(key: str, document: Any) -> list[str]:
         _check_flags(f"{key}.flags", document.get("flags", {}), faults)
         _check_sharing(key, document, faults, notes)
         if document.get("resources"):
-            notes.append(f"{key}.resources is ignored by the device plugin: resources keep their names")
+            notes.append(f"{key}.resources is ignored by the device plugin, so resources keep their names")
     if faults:
         raise InputError(f"Cannot use the sharing configuration {key!r}: {'; '.join(faults)}.")
     return notes
@@ -247,7 +247,7 @@ def _check_part(path: str, part: Any, faults: list[str], notes: list[str]) -> No
         return
     entries = part.get("resources")
     if not isinstance(entries, list) or not entries:
-        faults.append(f"{path}.resources is empty: give at least one, such as {{name: {GPU}, replicas: 4}}")
+        faults.append(f"{path}.resources is empty: use at least one, such as {{name: {GPU}, replicas: 4}}")
         return
     names: Counter[str] = Counter()
     for index, entry in enumerate(entries):
@@ -280,7 +280,7 @@ def _name_fault(place: str, name: str, mps: bool) -> list[str]:
     if mps and name.startswith("nvidia.com/mig-"):
         return [f"{place}.name is {name}: MPS does not work on MIG devices, only on {GPU}"]
     if name.endswith(".shared"):
-        return [f"{place}.name is {name}: give the name without .shared, and set renameByDefault: true"]
+        return [f"{place}.name is {name}: use the name without .shared, and set renameByDefault: true"]
     if name != GPU and not _MIG_RESOURCE.fullmatch(name):
         return [f"{place}.name is {name!r}: {GPU} or a MIG device like nvidia.com/mig-1g.10gb{near(name, (GPU,), '')}"]
     return []

@@ -385,7 +385,7 @@ class Sharing(Use[SharingSpec]):
         return Status(WAITING, f"without {lacks}: the GPU Operator has not updated it yet") if lacks else Status(READY)
 
     def _replace(self, nodes: set[str]) -> None:
-        """Deletes device plugins of these nodes that were made before the ClusterPolicy's change: the operator's own
+        """Deletes device plugins of these nodes that were created before the ClusterPolicy's change: the operator's own
         rolling update replaces one node after the other."""
         for one in self._plugins():
             if one.node in nodes and not one.current:
@@ -399,7 +399,7 @@ class Sharing(Use[SharingSpec]):
             if pod["metadata"].get("deletionTimestamp"):
                 return None
             current = self._carries(rollout.template(pod["spec"])).ready
-            status = readiness.pod(pod) if current else Status(WAITING, "made before the ClusterPolicy's change")
+            status = readiness.pod(pod) if current else Status(WAITING, "created before the ClusterPolicy's change")
             return PluginPod(pod["metadata"]["name"], pod["spec"].get("nodeName", ""), current, status)
 
         path = self.client.path("v1", "Pod", self.namespace)

@@ -297,7 +297,7 @@ def _refuse_conflict(options: SharingOptions, one: Member) -> None:
     present = one.labels.get(sharing.CONFIG_LABEL, "")
     if options.config and present and present != options.config and not options.replace:
         raise InputError(
-            f"{one.name} uses the sharing configuration {present} already; this task would set {options.config}. "
+            f"{one.name} already uses the sharing configuration {present}; this task would set {options.config}. "
             "Revert the other one first (rdma_sharing_state=absent), leave the node out, or set replace "
             "(rdma_time_slicing_replace, rdma_mps_replace)."
         )

@@ -105,8 +105,9 @@ def check(daemonsets: Iterable[Json], wanted: Sequence[Json], labels: Sequence[M
         name = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
         if NFD_WORKER.items() <= _labels(one).items():
             raise InputError(
-                f"DaemonSet {name} does not tolerate {pod_gpu.in_words(found)}: without NFD's labels a new node gets "
-                "no driver. Give it one first: rdma_tolerations in a run of site.yml, or the GPU Operator's value "
+                f"DaemonSet {name} does not tolerate {pod_gpu.in_words(found)}: without NFD's labels a new node "
+                "gets no driver. First add the toleration: rdma_tolerations in a run of site.yml, or the GPU "
+                "Operator's value "
                 "node-feature-discovery.worker.tolerations."
             )
         if not _selects(one, labels):
@@ -114,7 +115,7 @@ def check(daemonsets: Iterable[Json], wanted: Sequence[Json], labels: Sequence[M
         evicts = pod_gpu.in_words(taint for taint in found if taint["effect"] == "NoExecute")
         if evicts:
             raise InputError(f"DaemonSet {name} does not tolerate {evicts}, and would be evicted from the nodes.")
-        notes.append(f"DaemonSet {name} does not tolerate {pod_gpu.in_words(found)}: it will not come to new nodes")
+        notes.append(f"DaemonSet {name} does not tolerate {pod_gpu.in_words(found)}: it will not run on new nodes")
     return notes
 
 

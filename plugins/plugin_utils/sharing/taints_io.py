@@ -212,8 +212,8 @@ class GpuTaints(Use[TaintSpec]):
         if node is None:
             states = [f"{one.name} is {'cordoned' if one.facts.ready else 'not Ready'}" for one in wanted.members]
             raise RdmaError(
-                f"Cannot prove that {words} keeps pods off: no node can take a pod now ({listed(states, 5)}). "
-                "Uncordon or mend one and run this again; with rdma_sharing_prove=never the taints stay unproven."
+                f"Cannot prove that {words} keeps pods off: no node can run a pod now ({listed(states, 5)}). "
+                "Uncordon or repair one and run this again, or set rdma_sharing_prove=never to skip the test."
             )
         host = hostname(node.name, node.labels)
         live = lasting(gpu_nodes.members(self.client, [node.name], "", described=False)[0].taints)
@@ -225,7 +225,7 @@ class GpuTaints(Use[TaintSpec]):
             phase, why = refused.await_decided(refused.pods[0], seconds)
         if phase != "Pending" or "taint" not in why:
             raise RdmaError(
-                f"A pod without toleration for {words} is {phase or 'gone'} on {node.name}: nothing holds it."
+                f"A pod without toleration for {words} is {phase or 'gone'} on {node.name}, so the taint has no effect."
             )
         with self.pods_in(self.namespace) as running:
             running.start([pod("gpuops-tolerating", self.namespace, host, image, {}, tolerations(live))])

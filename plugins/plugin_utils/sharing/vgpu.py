@@ -119,7 +119,7 @@ def token(text: Any) -> str:
     if len(parts) != 3 or not all(re.fullmatch(r"[A-Za-z0-9_=-]+", part) for part in parts):
         raise InputError(
             f"The client configuration token is invalid: it has {len(parts)} part{'s' if len(parts) != 1 else ''} "
-            "separated by dots, not 3 of base64. Give the whole content of the .tok file."
+            "separated by dots, not 3 of base64. Set it to the whole content of the .tok file."
         )
     return found
 
@@ -287,7 +287,7 @@ def _version_faults(version: str, system: str, host: str, nodes: Sequence[VgpuNo
         elif (branch := versions.minor(version)[0]) != (theirs := versions.minor(one)[0]):
             yield (
                 f"guest driver {version} is of branch {branch}, but the host's ({where}) {one} of branch {theirs}: "
-                "both must be of one branch"
+                "both must have the same branch"
             )
         elif versions.older(one, version):
             yield f"guest driver {version} must not be newer than the host's ({where}) {one}"
@@ -387,7 +387,7 @@ def _profile_faults(profiles: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         values = [str(one.get(key)) for one in profiles]
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice:
-            yield f"{key} {', '.join(twice)} is given twice: each profile needs its own MachineSet"
+            yield f"{key} {', '.join(twice)} is used twice, but each profile needs its own MachineSet"
 
 
 def copied(base: Json, profile: Mapping[str, Any]) -> Json:

@@ -52,7 +52,7 @@ TICK = 0.1
 ENDING = 20.0
 """Seconds for which the end of a run waits until it holds nothing any more."""
 PLACE = f"{lease.NAMESPACE}/{lease.NAME}"
-STOPPED = f"This run stops before its next write, as it has lost the Lease {PLACE}: {{}}. Run again."
+STOPPED = f"This run stops before its next write, because it has lost the Lease {PLACE}: {{}}. Run again."
 READING = frozenset({"plan", "preflight", "report"})
 """Tags of a run that writes nothing."""
 
@@ -128,7 +128,7 @@ class OneRun:
         if noted["lost"] or age > VALID or self._orphaned():
             why = noted["lost"] or ("the run was killed" if self._orphaned() else f"not renewed for {age:.0f} s")
             raise RdmaError(
-                f"This run stops before its next write, as it has lost the Lease {PLACE}: {why}. Run again."
+                f"This run stops before its next write, because it has lost the Lease {PLACE}: {why}. Run again."
             )
         if look:
             plain = client.unguarded()
@@ -184,7 +184,7 @@ class OneRun:
             if wanted:
                 self._await_stop(decision)
             return
-        raise RdmaError(f"Cannot take the Lease {PLACE}: others change it at the same time. Run again.")
+        raise RdmaError(f"Cannot take the Lease {PLACE}: other clients change it at the same time. Run again.")
 
     def _await_stop(self, before: lease.LeaseDecision) -> None:
         """A run that has lost the Lease writes for VALID seconds after its last renewal at most; the server says whole
@@ -349,8 +349,8 @@ def _lock(file: int, folder: Path) -> None:
             if time.monotonic() > deadline:
                 who = os.pread(file, 1000, 0).decode("utf-8", "replace").strip()
                 raise Taken(
-                    f"Cannot use the report folder {folder}: {who or 'another run'} writes to it. Wait for its end, "
-                    "or set rdma_report_dir to another folder."
+                    f"Cannot use the report folder {folder}: {who or 'another run'} writes to it. Wait until it "
+                    "ends, or set rdma_report_dir to another folder."
                 ) from None
             time.sleep(TICK)
 

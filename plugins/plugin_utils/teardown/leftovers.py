@@ -64,15 +64,15 @@ def labels_left(
         kinds = ", ".join(f"{prefix}*" for prefix in entry["prefixes"][:3])
         why = f"{entry['writer']} runs in {', '.join(where)} and writes them"
         if not where:
-            why = f"nothing writes them any more; to remove them: {HOW}"
-        lines.append(f"labels {kinds} stay on {count} nodes: {why}")
+            why = f"nothing writes them any more. To remove them: {HOW}"
+        lines.append(f"labels {kinds} remain on {count} nodes: {why}")
     return lines
 
 
 def notes_left(nodes: int) -> list[str]:
     """A line about what upgrades of the operators noted on so many nodes."""
-    how = f"it has no effect; to remove it: kubectl annotate nodes --all {UPGRADED}-"
-    return [f"annotation {UPGRADED} of upgrade.yml stays on {nodes} nodes: {how}"] if nodes else []
+    how = f"it has no effect. To remove it: kubectl annotate nodes --all {UPGRADED}-"
+    return [f"annotation {UPGRADED} of upgrade.yml remains on {nodes} nodes: {how}"] if nodes else []
 
 
 def namespaces_left(names: Iterable[str], workloads: Sequence[Json], ours: Iterable[str]) -> list[str]:
@@ -80,16 +80,18 @@ def namespaces_left(names: Iterable[str], workloads: Sequence[Json], ours: Itera
     lines = []
     for name in names:
         busy = sum(one["namespace"] == name for one in workloads)
-        why = f"{busy} workloads run in it, of operators that were not named in rdma_teardown_operators" if busy else ""
-        why = why or f"Helm and OLM remove none; if you need nothing in it: kubectl delete namespace {name}"
+        why = f"{busy} workloads of operators that are not in rdma_teardown_operators run in it" if busy else ""
+        why = (
+            why or f"Helm and OLM do not remove namespaces. If you need nothing in it: kubectl delete namespace {name}"
+        )
         lines.append(f"namespace {name} stays: {why}")
-    return [*lines, *(f"namespace {name} stays: it holds objects of other owners" for name in ours)]
+    return [*lines, *(f"namespace {name} remains because it contains objects of other owners" for name in ours)]
 
 
 def definitions_left(names: Iterable[str]) -> list[str]:
     """One line about the operators' CustomResourceDefinitions."""
     groups = [name.partition(".")[2] for name in names]
     count = sum(any(group == one or group.endswith(f".{one}") for one in GROUPS) for group in groups)
-    return [f"{count} definitions (CRDs) stay: removing one removes all objects of its kind, of every owner"] * bool(
-        count
-    )
+    return [
+        f"{count} definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
+    ] * bool(count)

@@ -38,7 +38,7 @@ class Leftovers:
             existing = self.client.list(self.client.path("v1", "Namespace"))
             crds = self.client.projected(CRDS, _name)
         except Forbidden as error:
-            return [f"what stays was not read: {error}"]
+            return [f"what remains was not read: {error}"]
         names = {_name(one) for one in existing}
         # That of the run's Lease goes when the run ends; where it may not, the removal has said so.
         ours = sorted(_name(one) for one in existing if objects.is_ours(one) and _name(one) != lease.NAMESPACE)

@@ -178,8 +178,8 @@ def remaining(found: Uses) -> list[str]:
         )
     if found.mig_nodes and not found.mig_config and not (found.mig_noted and found.policy):
         messages.append(
-            f"MIG layouts of {found.mig_nodes} nodes: nothing records who set them; if this collection did, revert "
-            "them with ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent -e "
+            f"MIG layouts of {found.mig_nodes} nodes: it is not recorded who set them. If it was this collection, "
+            "revert them with ansible-playbook gpuops.rdma.sharing -e rdma_sharing_state=absent -e "
             f"rdma_mig_selector={MIG_LABEL}"
         )
     if found.marked:

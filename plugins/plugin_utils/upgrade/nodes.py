@@ -55,8 +55,8 @@ class Nodes:
         waited = f" after {timeout:.0f} s" if busy == "wait" else ""
         return (
             f"Cannot upgrade {counted(len(self.nodes), 'node')}: {nodes_busy.summary(found, len(self.nodes))}{waited}. "
-            "These nodes were not touched. Let the pods end, or set rdma_busy=wait; with rdma_busy=skip a wave leaves "
-            "them out, and a later run upgrades them."
+            "These nodes were not changed. Wait until the pods end, or set rdma_busy=wait. With rdma_busy=skip a "
+            "wave leaves them out, and a later run upgrades them."
         )
 
     def renew(self) -> Json:

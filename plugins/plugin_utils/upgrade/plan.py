@@ -131,7 +131,7 @@ def rights(plan: Plan) -> list[Permission]:
     spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
     found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
-    if spaces.get("network_operator"):  # it is stopped until its policy is the new one
+    if spaces.get("network_operator"):  # it is stopped until its policy is updated
         found += needs("get list patch", "apps", "deployments", spaces["network_operator"])
     if plan.ofed == "operator" or plan.restart_plugin:
         found += needs("delete", "", "pods", spaces.get("network_operator") or plan.namespaces.network_operator)
@@ -157,16 +157,16 @@ def require_upgradable(plan: Plan) -> None:
     """Raises InputError for operators that this playbook does not upgrade."""
     if plan.install != "helm":
         others = {
-            "olm": "OLM replaces them by the channel and approval of rdma_olm: change those and run site.yml",
+            "olm": "OLM replaces them by the channel and approval of rdma_olm: change these and run site.yml",
             "oke_addon": "OKE replaces its add-ons: set their versions in rdma_charts and run site.yml",
             "existing": "rdma_install=existing changes none",
         }
         why = others.get(plan.install, "they are not installed by Helm")
         raise InputError(
-            f"upgrade.yml upgrades operators that Helm installs, and with rdma_install={plan.install} {why}."
+            f"upgrade.yml upgrades operators that Helm installs, but with rdma_install={plan.install} {why}."
         )
     if plan.releases and not any(plan.releases[name].present for name in plan.operators if name in plan.releases):
-        raise InputError("upgrade.yml upgrades operators that are installed, and none is: run site.yml first.")
+        raise InputError("upgrade.yml upgrades installed operators, but none is installed: run site.yml first.")
 
 
 def releases(plan: Plan, running: Optional[Mapping[str, str]] = None) -> list[ReleaseChange]:
@@ -354,7 +354,7 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     past = [f"  earlier: {text}" for text in upgrade.history]
     if upgrade.nothing:
         return [f"upgrade: nothing to change: releases, policies and operands are those of profile {profile}", *past]
-    found = [f"upgrade: to profile {profile}{', goes on where an earlier run ended' if upgrade.held else ''}"]
+    found = [f"upgrade: to profile {profile}{', continues where an earlier run ended' if upgrade.held else ''}"]
     for change in upgrade.changes:
         found.append(
             f"  release {change.name} {change.place}: {change.found or 'none'} -> {change.wanted} ({change.why})"
@@ -370,17 +370,17 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     for how, title in _TITLES.items():
         group = [item for item in upgrade.restarts if item.how == how]
         found += [f"  {title}", *(f"    {_shown(item)}" for item in group)] if group else []
-    does = "removed" if upgrade.settled else "in the way, unless rdma_remove_leftovers=true removes it"
+    does = "removed" if upgrade.settled else "blocks the upgrade, unless rdma_remove_leftovers=true removes it"
     found += [f"  {does}: {name}" for name in upgrade.leftovers]
-    found += [f"  needs idle nodes, all of them, before the first change: {why}" for why in upgrade.idle_first]
+    found += [f"  needs all nodes to be idle before the first change: {why}" for why in upgrade.idle_first]
     found += [f"  permission denied {line}" for line in upgrade.denied]
     total = sum(len(wave) for wave in upgrade.waves)
     if total:
         found.append(f"  {counted(len(upgrade.waves), 'wave')} of {counted(total, 'node')}:")
         found += [f"    {number}: {listed(wave, 5)}" for number, wave in enumerate(upgrade.waves[:SHOWN], 1)]
-    found += [f"  stay as they are, and held back, as they are not of this run: {listed(upgrade.outside, 5)}"] * bool(
-        upgrade.outside
-    )
+    found += [
+        f"  are not changed and stay held back, because they are not part of this run: {listed(upgrade.outside, 5)}"
+    ] * bool(upgrade.outside)
     found += [f"  in use: {node}: {why}" for node, why in list(upgrade.busy.items())[:10]] if upgrade.busy else []
     return found + past
 

@@ -69,7 +69,7 @@ def size(wave: str, nodes: int) -> int:
     text = str(wave).strip()
     digits = text[:-1] if text.endswith("%") else text
     if not digits.isdigit() or int(digits) < 1:
-        raise InputError(f"rdma_wave is {wave!r}: give a number like 4, or a percentage like 10%.")
+        raise InputError(f"rdma_wave is {wave!r}: use a number such as 4, or a percentage such as 10%.")
     count = math.ceil(nodes * min(int(digits), 100) / 100) if text.endswith("%") else int(digits)
     return max(1, count)
 

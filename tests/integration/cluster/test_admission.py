@@ -204,7 +204,7 @@ SETUPS: dict[str, Setup] = {
     "webhook-dead": Setup(
         (webhook("Fail"),),
         tuple(
-            (ADMISSION, who, "the webhook {name}.example.test, which does not answer,", "repair what serves it")
+            (ADMISSION, who, "the webhook {name}.example.test, which does not answer,", "repair its service")
             for who in (WORKER, LAUNCHER, PROBE, VF_CONFIG)
         ),
     ),
@@ -370,7 +370,7 @@ SETUPS: dict[str, Setup] = {
             (
                 NETWORK,
                 "namespace {job}",
-                "NetworkPolicy {name} keeps MPIJob {job}/nccl-h100-8, worker off connections from",
+                "NetworkPolicy {name} blocks MPIJob {job}/nccl-h100-8, worker's connections from",
                 "add a NetworkPolicy to {job}",
             ),
         ),
@@ -378,18 +378,18 @@ SETUPS: dict[str, Setup] = {
     ),
     "network-no-dns": Setup(
         (network("Egress", egress=[{"to": [{"podSelector": {}}]}]),),
-        ((NETWORK, "namespace {job}", "off DNS", "egress to DNS"),),
+        ((NETWORK, "namespace {job}", "'s DNS", "egress to DNS"),),
         severity="warning",
     ),
     "network-one-port": Setup(
         (network("Ingress", ingress=[{"from": [{"podSelector": {}}], "ports": [{"port": 2222}]}]),),
-        ((NETWORK, "namespace {job}", "off connections from", "NetworkPolicy"),),
+        ((NETWORK, "namespace {job}", "connections from", "NetworkPolicy"),),
         severity="warning",
     ),
     "network-own-pods": Setup((network("Ingress", ingress=FROM_OURS),)),
     "network-host": Setup(
         (network("Egress"),),
-        ((NETWORK, "namespace {job}", "launcher off connections to", "NetworkPolicy"),),
+        ((NETWORK, "namespace {job}", "launcher's connections to", "NetworkPolicy"),),
         inputs={"mode": "host"},
         severity="warning",
     ),

@@ -183,7 +183,7 @@ def test_documents_come_with_the_pods_own_rights_and_all_goes_again(cluster, fol
     assert len(taken[NODES[0]]["gpus"]) == 8
     assert list(missing) == [NODES[2]]
     assert "ErrImagePull" in missing[NODES[2]]
-    assert any(f"goes on without 1 of 3 nodes: {NODES[2]} ErrImagePull" in line for line in lines), lines
+    assert any(f"continues without 1 of 3 nodes: {NODES[2]} ErrImagePull" in line for line in lines), lines
     assert left(cluster) == []
 
 

@@ -178,7 +178,7 @@ def test_the_next_run_removes_what_a_killed_one_left(cluster: Nccl, tmp_path: Pa
     kept = nccl_test(cluster, plan, launcher="volcano", keep=True)
     assert kept["verdict"] == "pass" and cluster.left(), kept
     again = nccl_test(cluster, plan, launcher="mpi")
-    assert again["verdict"] == "pass" and "removed what an earlier run had left" in again["output"], again
+    assert again["verdict"] == "pass" and "removed the leftovers of an earlier run" in again["output"], again
     assert cluster.left() == []
 
 

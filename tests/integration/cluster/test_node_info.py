@@ -85,9 +85,9 @@ def test_a_query_shapes_the_answer_and_results_are_capped(cluster):
     capped = info(cluster, max_nodes=2, max_problems=1)
     assert (len(capped["nodes"]), len(capped["problems"]), capped["truncated"]) == (2, 1, True)
     assert capped["summary"]["nodes"] == 6
-    with pytest.raises(InputError, match="is not JMESPath"):
+    with pytest.raises(InputError, match="is not a valid JMESPath"):
         info(cluster, query="[?")
-    with pytest.raises(InputError, match="does not fit the nodes"):
+    with pytest.raises(InputError, match="does not match the nodes"):
         info(cluster, query="sum(@)")
 
 

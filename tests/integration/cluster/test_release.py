@@ -174,7 +174,7 @@ def test_pending_release_is_refused_then_resumed(cluster: Releases, tmp_path: Pa
     cluster.release(**given)
     pending(cluster, "fourth", 1, "pending-install", 3)
     young = cluster.release(**given, resume=True)
-    assert young["failed"] and "another Helm may be at work" in young["msg"]
+    assert young["failed"] and "another Helm process may be changing" in young["msg"]
 
     pending(cluster, "fourth", 1, "pending-install", 60)
     old = cluster.release(**given)
@@ -324,7 +324,7 @@ def test_server_that_goes_away_in_the_middle(cluster: Releases, tmp_path: Path) 
     wrapper.chmod(0o755)
     made = cluster.release(**task("tenth", chart(tmp_path, "tenth")), helm_binary=str(wrapper))
     assert not made["failed"] and made["changed"], made
-    assert "the API server went away while Helm was at work" in made["output"]
+    assert "the API server was not reachable while Helm ran" in made["output"]
     assert cluster.revision("tenth", "ns-tenth") == 1
 
 
@@ -478,5 +478,5 @@ def test_definitions_of_another_origin_are_refused_and_newer_ones_left(cluster: 
     newer = cluster.release(**{**given, "values": {"driver": {"enabled": True}}})
     assert (newer["action"], "definitions" in newer) == ("upgrade", False), newer
     shown = " ".join(newer["output"].split())
-    assert "things.example.com has v1 spec.newer that the chart's lacks; it is left" in shown
+    assert "things.example.com has v1 spec.newer that the chart's lacks; it is kept" in shown
     assert fields() == {"a", "new", "newer"}

@@ -113,6 +113,6 @@ def test_an_account_that_sets_up_namespaces_for_jobs_can_do_it_and_revert_it(clu
     assert len(network_ran(narrow, folder, **given)["changes"]) == 5
     assert network_ran(narrow, folder, **given)["changed"] is False
     assert len(network_ran(narrow, folder, state="absent")["changes"]) == 5
-    with pytest.raises(InputError, match="This user is not allowed:"):
+    with pytest.raises(InputError, match="This user lacks permissions:"):
         network_ran(narrow, folder, namespaces=["gpuops-nccl"])
     assert sandbox_account.refused(cluster.sandbox) == before

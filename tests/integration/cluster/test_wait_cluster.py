@@ -123,7 +123,7 @@ def test_device_labels_are_awaited_where_nfd_runs_and_explained_where_it_does_no
     cluster.client.patch(path, missing)
     result, lines = run(cluster, "nodes", plan=str(plan), timeout=600)
     assert (result["ready"], len(lines)) == (3, 1)
-    assert "no NFD here yet" in lines[0]
+    assert "NFD is not installed yet" in lines[0]
     cluster.namespace("nfd")
     cluster.daemonset("nfd", "worker", {"app": "nfd"}, image="registry.k8s.io/nfd/node-feature-discovery:v0.19.0")
     for node in NODES[:2]:
@@ -193,7 +193,7 @@ def test_a_node_with_seven_gpus_is_given_up_after_the_grace_and_can_be_left_out(
     }
     result, lines = run(cluster, "gpu_operator", plan=str(plan), timeout=60, grace=1, tolerate=True)
     assert result["excluded"] == [NODES[2]]
-    assert "goes on without 1 of 3 nodes: 10.140.0.3" in lines[-1]
+    assert "continues without 1 of 3 nodes: 10.140.0.3" in lines[-1]
     left = json.loads(plan.read_text())["nodes"]
     assert [node["excluded"][:40] for node in left] == ["", "", "gpu_operator: 7 of 8 nvidia.com/gpu allo"]
     finding = json.loads((plan.parent / "findings-wait-gpu_operator.json").read_text())["findings"][0]
@@ -240,7 +240,7 @@ def test_a_node_outside_of_the_run_does_not_hold_it_and_is_told(cluster, plan):
         assert result["ready"] == result["total"] == 1 + 4 * 2
         (told,) = findings(plan, "gpu_operator")
         assert (told["id"], told["severity"]) == ("wait.elsewhere", "warning")
-        assert f"because of 1 outside of this run: {NODES[2]}: nvidia-operator-validator" in told["found"]
+        assert f"because of 1 outside this run: {NODES[2]}: nvidia-operator-validator" in told["found"]
     finally:
         cluster.fault("clear")
         cluster.custom(POLICY, RECONCILED)
@@ -309,7 +309,7 @@ def test_a_plan_that_has_left_out_all_nodes_fails_at_once(cluster, plan):
         node["excluded"] = "cordoned"
     plan.write_text(json.dumps(document))
     start = time.monotonic()
-    with pytest.raises(Unrecoverable, match=r"no node of the plan is left to wait for\. 10\.140\.0\.1: cordoned"):
+    with pytest.raises(Unrecoverable, match=r"there is no node of the plan to wait for\. 10\.140\.0\.1: cordoned"):
         run(cluster, "vfs", plan=str(plan), timeout=600)
     assert time.monotonic() - start < 300, "not at its deadline"
 
@@ -353,7 +353,7 @@ def test_vf_configuration_and_vfs(cluster, plan):
     late = caught.value.late
     assert list(late) == NODES[1:]
     assert "0 of 16 nvidia.com/sriov_rdma_vf allocatable" in late[NODES[1]]
-    assert "the device plugin looks for VFs only when it starts" in late[NODES[1]]
+    assert "the device plugin detects VFs only when it starts" in late[NODES[1]]
     assert "15 of 16" in late[NODES[2]]
     assert "0000:41:00.1: sriov_numvfs is 0" in late[NODES[2]]
 

@@ -135,7 +135,7 @@ def test_from_zero_and_back_on_4_18(bed: Any) -> None:
     assert done.code == 0, done.output[-4000:]
     assert "from zero        pod 2/2" in done.output
     assert "back to zero     set 2/2" in done.output
-    assert "pods that ask for VFs never scale it from zero: warm it first" in " ".join(done.output.split())
+    assert "pods that request VFs never scale it from zero. First start" in " ".join(done.output.split())
     notes, spec = settled(here, "gpu-a")
     assert {**OLD, **NEW, "capacity.cluster-autoscaler.kubernetes.io/memory": "2097152Mi"}.items() <= notes.items()
     labels = spec["template"]["spec"]["metadata"]["labels"]

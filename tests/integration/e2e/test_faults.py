@@ -163,7 +163,7 @@ def test_wrong_input_is_one_message(cluster: Any) -> None:
     alone = {"rdma_collectives": "sum", "rdma_job_namespace": "A"}
     there = {"rdma_nodes": "10.9.9.9", "rdma_kueue_queue": "train"}
     for inputs, words in (
-        (alone, ["the cluster was not asked", "'A' is no name of Kubernetes", "'sum' is unknown"]),
+        (alone, ["the cluster was not accessed", "'A' is not a valid Kubernetes name", "'sum' is unknown"]),
         (there, ["10.9.9.9", "Kueue is not installed"]),
         ({}, ["untainted node without GPUs"]),
     ):

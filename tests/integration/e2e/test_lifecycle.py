@@ -127,7 +127,7 @@ def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
         torn = here.play("playbooks/teardown.yml", report="teardown", **inputs)
         assert torn.code == 0, torn.output[-3000:]
         assert torn.output.count("changed: [sandbox] => ") == number, torn.output[-3000:]
-        assert "namespace gpu-operator stays: Helm and OLM remove none" in torn.output
+        assert "namespace gpu-operator stays: Helm and OLM do not remove namespaces" in torn.output
     labels = here.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.labels}")
     assert not [key for key in ("feature.node", "nvidia.com/gpu.", "mofed.wait") if key in labels], labels
     assert "kube-system" in here.kubectl("get", "ns", "-o", "name")

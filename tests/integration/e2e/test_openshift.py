@@ -145,7 +145,7 @@ def test_faults_of_the_operators(cluster: Any) -> None:
         apply(here, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLACE}})
         spec = {"targetNamespaces": [PLACE]}
         apply(here, {"apiVersion": "operators.coreos.com/v1", "kind": "OperatorGroup", "metadata": meta, "spec": spec})
-    assert "has 2 OperatorGroups (one, two): OLM stays silent there (MultipleOperatorGroup)" in said(operators(here))
+    assert "has 2 OperatorGroups (one, two): OLM does nothing there (MultipleOperatorGroup)" in said(operators(here))
     here.kubectl("delete", GROUP, "two", "-n", PLACE)
 
     here.fault("add", "olm-csv-fails:gpu-operator-certified")
@@ -329,7 +329,7 @@ BROKEN = [
     Broken(
         "gpu_serving",
         "serving",
-        "NCCL came up on 7 GPUs",
+        "NCCL started on 7 GPUs",
         "serving-rank:4",
         {"rdma_serving_args": ["--seed=3"], **SEED},
     ),

@@ -21,7 +21,7 @@ def test_from_nodes_in_no_table_to_a_verdict_by_the_sites_own_baseline(cluster: 
     described = {"rdma_discover_name": "lab_h200", "rdma_discover_match": match}
     found = here.play("playbooks/discover.yml", rdma_shapes_dir=inputs["rdma_shapes_dir"], **described)
     assert found.code == 0 and "shape lab_h200: 2 hosts agree" in found.output, found.output[-3000:]
-    assert "left out: gpu.model: the NVIDIA driver, which knows it, is not loaded" in found.output
+    assert "left out: gpu.model: the NVIDIA driver, which reports it, is not loaded" in found.output
     assert "gpuops-host-probe" not in here.kubectl("get", "ds,cm,role", "-n", "gpuops-rdma", "-o", "name")
 
     first = here.play("site.yml", **inputs)
@@ -53,11 +53,11 @@ def test_nodes_with_efa_are_described_and_refused_for_what_needs_mlx5(cluster: A
 
     refused = here.play("site.yml", rdma_driver="operator", **inputs)
     assert (refused.verdict, refused.changed()) == ("fail", []), refused.output[-3000:]
-    assert "shape p5.48xlarge has no NIC that mlx5 drives" in refused.report["reason"]
+    assert "shape p5.48xlarge has no NIC with mlx5" in refused.report["reason"]
     assert "Playbooks for GPUs alone (sharing.yml, workloads.yml) work" in refused.report["reason"]
 
     lab = {"rdma_driver": "operator", "rdma_mode": "host", "rdma_expect_transport": "socket"}
     own = ("-e", json.dumps({"rdma_nccl_thresholds": [{"nodes": "2", "gbytes": 1.5}]}))
     sockets = here.play("site.yml", *own, report="sockets", **lab, **inputs)
     assert sockets.verdict == "pass", sockets.output[-3000:]
-    assert "TCP sockets, as asked for, proven on 2 of 2 hosts" in sockets.output
+    assert "TCP sockets proven, as requested on 2 of 2 hosts" in sockets.output

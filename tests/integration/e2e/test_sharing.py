@@ -103,7 +103,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
             f"{sliced}, which this task does not select, would change too",
         ),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed for the whole cluster"),
-        ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is no NVIDIA GPU node"),
+        ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is not an NVIDIA GPU node"),
     ]
     for inputs, words in refused if EVERYTHING else refused[:1]:
         played = share(here, **inputs)
@@ -227,7 +227,7 @@ def _taints(here: Any) -> None:
     """A taint of a team: NFD has to tolerate it first, the operands get the toleration, and it all goes again."""
     node = here.nodes()[0]
     rows = {"rdma_taints": "nvidia.com/gpu:NoSchedule,team=a:NoSchedule", "rdma_taints_nodes": node}
-    assert "driver. Give it one first" in " ".join(share(here, **rows).output.split())
+    assert "driver. First add the toleration" in " ".join(share(here, **rows).output.split())
     worker = "daemonset/gpu-operator-node-feature-discovery-worker"
     patch = [{"op": "add", "path": "/spec/template/spec/tolerations/-", "value": {"key": "team", "operator": "Exists"}}]
     here.kubectl("patch", worker, "-n", "gpu-operator", "--type=json", "-p", json.dumps(patch))

@@ -82,6 +82,6 @@ def test_the_plan_is_printed_check_mode_predicts_and_neither_changes_anything(cl
     assert "sriov" in predicted.changed()
     lines = predicted.output.splitlines()
     assert len(lines) <= 120, predicted.output
-    assert any("would create 3" in line and line.count("nothing was judged") == 1 for line in lines[-12:]), lines[-12:]
+    assert any("would create 3" in line and line.count("nothing was checked") == 1 for line in lines[-12:]), lines[-12:]
     assert "# create DaemonSet gpuops-rdma/gpuops-vf-config" in (here.folder / "check/run/predicted.txt").read_text()
     assert here.kubectl("get", "ns,crd,ds,deploy,cm", "-A", "-o", "name") == before

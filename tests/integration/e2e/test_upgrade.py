@@ -165,7 +165,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         "release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0",
         "release network_operator network-operator/network-operator: 23.10.0 -> 26.4.1",
         "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; impact: the container runtime",
-        "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1",
+        "needs all nodes to be idle before the first change: Network Operator 23.10.0 -> 26.4.1",
         "removed: DaemonSet network-operator/sriov-device-plugin",
         *(f"removed: {item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}" for item in GUIDES_OWN),
         "3 waves of 3 nodes",
@@ -197,7 +197,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         assert kills(here, lambda helm: 5 if helm else 1, rest, **without_pair) == rest
         resumed = here.play(UPGRADE, report="resumed", **asked)
     assert (resumed.code, resumed.verdict) == (0, "pass"), resumed.report.get("reason") or resumed.output[-4000:]
-    assert "goes on where an earlier run ended" in resumed.output
+    assert "continues where an earlier run ended" in resumed.output
     assert f"replaced on {here.nodes()[0]}" not in resumed.output, "it was done"
     assert lost == []
 
@@ -438,7 +438,7 @@ def upgraded(here: Any, *charts: str) -> None:
         "permissions/upgrade.yml",
     ):
         assert text in planned.output, (text, planned.output[-6000:])
-    assert "needs idle nodes" not in planned.output, "drivers restart in the waves, too"
+    assert "needs all nodes to be idle" not in planned.output, "drivers restart in the waves, too"
     assert (drivers(here), written(here)) == (before, unchanged)
     narrow = here.folder / "upgrade.kubeconfig"
     manifest = account.read(here.folder / "planned" / "permissions" / "upgrade.yml")

@@ -150,7 +150,9 @@ def as_in_the_docs(here: Here) -> None:
 
 def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:
     here.site.rdma = False
-    said = "(2 nodes) belong to no cluster network or compute cluster: no RDMA; recreate the pool with"
+    said = (
+        "(2 nodes) do not belong to a cluster network or compute cluster, so they have no RDMA; recreate the pool with"
+    )
     here.refused("pool", said, "rdma_blueprint_recreate=true", **POOL)
     assert here.posts() == 1 and here.server.posted[0]["shared_node_pool_size"] == 2
     here.site.rdma = True
@@ -175,7 +177,9 @@ def test_existing_nodes_are_added_one_by_one(here: Here) -> None:
     assert labels[good]["corrino"] == "h100pool" and labels[good]["corrino/rdma"] == "true"
     assert "corrino" not in labels[plain]
     if ALL:
-        here.refused("add", f"{plain} (1 nodes) belong to no cluster network", rdma_blueprint_add_nodes=[plain], **ADD)
+        here.refused(
+            "add", f"{plain} (1 nodes) do not belong to a cluster network", rdma_blueprint_add_nodes=[plain], **ADD
+        )
         here.site._label(good, {"corrino/rdma": None})
         assert here.done("add", blueprint_recreate="true", **ADD) == 1, "lost labels come back when asked for"
 

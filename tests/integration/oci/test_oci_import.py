@@ -224,7 +224,7 @@ def test_a_copy_that_was_killed_goes_on(site: Site, ended: str, monkeypatch: pyt
 
 
 def test_a_copy_asks_for_what_it_needs(site: Site) -> None:
-    with pytest.raises(InputError, match="the image is in eu-frankfurt-1 already"):
+    with pytest.raises(InputError, match="the image is already in eu-frankfurt-1"):
         copied(site, "ocid1.image.oc1.eu-frankfurt-1.a", from_region="eu-frankfurt-1")
     with pytest.raises(InputError, match="set from_region, bucket as well"):
         copy_image.needs({"image": "ocid1.image.oc1..a", "from_region": "", "bucket": ""})

@@ -395,7 +395,7 @@ def test_nothing_is_claimed_without_evidence(stuck: Stuck) -> None:
 
 @pytest.mark.parametrize(
     ("patience", "kind", "head"),
-    [(0, Unrecoverable, "cannot become ready any more"), (900, DeadlinePassed, "not ready after")],
+    [(0, Unrecoverable, "can no longer become ready"), (900, DeadlinePassed, "not ready after")],
 )
 def test_the_message_of_a_wait_that_ends(stuck: Stuck, patience: int, kind: type[Exception], head: str) -> None:
     """One message: how far it came, the cause once, what to do."""

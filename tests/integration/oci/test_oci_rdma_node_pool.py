@@ -126,7 +126,7 @@ def test_absent_behind_a_proxy_is_no_success(site: Site, name: str) -> None:
     """An empty answer to the list read as "there is no pool": success, while the pool runs on."""
     site.present()
     site.fake.garbling.append(("GET .*/(nodePools|clusterNetworks)", GARBLED[name]))
-    with pytest.raises(Unreachable, match=r"no JSON of OCI \(a proxy"):
+    with pytest.raises(Unreachable, match=r"which is not JSON from OCI \(a proxy"):
         site.pool().absent(False, "rdma")
     site.fake.garbling.clear()
     assert site.there() == ONE[site.kind] and len(site.alive()) == 4
@@ -323,7 +323,7 @@ def test_pairs_of_kills_leave_no_orphan(seed: int, config: dict[str, Any], tmp_p
         try:
             acted(site, final, bad)
         except InputError as refused:  # grown or replaced before: the node of that address is not one too many
-            assert "to remove in remove_nodes" in str(refused)
+            assert "to remove to remove_nodes" in str(refused)
             final = "absent"
             acted(site, final, bad)
         assert not acted(site, final, bad)["changed"], "the next run changes nothing"
@@ -351,7 +351,7 @@ def test_a_lack_of_capacity_is_told_by_domain_and_gone_on_with(site: Site) -> No
     text = str(told.value)
     assert "Out of host capacity" in text and f"{AD}: " in text
     assert "AD-2: AVAILABLE, 100 hosts" in text and "AD-3: OUT_OF_HOST_CAPACITY, 0 hosts" in text
-    assert "the next run continues" in text
+    assert "The next run continues" in text
     site.fake.capacity[(AD, H100)] = 8
     told_again = site.present()
     assert told_again["changed"] and not told_again["created"] and len(site.alive()) == 4
@@ -374,7 +374,7 @@ def test_sizes(site: Site) -> None:
     assert told["changed"] and told["changes"][0] == {"what": "size", "before": 4, "after": 5}
     assert len(told["pool"]["nodes"]) == 5 == len(site.alive())
     site.fake.calls.clear()
-    with pytest.raises(InputError, match="name the 3 to remove in remove_nodes") as refused:
+    with pytest.raises(InputError, match="Add the 3 to remove to remove_nodes") as refused:
         site.present(nodes=2)
     assert made[0]["private_ip"] in str(refused.value)
     with pytest.raises(InputError, match="1 of them are named"):
@@ -386,7 +386,9 @@ def test_sizes(site: Site) -> None:
     left = {item["id"] for item in told["pool"]["nodes"]}
     assert {made[0]["id"], made[2]["id"]} < left == {item["id"] for item in site.alive()}
     assert not site.present(nodes=3, remove_nodes=[made[1]["id"], made[3]["id"]])["changed"]
-    with pytest.raises(InputError, match=f"{going[0]}: no node has this name or address in the pool rdma: .*take out"):
+    with pytest.raises(
+        InputError, match=f"{going[0]}: no node has this name or address in the pool rdma: .*Remove an entry"
+    ):
         site.present(nodes=3, remove_nodes=going)
     bad = made[2]["id"]
     told = site.present(nodes=3, remove_nodes=[bad])
@@ -683,7 +685,7 @@ def test_a_removal_that_was_killed_or_timed_out_is_finished(site: Site) -> None:
     site.fake.durations.update({"NODEPOOL_DELETE": 900.0, "TerminateClusterNetwork": 900.0})
     site.present()
     cut_after(site, ENDS[site.kind], lambda: site.pool().absent(False, "rdma"))
-    assert site.alive(), "OCI is at it"
+    assert site.alive(), "another request is changing it"
     with pytest.raises(InputError, match="Set confirm to 'rdma'"):
         site.pool().absent(False, "")
     assert site.pool().absent(True, "rdma")["changed"]
@@ -735,7 +737,7 @@ def test_a_replacement_with_the_same_address_stays(site: Site) -> None:
     """An address named the replacement in the next run, and so on: what is to be replaced is named by its OCID."""
     bad = site.present()["pool"]["nodes"][1]
     site.fake.calls.clear()
-    with pytest.raises(InputError, match=rf"{bad['private_ip']} is {bad['id']}: name a node that is to be replaced by"):
+    with pytest.raises(InputError, match=rf"{bad['private_ip']} is {bad['id']}: to replace a node, use its OCID"):
         site.present(remove_nodes=[bad["private_ip"]])
     assert site.writes() == []
     site.fake.next_addresses.append(bad["private_ip"])
@@ -878,7 +880,7 @@ def test_a_label_that_is_taken_out_leaves_the_pool_and_the_command_is_printed(si
     site.present(labels={"team": "ml", "rack": "7"})
     told = site.present(labels={"team": "ml"})
     assert told["changed"] and told["warnings"] == [
-        "Existing nodes of rdma keep labels that are no longer wanted. To take them off: kubectl label node -l "
+        "Existing nodes of rdma keep labels that are no longer set. To remove them: kubectl label node -l "
         "oke.oraclecloud.com/pool.name=rdma rack-"
     ]
     again = site.present(labels={"team": "ml"})

@@ -150,7 +150,9 @@ def test_an_answer_that_is_not_ocis(reach: Reach, fake: FakeOci, what: str, name
     if (what, name) in HARMLESS:
         session.call("ask", client, method, *args)
         return
-    with pytest.raises(Unreachable, match=r"Cannot ask: 127.0.0.1:\d+ answered .*no JSON of OCI \(a proxy\?\)"):
+    with pytest.raises(
+        Unreachable, match=r"Cannot ask: 127.0.0.1:\d+ answered .*which is not JSON from OCI \(a proxy\?\)"
+    ):
         session.call("ask", client, method, *args)
 
 
@@ -158,7 +160,7 @@ def test_a_page_for_an_error_is_not_a_404(reach: Reach, fake: FakeOci) -> None:
     """A proxy that does not know the host: "not found" would read as "the pool is deleted"."""
     fake.fail("GET .*/subnets", 404, "NotFound")
     fake.garbling.append(("", GARBLED["a proxy's page"]))
-    with pytest.raises(Unreachable, match="answered 404, text/html, no JSON of OCI"):
+    with pytest.raises(Unreachable, match="answered 404, text/html, which is not JSON from OCI"):
         reach().call("ask", "network", "get_subnet", "nodes")
 
 

@@ -120,7 +120,7 @@ def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str
 def test_two_operators_are_refused(site: Site) -> None:
     site.survey = Survey(releases=(HelmRelease("gpu-operator", "gpu-operator", "gpu-operator"),))
     found = site.release()
-    assert found.action == "refuse" and "would be a second one beside Helm release gpu-operator/gpu-op" in found.why
+    assert found.action == "refuse" and "would be a second one besides Helm release gpu-operator/gpu-op" in found.why
 
 
 def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
@@ -142,8 +142,8 @@ def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:
         ),
         ({"oci": {"cluster": "x", "password": "y"}}, "unknown keys password; known: cluster, auth_type"),
         ({"charts": {"gpu_operator": "mine.tgz"}}, "has no chart: rdma_charts.gpu_operator may only have a version"),
-        ({"image_registry": "mirror.example"}, "images from Oracle's registry: leave out rdma_image_registry"),
-        ({"profile": "guide-2024"}, "older than the add-ons of OKE"),
+        ({"image_registry": "mirror.example"}, "images from Oracle's registry. Leave out rdma_image_registry"),
+        ({"profile": "guide-2024"}, "older than OKE's add-ons"),
     ],
 )
 def test_bad_input(site: Site, asked: dict[str, Any], message: str) -> None:

@@ -172,7 +172,7 @@ def test_no_capacity_is_told_in_terraforms_words_and_the_next_run_goes_on(site: 
     assert "ended as FAILED (TERRAFORM_EXECUTION_ERROR) after 3 min" in text
     assert "Error: 500-InternalError, Out of host capacity. / Suggestion:" in text and "\u2502" not in text
     assert 'with module.oke.oci_containerengine_node_pool.rdma["oke-rdma"]' in text
-    assert "no host of that shape is free" in text and "what exists is kept" in text
+    assert "no host of that shape is free" in text and "existing resources are kept" in text
     site.stacks.world = World(resources=dict(RESOURCES), outputs=dict(OUTPUTS))
     again = site.run()
     assert again["plan"]["add"] == 1 and again["outputs"]["cluster_id"] and len(site.stacks.stacks) == 1

@@ -34,7 +34,7 @@ DATA = yaml.safe_load((ROOT / "files/inputs.yml").read_text("utf-8"))
         ("rmda_shape", "did you mean rdma_shape?"),
         ("RDMA_SHAPE", "did you mean rdma_shape?"),
         ("rdma_collective", "did you mean rdma_collectives?"),
-        ("rdma_zzzz", "no input is like it"),
+        ("rdma_zzzz", "no similar input exists"),
     ],
 )
 def test_a_misspelt_input_is_named_with_the_nearest(name: str, instead: str) -> None:
@@ -52,14 +52,14 @@ def test_options_that_a_role_would_ignore_are_named() -> None:
     names = ("plan_shape", "plan_kubeconfig", "plan_owner", "plan_reviewer")
     assert inputs.ignored("plan", names, options, ("kubeconfig", "context")) == {
         "plan_shape": "did you mean plan_shapes?",
-        "plan_kubeconfig": "its tasks take kubeconfig from module_defaults of group/gpuops.rdma.cluster",
+        "plan_kubeconfig": "its tasks get kubeconfig from module_defaults of group/gpuops.rdma.cluster",
     }
 
 
 def test_all_are_named_at_once_each_with_its_place() -> None:
     by = {"rdma_shap": inputs.EXTRA, "rdma_qqqq": inputs.INVENTORY, "rdma_mode": inputs.EXTRA}
     text = inputs.refusal(inputs.unknown(by), by)
-    assert text.startswith("Nothing was done: 2 variables are no inputs of these playbooks: rdma_qqqq (set by the inv")
+    assert text.startswith("Nothing was done: 2 variables are not inputs of these playbooks: rdma_qqqq (set by the inv")
     assert "rdma_shap (set by -e or a survey): did you mean rdma_shape?" in text
     assert "rdma_unknown_inputs=warn" in text
 
@@ -117,7 +117,7 @@ def test_a_run_with_a_misspelt_input_ends_before_anything_happens(inventory: Pat
     shown = play("site", "-i", str(inventory), "-l", "b", "-e", given)
     text = " ".join(shown.stdout.split())
     assert shown.returncode == 2
-    assert "1 variable is no input of these playbooks: rdma_shap (set by -e or a survey): did you mean" in text
+    assert "1 variable is not an input of these playbooks: rdma_shap (set by -e or a survey): did you mean" in text
     assert not (inventory / "report").exists()
     hosts = " ".join(play("host_checks", "-i", str(inventory), "-e", "ansible_host=192.0.2.1").stdout.split())
     assert "rdma_expected_nodse (set by the inventory): did you mean rdma_expected_nodes?" in hosts

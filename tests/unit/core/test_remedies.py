@@ -32,23 +32,23 @@ RIGHT = {
         "wait for=batch needs plan.",
         "wait for=… needs name.",
         "wait for=… needs namespace.",
-        "wait tolerate=true needs plan: the nodes that are late are left out of it.",
+        "wait tolerate=true needs plan: late nodes are excluded in it.",
     ),
     "an inventory source has options of its own": (
         "hosts=nodes needs cluster or cluster_networks.",
         "… clusters are named …; set cluster to the OCID.",
     ),
     "an option for which no playbook has an input": (
-        "Destroying the stack … (…) deletes everything that it created, the cluster with its nodes and volumes. To do "
-        "that, repeat its name: confirm=….",
+        "Destroying the stack … (…) deletes everything that it created, including the cluster with its nodes and "
+        "volumes. To do that, repeat its name: confirm=….",
         "The ClusterPolicy refers to the ConfigMap …, but this task writes …. Set name to … (and label that ConfigMap "
         "as ours), or remove the reference from the policy.",
         "The GPU memory of … is unknown: set memory_gb.",
         " There are some in …: set working_directory.",
         "fault reports of … were not read (faults=…)",
-        "without it the pool has no RDMA, which only deleting and making it again mends; rdma=false accepts it",
-        "… does not have the RDMA device name of …: a VF that a pod uses has left the host. Set nic_names, or read the "
-        "host while no pod uses them.",
+        "without it the pool has no RDMA until it is deleted and created again; rdma=false accepts this",
+        "… does not have the RDMA device name of …: a VF that a pod uses is not visible on the host. Set "
+        "nic_names, or read the host while no pod uses its VFs.",
     ),
     "a role is named as who did it, not as what to run": (
         "its … existing machines keep their taints: the role gpu_taints reaches their nodes",

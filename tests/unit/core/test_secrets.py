@@ -65,7 +65,7 @@ def test_there_are_sixty_of_fifteen_kinds() -> None:
         "rdma_image_pull_secrets: nvcr-login; namespace default has no pull secret nvcr-login",
         {"summary": {"pass": 2, "fail": 0}, "verdict": "pass", "nodes_pass": 3},
         "is a basic cluster; by security_token: profile X has none; no password: give one",
-        "the chart takes one pull secret: one, without two",
+        "the chart accepts one pull secret: one, without two",
         'token = open(path).read(); headers = {"Authorization": "Bearer Oracle"}',
         {"ssh_key": "~/.ssh/id_ed25519", "recipe_public_ssh_key": "x"},
         "r1:0:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.4<0>",

@@ -117,7 +117,7 @@ def test_a_machine_with_efa_is_described_without_rdma() -> None:
     made = shape_of(one)
     assert (made.gpu_count, made.pfs, made.vf_count) == (8, (), 0)
     assert one.notes[0].startswith(
-        "no mlx5 port (16 x 1d0f:efa1 efa, 2 x 1d0f:ec20 ena): site.yml refuses these nodes by name"
+        "no mlx5 port (16 x 1d0f:efa1 efa, 2 x 1d0f:ec20 ena): site.yml does not accept these nodes"
     )
 
 
@@ -140,7 +140,7 @@ def test_without_names_and_switches_it_is_all_but_the_default_route() -> None:
     one["functions"] = [port for port in one["functions"] if port["netdev"] in ("eth0", "ens0", "ens1")]
     guessed = found(one)
     assert [pf["netdev"] for pf in guessed.shape["pfs"]] == ["ens0", "ens1"]
-    assert "every port but that of the default route (eth0)" in guessed.shape["sources"]["pfs"]
+    assert "every port except that of the default route (eth0)" in guessed.shape["sources"]["pfs"]
 
 
 def test_what_a_host_does_not_state_is_left_out_and_named() -> None:
@@ -157,7 +157,7 @@ def test_what_a_host_does_not_state_is_left_out_and_named() -> None:
 @pytest.mark.parametrize(("change", "told"), [
     ({"gpus": None, "unread": {"gpus": "sys/bus/pci/devices: not found"}}, "gpus of its document: sys/bus/pci/devices"),
     ({"gpus": []}, "it has no NVIDIA GPU on PCI"),
-    ({"gpus": [{"pci": "a", "id": "10de:1"}, {"pci": "b", "id": "10de:2"}]}, "of one kind, it has 1 x 10de:1, 1 x"),
+    ({"gpus": [{"pci": "a", "id": "10de:1"}, {"pci": "b", "id": "10de:2"}]}, "of one kind, but it has 1 x 10de:1, 1 x"),
 ])  # fmt: skip
 def test_a_host_that_cannot_be_described(change: Json, told: str) -> None:
     with pytest.raises(InputError, match=told):

@@ -76,7 +76,7 @@ def test_values_with_ansibles_tags_are_written_as_text(tmp_path: Path) -> None:
 def test_a_file_with_values_of_the_users_is_kept(tmp_path: Path) -> None:
     dest = tmp_path / "lab.yml"
     dest.write_text("name: mine\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"lab.yml is there and differs from what the hosts say"):
+    with pytest.raises(InputError, match=r"lab.yml exists and differs from the hosts"):
         answer(hosts={"a": host()}, dest=str(dest))
     assert dest.read_text(encoding="utf-8") == "name: mine\n"
     assert answer(hosts={"a": host()}, dest=str(dest), force=True)["changed"]
@@ -97,7 +97,7 @@ def test_hosts_of_the_play_and_those_that_were_not_read() -> None:
 
 @pytest.mark.parametrize(("name", "why"), [
     ("", "name must be 1 to 63 letters"), ("a b", "name must be 1 to 63 letters"),
-    ("BM.GPU.H200.8", "BM.GPU.H200.8 is, or is in names of objects, the shape BM.GPU.H200.8"), ("h200_8", "h200_8 is,"),
+    ("BM.GPU.H200.8", "BM.GPU.H200.8 is equal to the shape BM.GPU.H200.8"), ("h200_8", "h200_8 is equal to the shape"),
 ])  # fmt: skip
 def test_a_name_that_no_file_could_have_is_refused_first(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
@@ -144,7 +144,7 @@ def test_the_gpu_nodes_that_no_shape_describes_are_read_by_name(monkeypatch: pyt
     assert [one.name for one in planned(monkeypatch, *nodes, names=["c"]).nodes] == ["c"]
     with pytest.raises(InputError, match="The cluster has no node x"):
         planned(monkeypatch, *nodes, names=["x"])
-    with pytest.raises(InputError, match=r"Every GPU node has a shape already \(BM.GPU.H200.8\)"):
+    with pytest.raises(InputError, match=r"Every GPU node already has a shape \(BM.GPU.H200.8\)"):
         planned(monkeypatch, nodes[2], nodes[3])
 
 

@@ -54,7 +54,7 @@ def loaded(document: dict[str, Any], after: dict[str, Any], edge: Edge) -> dict[
     [
         ((), {}, "DMA-BUF is possible"),
         (("driver-absent",), {}, "no NVIDIA driver"),
-        ((), {"driver": "operator", **PROPRIETARY}, "that of the GPU Operator"),
+        ((), {"driver": "operator", **PROPRIETARY}, "the GPU Operator installs the driver"),
         ((), {"module": "proprietary", "ofed": "inbox"}, "no peer memory"),
         (("driver-old", "peermem-not-loaded"), {}, "driver 460.106.00 has no nvidia_peermem"),
         (("peermem-not-loaded", "nv-peer-mem"), {}, "legacy nv_peer_mem"),

@@ -663,7 +663,7 @@ def test_read_twice_the_rate_counts(delta: Any, total: int, expected: str) -> No
     found = status(document, "counters.pause")
     assert found.status == expected
     if delta:
-        words = {"pass": "", "warn": "50000 pauses received in 10 s", "unknown": "rx_pause of mlx5_3 went back"}
+        words = {"pass": "", "warn": "50000 pauses received in 10 s", "unknown": "rx_pause of mlx5_3 decreased"}
         assert words[expected] in found.found
 
 
@@ -740,7 +740,9 @@ def test_a_counter_at_its_end_is_no_rate(name: str, full: int) -> None:
     (rule,) = (one.id for one in TABLE.rules if name in one.counters)
     document = put(put(healthy(), f"counters.ports.1.{name}", full), "uptime", 365 * 86400)
     found = status(document, rule)
-    assert (found.status, f"{name} of mlx5_1 is at its end, {full}" in found.found) == ("unknown", True), found
+    assert (found.status, f"{name} of mlx5_1 has reached its maximum, {full}" in found.found) == ("unknown", True), (
+        found
+    )
     assert status(put(document, f"counters.ports.1.{name}", full - 1), rule).status == "pass"
     assert status(put(put(document, "uptime", 3600), f"counters.ports.1.{name}", full), rule).status == "warn"
     again = put(put(document, "counters.interval", 10), "counters.ports.*.delta", {name: 0})

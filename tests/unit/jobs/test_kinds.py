@@ -193,8 +193,8 @@ def test_what_is_asked_for_counts_sidecars_and_no_odd_number() -> None:
 
 
 DAMAGED = [
-    (obj("v1", "ConfigMap", {}), "no kind of job"),
-    (obj("kubeflow.org/v9", "MPIJob", {}), "no kind of job"),
+    (obj("v1", "ConfigMap", {}), "not a known kind of job"),
+    (obj("kubeflow.org/v9", "MPIJob", {}), "not a known kind of job"),
     (obj("batch/v1", "Job", {}), "Job team-a/train has no pod template: spec.template is missing"),
     (obj("batch/v1", "Job", {"template": []}), "spec.template is a list, it must be a mapping"),
     (obj("batch/v1", "Job", {"template": POD, "parallelism": "4"}), "spec.parallelism is '4'"),
@@ -219,6 +219,6 @@ def test_kinds_by_name_and_the_two_jobs_by_their_group() -> None:
     assert kinds.named("Job").group == "batch"
     assert kinds.named("Job", "batch.volcano.sh").api_version == "batch.volcano.sh/v1alpha1"
     assert kinds.named("Pod").api_version == "v1"
-    with pytest.raises(InputError, match="'TFJob' is no kind of job that is known: MPIJob, "):
+    with pytest.raises(InputError, match=r"'TFJob' is not a known kind of job\. Known: MPIJob, "):
         kinds.named("TFJob")
     assert kinds.kind_of("x") is None

@@ -592,11 +592,11 @@ def test_several_documents_lists_and_empty_ones() -> None:
 
 
 DAMAGED = [
-    ("text", "document", "it is no Kubernetes object"),
+    ("text", "document", "it is not a Kubernetes object"),
     ({"kind": "Job", "apiVersion": "batch/v2", "metadata": {"name": "a"}}, "document", "apiVersion batch/v2 is not read"),
     ({"kind": "MPIJob", "apiVersion": "x/v1", "metadata": {"name": "a"}}, "document", "apiVersion x/v1 has no MPIJob"),
     ({"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": "a"}}, "document", "spec.template"),
-    ({"kind": "ReplicaSet", "apiVersion": "apps/v1", "spec": {"x": [{"containers": []}]}}, "kind", "no kind that is read"),
+    ({"kind": "ReplicaSet", "apiVersion": "apps/v1", "spec": {"x": [{"containers": []}]}}, "kind", "its kind is not supported"),
 ]  # fmt: skip
 
 

@@ -151,9 +151,9 @@ def test_the_namespace_is_that_of_the_option_where_a_document_has_none() -> None
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "Nothing to lint: set rdma_lint"),
-    ({"name": "a"}, "Which a\\? Set rdma_lint_kind"),
+    ({"name": "a"}, "The kind of a is missing. Also set rdma_lint_kind"),
     ({"kind": "MPIJob", "cluster": False}, "cannot be used with rdma_lint_cluster=false"),
-    ({"kind": "TFJob"}, "'TFJob' is no kind of job that is known"),
+    ({"kind": "TFJob"}, "'TFJob' is not a known kind of job"),
     ({"kind": "MPIJob", "name": "a", "namespace": "x"}, "There is no MPIJob a in namespace x"),
     ({"kind": "MPIJob", "namespace": "x"}, "There is no MPIJob in namespace x"),
     ({"src": ["/nowhere/x.yml"]}, "Cannot read the manifest /nowhere/x.yml: No such file"),

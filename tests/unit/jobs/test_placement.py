@@ -78,7 +78,7 @@ def test_none_is_made_where_volcano_discovers_labels_itself(tmp_path: Path) -> N
     meta = {"name": "volcano-controller-configmap", "namespace": "volcano-system"}
     api = cluster(*two_blocks(), {"kind": "ConfigMap", "metadata": meta, "data": {"volcano-controller.conf": text}})
     done = ran(api, tmp_path)
-    assert made(api, "HyperNode") == {} and "makes HyperNodes of the labels itself" in done["notes"][0]
+    assert made(api, "HyperNode") == {} and "creates HyperNodes from the labels itself" in done["notes"][0]
     assert not placement.discovers([None, {"networkTopologyDiscovery": [{"source": "ufm", "enabled": True}, None]}])
 
 

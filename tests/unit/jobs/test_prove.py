@@ -205,7 +205,7 @@ def test_a_pod_that_is_replaced_while_it_is_looked_at() -> None:
     api.then["train-1"] = [{**PODS[1], "metadata": {**PODS[1]["metadata"], "uid": "another"}}]
     result = proving.result(api, arguments(SPEC, {"kind": "JobSet", "name": "train", "namespace": "team-a"}), print)
     assert (result["verdict"], ids(result)) == ("unknown", {("prove.gone", "train-1")})
-    assert "replaced while it was looked at" in result["reason"]
+    assert "replaced while it was read" in result["reason"]
 
 
 def test_a_restart_does_not_hide_a_fail() -> None:
@@ -493,12 +493,12 @@ def test_check_mode_makes_no_daemonset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"name": ""}, "Which JobSet\\? Set rdma_prove_kind and rdma_prove_name"),
-    ({"kind": ""}, "Which job\\? Set rdma_prove_kind and rdma_prove_name"),
+    ({"name": ""}, "JobSet: set rdma_prove_kind and rdma_prove_name"),
+    ({"kind": ""}, "job: set rdma_prove_kind and rdma_prove_name"),
     ({"name": "other"}, "There is no JobSet other in namespace team-a"),
-    ({"kind": "TFJob"}, "no kind of job that is known"),
+    ({"kind": "TFJob"}, "not a known kind of job"),
     ({"shape": "BM.GPU.H10"}, "shape 'BM.GPU.H10' is unknown"),
-    ({"hosts": {"n1": {"failed": True}}}, "hosts.n1 is no host document"),
+    ({"hosts": {"n1": {"failed": True}}}, "hosts.n1 is not a host document"),
 ]
 
 
@@ -515,7 +515,7 @@ def test_a_job_without_pods() -> None:
         run(other)
     with pytest.raises(InputError, match="RayJob team-a/train has no cluster yet"):
         run(job=users_jobs.job("RayJob"), kind="RayJob")
-    with pytest.raises(InputError, match="StatefulSet team-a/train makes no pods itself"):
+    with pytest.raises(InputError, match="StatefulSet team-a/train does not create pods itself"):
         run(job=users_jobs.job("StatefulSet"), kind="StatefulSet")
 
 

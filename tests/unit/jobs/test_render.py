@@ -239,7 +239,7 @@ def test_a_namespace_has_any_name_that_kubernetes_takes(namespace: str) -> None:
 
 
 def test_bad_names_are_in_one_list() -> None:
-    with pytest.raises(InputError, match=r"its name 'Train_1' must be.*; its namespace '' must be.*; 0 nodes"):
+    with pytest.raises(InputError, match=r"its name 'Train_1' must consist.*; its namespace '' must.*; 0 nodes"):
         render.objects(render.JobSpec("Job", "Train_1", "", 0, fabric.Fabric(vfs=16)))
 
 

@@ -144,7 +144,7 @@ def test_a_missing_right_is_named_before_any_change(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         network(api, tmp_path)
     assert str(refused.value) == (
-        "Nothing was changed. This user is not allowed:\n"
+        "Nothing was changed. This user lacks permissions:\n"
         "- in namespace team-a: list limitranges; patch network-attachment-definitions.k8s.cni.cncf.io/rdma-vf\n"
         f"{rights.GRANTING}"
     )
@@ -171,7 +171,7 @@ def test_the_tag_plan_alone_writes_the_account_and_changes_nothing(
     result = action.act({**options, "plan": str(path), "namespaces": ["team-a"], "cluster_queue": "gpus"})
     manifest = tmp_path / "permissions" / "workload_network.yml"
     assert result == {"changes": [], "namespaces": []} and api.writes == []
-    assert said == [f"permissions: {manifest}; kubectl apply -f FILE makes an account with them"]
+    assert said == [f"permissions: {manifest}; kubectl apply -f FILE creates an account with them"]
     objects = list(yaml.safe_load_all(manifest.read_text()))
     assert [one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"] == [
         "gpuops-rdma-workload-network"

@@ -91,7 +91,7 @@ def test_strings_of_ansibles_own_class_are_written_as_others() -> None:
 def test_a_plan_without_rdma_is_none_of_jobs_on_the_fabric(tmp_path: Path) -> None:
     """A job was rendered of which lint, with the same plan, said that it misses the fabric, and prove that it fails."""
     sockets = planned(tmp_path, expect_transport="socket")
-    with pytest.raises(InputError, match="Cannot run workload_render: it is about RDMA"):
+    with pytest.raises(InputError, match="Cannot run workload_render: it needs RDMA"):
         made(plan=sockets)
     with pytest.raises(InputError, match="Cannot run workload_lint"):
         cluster.around(None, [], {}, Plan(mode=Mode.HOST, expect_transport="socket"))
@@ -157,7 +157,7 @@ def test_a_plan_that_is_refused_does_not_replace_that_of_the_run_that_passed(nam
 
 
 def test_a_mode_that_was_not_proven_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is one of mode sriov, and nothing of the other was proven"):
+    with pytest.raises(InputError, match="has mode sriov, and the other mode was not tested"):
         manifest.wanted(arguments(plan=planned(tmp_path), mode="host"))
 
 

@@ -211,8 +211,8 @@ def test_relative_programs_environment_and_the_clusters_data_are_as_kubectl_hand
         ("echo WARNING: s3cret", "did not print an ExecCredential as JSON"),
         ("echo line 1 >&2; echo No profile OKE. >&2; exit 1", "exit code 1: No profile OKE. Run it in a shell"),
         ("kill -9 $$", "ended with exit code -9"),
-        ("printf 'Password: ' >&2; read -r word || exit 2", "no terminal here: where it asks"),
-        ("read -r word </dev/tty; exit 3", "no terminal here: where it asks"),
+        ("printf 'Password: ' >&2; read -r word || exit 2", "without a terminal. If it asks"),
+        ("read -r word </dev/tty; exit 3", "without a terminal. If it asks"),
         (printed().replace("v1beta1", "v1"), f"printed an ExecCredential of .*/v1, the kubeconfig asks for {API}"),
         (printed(""), "printed neither a token nor a client certificate with its key"),
         (printed("", clientCertificateData="x"), "printed neither a token nor a client certificate with its key"),
@@ -239,7 +239,7 @@ def test_a_program_that_is_missing_hangs_or_wants_a_terminal(
     with pytest.raises(InputError, match=r"interactiveMode: Always"):
         nodes(kubeconfig(program(printed(), interactiveMode="Always")))
     monkeypatch.setattr(login, "LONGEST_LOGIN", 0.3)
-    with pytest.raises(InputError, match=r"did not end within 0 s.*where it asks for a password"):
+    with pytest.raises(InputError, match=r"did not end within 0 s.*If it asks for a password"):
         nodes(kubeconfig(program("sleep 30 & wait")))
     assert not server.seen
 
@@ -253,7 +253,10 @@ def test_a_token_that_had_expired_is_sent_and_the_refusal_says_when(
     assert nodes(path) == [] == nodes(path)
     assert runs(tmp_path) == 1
     server.good = set()
-    with pytest.raises(Forbidden, match=r"which expired at 20.*Z, 60\d s ago by this machine's clock.*log in again"):
+    with pytest.raises(
+        Forbidden,
+        match=r"which expired at 20.*Z, 60\d s ago by this machine's clock.*log in again",
+    ):
         nodes(path)
 
 
@@ -269,7 +272,9 @@ def test_no_credential_is_said_and_not_an_anonymous_user(
 
 def test_a_token_that_is_none_is_not_shown(server: Server, kubeconfig: Any, program: Any) -> None:
     for user in ({"token": "s3c\nret"}, {"token": "s3c\u00e9ret"}, program(printed("s3c\\nret"))):
-        with pytest.raises(InputError, match=r"the token of .* has a line break or another character") as caught:
+        with pytest.raises(
+            InputError, match=r"the token of .* has a line break or another invalid character"
+        ) as caught:
             nodes(kubeconfig(user))
         assert "s3c" not in str(caught.value)
 
@@ -282,7 +287,7 @@ def test_a_proxy_that_drops_the_token_is_named(
     with pytest.raises(Forbidden, match="no token was sent"):
         client.list("/api/v1/nodes")
     answer = 'nodes is forbidden: User "system:anonymous" cannot list'
-    assert "A proxy or load balancer on the way drops it" in client._login.refusal(403, answer, "Bearer good")
+    assert "A proxy or load balancer in between removes it" in client._login.refusal(403, answer, "Bearer good")
     assert client._login.refusal(403, 'User "bob" cannot list', "Bearer good") == ""
 
 

@@ -39,7 +39,7 @@ V, M = "volcano-v1.15.1_", "mpi-operator-v0.8.2_"
 RUNNING = ("waiting", "running", None, "running")
 GANG = ("waiting", "unschedulable", None)
 STOPPED = ("broken", "stopped", None, "stopped by a command or a policy")
-FOREVER = "would run for ever"
+FOREVER = "would never end"
 DONE = ("ready", "succeeded", 0, "")
 JOBS = {
     V + "1pod_PodPending-timeout5s-AbortJob": (*GANG, "4 node(s) had untolerated taint(s)"),
@@ -77,12 +77,12 @@ JOBS = {
     V + "4workers_worker_deleted_no_policy": RUNNING,
     V + "4workers_worker_deleted_no_policy-events": RUNNING,
     V + "4workers_worker_failed137_no_policy": ("broken", "failed", None, "exit 137 (OOMKilled)"),
-    V + "5workers_not_enqueued_PodPending-timeout5s": (*GANG, "gang of 6 is not admitted, no pod exists"),
+    V + "5workers_not_enqueued_PodPending-timeout5s": (*GANG, "gang of 6 is not admitted, and no pod exists"),
     V + "5workers_not_enqueued_command_AbortJob": STOPPED,
-    V + "5workers_on_4nodes_gang_not_enqueued": (*GANG, "gang of 6 is not admitted, no pod exists"),
+    V + "5workers_on_4nodes_gang_not_enqueued": (*GANG, "gang of 6 is not admitted, and no pod exists"),
     V + "5workers_on_4nodes_gang_not_enqueued-events": (*GANG, "resource in cluster is overused"),
     V + "5workers_on_4nodes_minAvailable0": (*GANG, "gang of 6 is not admitted"),
-    V + "5workers_on_4nodes_minAvailable1": (*GANG, "1 of 6 pods have no place (Job Running)"),
+    V + "5workers_on_4nodes_minAvailable1": (*GANG, "1 of 6 pods are not scheduled (Job Running)"),
     V + "scaled_2_to_3_workers": RUNNING,
     M + "2workers_activeDeadlineSeconds5_failed": ("broken", "failed", None, "DeadlineExceeded"),
     M + "2workers_launcher_Never_backoffLimit0_failed": ("broken", "failed", 3, "exit 3: BackoffLimitExceeded:"),
@@ -102,7 +102,7 @@ JOBS = {
     M + "4workers_running_WaitForWorkersReady": RUNNING,
     M + "4workers_worker1_failed137": ("broken", "failed", None, "nccl-worker-1 on 10.140.0.2 ended: exit 137"),
     M + "4workers_worker2_deleted_recreated": ("broken", "failed", None, "nccl-worker-1"),
-    M + "5workers_on_4nodes_pending_AtStartup": (*GANG, "4/5 workers run, the rest has no place: 0/6 nodes"),
+    M + "5workers_on_4nodes_pending_AtStartup": (*GANG, "4/5 workers run, the rest is not scheduled: 0/6 nodes"),
     M + "5workers_on_4nodes_pending_WaitForWorkersReady": (*GANG, "6 Insufficient nvidia.com/sriov_rdma_vf"),
     M + "5workers_pending_activeDeadlineSeconds5_WaitForWorkersReady": (*GANG, "4/5 workers run"),
     M + "gang-volcano_2workers_WaitForWorkersReady": ("broken", "failed", None, "deadlock: the gang needs 3 pods"),
@@ -270,7 +270,7 @@ NIC = {
         "state-OFED (it has created no DaemonSet",
     ),
     "platform/network-operator-26.4.1_ofed_pull_failure.json": ("waiting", "state-OFED (0 of 4 pods available)"),
-    "platform/network-operator-26.4.1_rdma_shared_pull_failure.json": ("waiting", "1 of 4 pods are of the newest spec"),
+    "platform/network-operator-26.4.1_rdma_shared_pull_failure.json": ("waiting", "1 of 4 pods have the newest spec"),
 }
 
 
@@ -310,7 +310,7 @@ def test_recorded_daemonsets_and_deployments():
     held = load("operators/gpu-operator-v26.7.0_rdma_host_mofed.json")
     driver = readiness.daemonset(one(held, "DaemonSet", "nvidia-driver-daemonset"))
     assert not driver.ready
-    assert "1 of 8 pods are of the newest spec; updateStrategy OnDelete" in driver.why
+    assert "1 of 8 pods have the newest spec; updateStrategy OnDelete" in driver.why
     toolkit = readiness.daemonset(one(held, "DaemonSet", "nvidia-container-toolkit-daemonset"))
     assert (toolkit.ready, toolkit.progress) == (True, "8/8")
     mig = one(held, "DaemonSet", "nvidia-mig-manager")
@@ -462,7 +462,7 @@ def test_a_volcano_job_without_pods_is_stuck_in_the_api_servers_words():
     job = {"metadata": {}, "spec": {"tasks": [{"replicas": 2}]}, "status": {"state": {"phase": "Pending"}}}
     told = event("FailedCreate", volcano.not_created(DENIED), "Job")
     status = readiness.volcano_job(job, {"status": {"phase": "Inqueue"}}, [], [told])
-    assert (status.stuck, status.why) == (True, f"Job nccl cannot make pods: {DENIED}")
+    assert (status.stuck, status.why) == (True, f"Job nccl cannot create pods: {DENIED}")
 
 
 @pytest.mark.parametrize(
@@ -489,7 +489,7 @@ POOLS = {
     "bad-gateway": ("broken", "", 'Invalid value: "10.41.0.1": is not part of the subnet'),
     "block-too-big": ("broken", "", "is larger then amount of IPs"),
     "no-nodes": ("waiting", "0/4", "no block yet for 10.140.0.1"),
-    "wrong-namespace": ("waiting", "", "nv-ipam looks only into its own namespace"),
+    "wrong-namespace": ("waiting", "", "nv-ipam reads only its own namespace"),
 }
 
 
@@ -602,7 +602,7 @@ def test_recorded_plugin_configurations_hold_what_the_policy_asks_for(name):
     assert readiness.plugin_config(policy, maps[0], "nvidia.com/sriov_rdma_vf").ready
     other = readiness.plugin_config(policy, maps[0], "nvidia.com/rdma_vf")
     assert (other.stuck, other.code) == (True, "OtherResource")
-    assert "as nvidia.com/sriov_rdma_vf, asked for is nvidia.com/rdma_vf" in other.why
+    assert "as nvidia.com/sriov_rdma_vf, but nvidia.com/rdma_vf was requested" in other.why
     assert not readiness.plugin_config(policy, None, "nvidia.com/sriov_rdma_vf").ready
     stale = {**maps[0], "data": {"config.json": '{"resourceList": []}'}}
     assert "does not hold" in readiness.plugin_config(policy, stale, "nvidia.com/sriov_rdma_vf").why

@@ -121,7 +121,7 @@ def test_an_empty_set_is_never_ready():
 
 def test_a_broken_state_ends_the_wait_at_once():
     world = World((0, {"policy": late()}), (4, {"policy": broken("refused")}))
-    with pytest.raises(Unrecoverable, match=r"cannot become ready any more \(after 4s\).*policy: refused"):
+    with pytest.raises(Unrecoverable, match=r"can no longer become ready \(after 4s\).*policy: refused"):
         world.wait()
 
 

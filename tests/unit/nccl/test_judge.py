@@ -264,7 +264,7 @@ SSH = NcclError("launch", "ssh: connect to host node-1 port 22: Connection refus
          "no bandwidth"),
         (simulated(H100, 2, max_bytes=1 << 30), {}, "unjudged", "apply from 4 GiB on"),
         (replaced(collective="hypercube"), {}, "unjudged", "no threshold is known for hypercube on 2 x"),
-        (HEALTHY, {"transport": True}, "incomplete", "no INFO line names the network"),
+        (HEALTHY, {"transport": True}, "incomplete", "no INFO line shows the network"),
         (HEALTHY, {"topology": "/topo/x.xml"}, "incomplete", "/topo/x.xml"),
     ],
 )  # fmt: skip

@@ -235,10 +235,10 @@ def test_sockets_that_were_asked_for_have_no_threshold_but_the_sites_own():
     """The table's are parts of the NIC line, which the data does not use."""
     got = over_sockets()
     assert (got.verdict, got.nic_line, got.percent_of_line) == ("unjudged", None, None)
-    assert "no table has thresholds for TCP sockets" in got.reason
+    assert "there are no thresholds for TCP sockets" in got.reason
     good = over_sockets(rows=[{"nodes": "2", "gbytes": 1.5}])
     assert (good.verdict, good.hosts, good.proven) == ("pass", 2, 2), good.reason
-    assert good.reason.endswith("TCP sockets, as asked for, proven on 2 of 2 hosts")
+    assert good.reason.endswith("TCP sockets proven, as requested on 2 of 2 hosts")
     assert over_sockets(rows=[{"nodes": "2", "gbytes": 2.5}]).verdict == "fail"
 
 

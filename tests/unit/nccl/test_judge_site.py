@@ -301,10 +301,10 @@ def test_a_baseline_is_of_the_mode_of_the_run():
     first = judged(samples.model_run(LAB, 2, "all_reduce", **LARGE), LAB)
     of_sriov = {**report(first), "plan": {"mode": "sriov"}}
     for mode in ("shared", "host"):
-        with pytest.raises(InputError, match=rf"good\.json is no baseline of mode {mode}: it is of mode sriov"):
+        with pytest.raises(InputError, match=rf"good\.json is not a baseline for mode {mode}: it has mode sriov"):
             thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode)
     lab = {**report(first), "plan": {"mode": "host", "expect_transport": "socket"}}
-    with pytest.raises(InputError, match=r"no baseline of mode host: it is of mode socket"):
+    with pytest.raises(InputError, match=r"not a baseline for mode host: it has mode socket"):
         thresholds.with_baseline(samples.TABLE, lab, "good.json", "host")
     assert thresholds.with_baseline(samples.TABLE, lab, "good.json", "socket")["baseline"]
     alike = [thresholds.with_baseline(samples.TABLE, of_sriov, "good.json", mode) for mode in ("sriov", "")]

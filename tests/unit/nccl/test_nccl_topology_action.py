@@ -94,7 +94,7 @@ def test_of_real_files(path: Path) -> None:
     ({"content": GOOD, "against": "no/such.xml"}, "Cannot read"),
     ({"content": GOOD, "hosts": 3}, "hosts must be a mapping"),
     ({"content": GOOD, "hosts": {"gpu-1": {}}}, "hosts, gpu-1: this is not a host document"),
-    ({"content": GOOD, "hosts": []}, "nothing is known about any node"),
+    ({"content": GOOD, "hosts": []}, "no node can be checked"),
 ])  # fmt: skip
 def test_bad_input_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):

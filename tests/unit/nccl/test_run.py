@@ -364,7 +364,7 @@ def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quie
         assert outcome is None, "its containers may run without it"
         return
     assert outcome is not None and outcome.stage == "gone"
-    assert outcome.why == "nccl-worker-1 on b: its node is lost, and the test has said nothing for 30s"
+    assert outcome.why == "nccl-worker-1 on b: its node is lost, and the test has printed nothing for 30s"
     outcome = running._from_outside(outcome)
     assert (outcome.stage, outcome.blamed) == ("disturbed", {"b": "not Ready: Kubelet stopped posting node status."})
 
@@ -390,7 +390,7 @@ def test_pods_that_nobody_may_make_are_no_lack_of_room(tmp_path: Path) -> None:
         clock = Clock()
         running = run_of(clock, tmp_path)
         running.launcher, running.test = launcher, nccl_jobs.job(queue=queue)
-        refused = readiness.Status("waiting", "Job nccl cannot make pods: exceeded quota", "QuotaExceeded", True)
+        refused = readiness.Status("waiting", "Job nccl cannot create pods: exceeded quota", "QuotaExceeded", True)
         clock.now = 1.0
         assert running._overdue([], refused) is None
         clock.now = 12.0

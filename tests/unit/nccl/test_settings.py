@@ -123,11 +123,11 @@ class Tagged(int):
         (
             {"nccl_env": {"NCCL_IB_TC": 41}},
             "rdma_nccl_env.NCCL_IB_TC",
-            "41 is of type int; variables are text: put it in",
+            "41 is of type int; variables are strings: put it in",
         ),
         ({"nccl_env": {"NCCL_IB_TC": Tagged(41)}}, "rdma_nccl_env.NCCL_IB_TC", "41 is of type int;"),
         ({"nccl_env": {"NCCL_IB_TC": 4.5}}, "rdma_nccl_env.NCCL_IB_TC", "4.5 is of type float"),
-        ({"nccl_env": {"NCCL_X": False}}, "rdma_nccl_env.NCCL_X", "False is of type bool, as YAML reads yes, no"),
+        ({"nccl_env": {"NCCL_X": False}}, "rdma_nccl_env.NCCL_X", "False is of type bool, because YAML reads yes, no"),
         ({"nccl_env": {"NCCL_X": ["a"]}}, "rdma_nccl_env.NCCL_X", "is of type list"),
         ({"nccl_env": {"NCCL_X": "a\nNCCL_Y=b"}}, "rdma_nccl_env.NCCL_X", "line break"),
         ({"nccl_env": {"NCCL X": "a"}}, "rdma_nccl_env.NCCL X", "no variable can have this name"),
@@ -139,10 +139,10 @@ class Tagged(int):
         ({"nccl_iterations": -1}, "rdma_nccl_iterations", "-1 is negative"),
         ({"nccl_warmup": -2}, "rdma_nccl_warmup", "-2 is negative"),
         ({"nccl_check": -3}, "rdma_nccl_check", "-3 is negative"),
-        ({"mpi_args": ["numa"]}, "rdma_mpi_args", "'numa' is no option"),
+        ({"mpi_args": ["numa"]}, "rdma_mpi_args", "'numa' is not an option"),
         ({"mpi_args": ["--mca btl"]}, "rdma_mpi_args", "takes 2 words"),
         ({"mpi_args": ["-np 4"]}, "rdma_mpi_args", "one rank per GPU"),
-        ({"mpi_args": ["--host a,b"]}, "rdma_mpi_args", "hosts are those of the plan"),
+        ({"mpi_args": ["--host a,b"]}, "rdma_mpi_args", "hosts are the plan's nodes"),
         ({"mpi_args": ["-mca plm_rsh_args '-p 22'"]}, "rdma_mpi_args", "sshd"),
         ({"mpi_args": ["-x NCCL_DEBUG=WARN"]}, "rdma_mpi_args", "set it by rdma_nccl_env"),
         ({"mpi_args": ["-x UCX_TLS"]}, "rdma_mpi_args", "set it by rdma_ucx_env"),
@@ -202,7 +202,7 @@ def test_below_a_threshold_that_is_for_other_settings_is_unjudged(
     found = judged(made(nccl_env=env), slow)
     assert found.verdict == verdict, found.reason
     if verdict == "unjudged":
-        assert "which does not apply: it is for the shape's own settings; set was" in found.reason
+        assert "which does not apply, because it is for the shape's own settings; set was" in found.reason
         assert "(rdma_nccl_env)" in found.reason
 
 
@@ -224,7 +224,7 @@ def test_without_the_lines_that_prove_rdma_nothing_passes(env: dict[str, Optiona
     assert conf(test).get("NCCL_DEBUG") in (None, "WARN", "")
     found = judged(test)
     assert found.verdict == "incomplete"
-    assert "no INFO line names the network; set was" in found.reason and "NCCL_DEBUG" in found.reason
+    assert "no INFO line shows the network; set was" in found.reason and "NCCL_DEBUG" in found.reason
     assert "unknown" in {item.severity for item in found.findings}
 
 

@@ -305,11 +305,11 @@ def test_doubts(old: str, new: str, status: str, message: str) -> None:
 
 def test_a_link_speed_that_nccl_does_not_know() -> None:
     _system, problems = topology.check(topology.render(load("BM.GPU.H100.8")).replace("32.0 GT/s PCIe", "32.0 GT/s"))
-    assert problems[0].message == 'link_speed="32.0 GT/s" is unknown to NCCL, which takes 8 GT/s for it'
+    assert problems[0].message == 'link_speed="32.0 GT/s" is unknown to NCCL, which uses 8 GT/s instead'
 
 
 def test_what_is_not_a_topology_of_gpus() -> None:
-    assert topology.check(GOOD)[1][0].message == "it has no GPU: NCCL takes all GPUs from sysfs"
+    assert topology.check(GOOD)[1][0].message == "it has no GPU, so NCCL reads all GPUs from sysfs"
 
 
 def test_statuses_of_a_text_that_is_not_used() -> None:

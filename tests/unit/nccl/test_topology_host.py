@@ -140,7 +140,7 @@ def test_of_an_h200_machine_as_nccl_dumped_it() -> None:
 
 def test_vfs_in_pods_have_no_name_on_the_host() -> None:
     found = document(vfs="in_pods")
-    with pytest.raises(InputError, match=r"name of 0000:0c:00.2, .*that a pod uses has left.*Set nic_names"):
+    with pytest.raises(InputError, match=r"name of 0000:0c:00.2, .*that a pod uses is not visible.*Set nic_names"):
         topology.of_host(found, H100)
     names = [f"mlx5_{number}" for number in range(40, 56)]
     made = topology.of_host(found, H100, names)
@@ -219,7 +219,7 @@ def test_a_gpu_at_another_address() -> None:
     system = changed(rendered(found), busid=(H100.gpus[0].pci, "0000:77:00.0"))
     first, second = topology.fit(system, found, "vf")
     assert (first.status, first.kind, first.items) == ("fail", "gpu", ("0000:77:00.0",))
-    assert first.message == "the topology file has GPUs at 0000:77:00.0, where the host has none"
+    assert first.message == "the topology file has GPUs at 0000:77:00.0, but the host has none there"
     assert (second.status, second.items) == ("warn", (H100.gpus[0].pci,))
 
 

@@ -75,9 +75,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_wishes_that_contradict_each_other(own: Path) -> None:
     made = whole(cluster(), topology="none", topology_file=str(own))
-    assert "leave out one of both" in faults(made)["rdma_topology_file"] and files(made) == {}
+    assert "leave out one of them" in faults(made)["rdma_topology_file"] and files(made) == {}
     both = [gpu_node("10.0.0.1", H100), gpu_node("10.0.0.2", A100)]
-    assert "one shape, the run has BM.GPU.H100.8" in faults(whole(both, topology_file=str(own)))["rdma_topology_file"]
+    assert (
+        "one shape, but the run has BM.GPU.H100.8" in faults(whole(both, topology_file=str(own)))["rdma_topology_file"]
+    )
     assert faults(whole(both, shapes=[H100], topology_file=str(own))) == {}
 
 
@@ -85,9 +87,8 @@ def test_addresses_unlike_the_shapes_are_doubted_and_left_to_the_host_checks(own
     own.write_text(GOOD.replace('busid="0000:0f:00.0"', 'busid="0000:77:00.0"'), encoding="utf-8")
     made = whole(cluster(), topology_file=str(own))
     assert faults(made) == {} and files(made)
-    assert doubts(made)[0].endswith("the topology file has GPUs at 0000:77:00.0, where the host has none")
+    assert doubts(made)[0].endswith("the topology file has GPUs at 0000:77:00.0, but the host has none there")
     own.write_text(GOOD.replace("<gpu ", '<gpu gdr="1" '), encoding="utf-8")
     assert doubts(whole(cluster(), topology_file=str(own))) == [
-        f"{own}, line 6: <gpu> states gdr (8 times): NCCL trusts it, so that a host without GPUDirect RDMA is not "
-        "noticed"
+        f"{own}, line 6: <gpu> states gdr (8 times): NCCL trusts it and does not detect a host without GPUDirect RDMA"
     ]

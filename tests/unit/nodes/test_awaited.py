@@ -32,7 +32,7 @@ def awaited(*nodes: dict[str, Any], **args: Any) -> Awaited:
     return Awaited(watcher, asked, Plan())
 
 
-@pytest.mark.parametrize(("count", "told"), [(None, f"no node of {H200} is there"), (4, f"0 of 4 nodes of {H200} are")])
+@pytest.mark.parametrize(("count", "told"), [(None, f"no node of {H200} exists"), (4, f"0 of 4 nodes of {H200} are")])
 def test_a_shape_that_no_node_has_is_said_with_the_shapes_that_are_there(count: Any, told: str) -> None:
     gpu = {"nvidia.com/gpu": "true"}
     waiting = awaited(
@@ -40,13 +40,13 @@ def test_a_shape_that_no_node_has_is_said_with_the_shapes_that_are_there(count: 
     )
     found = waiting.statuses()
     why = wait.late_map(found)["joined"]
-    assert why.startswith(told) and why.endswith(f"GPU nodes there: 2 of {H100}, 1 of VM.X")
+    assert why.startswith(told) and why.endswith(f"existing GPU nodes: 2 of {H100}, 1 of VM.X")
     remedy = targets.TARGETS["nodes"].remedy_of(wait.late_map(found), (), Namespaces())
     assert remedy.startswith("Correct rdma_shape")
 
 
 def test_without_other_gpu_nodes_none_are_named() -> None:
-    assert "GPU nodes there" not in wait.late_map(awaited(node("d", "VM.Y")).statuses())["joined"]
+    assert "existing GPU nodes" not in wait.late_map(awaited(node("d", "VM.Y")).statuses())["joined"]
 
 
 def test_each_cause_has_its_remedy() -> None:
@@ -57,6 +57,6 @@ def test_each_cause_has_its_remedy() -> None:
     def remedy(status: readiness.Status) -> str:
         return target.late({"n1": status.why}, ["n1"], Namespaces())[0].remedy
 
-    assert remedy(readiness.node(facts)) == "When it may be used again: kubectl uncordon n1"
+    assert remedy(readiness.node(facts)) == "To use it again: kubectl uncordon n1"
     assert "kubectl describe node n1" in remedy(readiness.node(node_facts(node("n1", H100))))
     assert "has not joined" in remedy(readiness.node(None))

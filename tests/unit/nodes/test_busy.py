@@ -175,7 +175,7 @@ def test_a_node_that_takes_no_more_pods_is_in_use_by_the_last_of_the_lowest_prio
     worker = nodes_busy.Capacity(1, GIB)
     assert found(4, *four, need=worker) == []
     assert found(0, *four, need=worker) == [], "as many as are wanted, if the kubelet does not say"
-    assert found(3, *four, need=worker) == ["pod team/web holds 1 of the 3 pods that the node takes"]
+    assert found(3, *four, need=worker) == ["pod team/web holds 1 of the 3 pods that the node can run"]
     assert found(3, *four, need=nodes_busy.NOTHING) == []
     both = found(4, *four, etl("big", "99.5"), need=worker)
     assert both == ["pod team/big requests 99.5 CPU and 1.0 GiB"], "one that goes makes both kinds of room"

@@ -249,7 +249,7 @@ def test_missing_vfs_and_gpus_name_the_node_k_of_n_and_a_remedy(h100):
 def test_unhealthy_devices_are_told_apart_from_absent_ones(h100):
     raw = node(vfs=15)
     raw["status"]["capacity"][VF] = "16"
-    assert "the device plugin calls 1 unhealthy" in found(nodes_facts.node_facts(raw), h100)["vf.missing"].found
+    assert "the device plugin reports 1 as unhealthy" in found(nodes_facts.node_facts(raw), h100)["vf.missing"].found
 
 
 def test_vfs_are_not_looked_at_in_mode_host(h100):

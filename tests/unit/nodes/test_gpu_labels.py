@@ -167,7 +167,7 @@ def test_without_a_pci_id_there_is_slicing_but_no_mig(features: Any) -> None:
     own = sharing_plan.node_of("a", one.shape, one.memory_mib)
     plan = configs.plan([], {"s": sharing.shared("mps", 2)}, "", {}, "single")
     assert plan.of(own, one.shape.gpu_id, "s", "").resources == {"nvidia.com/gpu": 16}
-    with pytest.raises(InputError, match="neither a table of the node's instance type nor NFD states"):
+    with pytest.raises(InputError, match="known neither from the node's instance type nor from NFD"):
         plan.of(own, one.shape.gpu_id, "", "all-1g.10gb")
 
 
@@ -177,10 +177,12 @@ def test_a_node_that_nothing_tells_of_is_refused_with_what_is_missing() -> None:
     for names, selector in (((), "feature.node.kubernetes.io/pci-10de.present=true"), (("b",), "")):
         with pytest.raises(InputError) as caught:
             members(api, *names, selector=selector)
-        assert "Cannot determine the GPUs of node b: its instance type g6.4xlarge has no table" in str(caught.value)
+        assert "Cannot determine the GPUs of node b: its instance type g6.4xlarge is not in files/topology" in str(
+            caught.value
+        )
         assert "no label nvidia.com/gpu.product and no label nvidia.com/gpu.count" in str(caught.value)
         assert "Check that the pods of DaemonSet gpu-feature-discovery" in str(caught.value)
-        assert ("The same holds for 1 more" in str(caught.value)) is (not names)
+        assert ("The same applies to 1 more" in str(caught.value)) is (not names)
     with pytest.raises(InputError, match=r"instance type \(none\)"):
         members(api, "c")
     assert [one.name for one in members(api, described=False)] == ["a", "b", "c"]
@@ -196,7 +198,7 @@ def test_a_node_that_nobody_chose_holds_nothing_up() -> None:
 
 def test_names_that_are_none() -> None:
     api = Api([node("gpu-1"), node("gpu-2")])
-    with pytest.raises(InputError, match=r"gpu-3 is no NVIDIA GPU node\. Did you mean gpu-"):
+    with pytest.raises(InputError, match=r"gpu-3 is not an NVIDIA GPU node\. Did you mean gpu-"):
         members(api, "gpu-3")
     with pytest.raises(InputError, match="There is no NVIDIA GPU node with the labels team=a"):
         members(api, selector="team=a")

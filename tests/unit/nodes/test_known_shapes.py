@@ -151,7 +151,7 @@ def test_a_file_with_the_name_of_a_shape_of_the_collection_is_refused_by_every_m
     document = {"name": "BM.GPU.H100.8", "like": "BM.GPU.H200.8"}
     (Path(own) / "again.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(
-        RdmaError, match=r"again\.yml: BM\.GPU\.H100\.8 is a shape of the collection; give the site's own"
+        RdmaError, match=r"again\.yml: BM\.GPU\.H100\.8 is a shape of the collection; choose another name"
     ):
         use(name, "BM.GPU.H100.8", own)
 

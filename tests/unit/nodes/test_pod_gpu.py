@@ -26,7 +26,7 @@ EXISTS = {"key": GPU, "operator": "Exists"}
         ({"key": GPU, "efect": "NoSchedule"}, "did you mean effect?"),
         ("a b:NoSchedule", "invalid key"),
         ("a=b c:NoSchedule", "invalid value"),
-        (7, "neither a text"),
+        (7, "neither a string"),
     ],
 )
 def test_taints_that_the_api_server_refuses(value: Any, words: str) -> None:
@@ -38,7 +38,7 @@ def test_taints_that_the_api_server_refuses(value: Any, words: str) -> None:
 def test_taints_once_each() -> None:
     two = pod_gpu.taints([PRESENT, PRESENT, f"{GPU}:NoExecute"])
     assert [one["effect"] for one in two] == ["NoSchedule", "NoExecute"]
-    with pytest.raises(InputError, match="given twice"):
+    with pytest.raises(InputError, match="set twice"):
         pod_gpu.taints([PRESENT, f"{GPU}=absent:NoSchedule"])
 
 

@@ -290,10 +290,10 @@ def change(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ("sources/pfs", ..., "sources.pfs: is missing"),
     ("sources/nic.line_gbps", ..., "sources.nic.line_gbps: is missing"),
     ("pci_tree/link_gts", 12, "pci_tree.link_gts: must be one of 2.5, 5, 8, 16, 32, 64, is 12"),
-    ("pci_tree/sockets/1", ..., "pci_tree.sockets: gpu 4 is nowhere in the tree"),
+    ("pci_tree/sockets/1", ..., "pci_tree.sockets: gpu 4 is not in the tree"),
     ("pci_tree/sockets/0/pci/0/pci/0/pci/0", {"gpu": 1}, "[0].pci[1].pci[0].pci[0].gpu: 1 occurs twice in the tree"),
     ("pci_tree/sockets/0/pci/0/pci/1/pci/0", {"pfs": [0, 2]}, "pfs: must be functions of one PCI device"),
-    ("pci_tree/sockets/0/pci/0/pci/1/pci/0", {"pfs": [0, 99]}, "pfs: must be places in the list pfs (0 to 15)"),
+    ("pci_tree/sockets/0/pci/0/pci/1/pci/0", {"pfs": [0, 99]}, "pfs: must be indices of the list pfs (0 to 15)"),
     ("pci_tree/sockets/0/pci/0/bus", "0000:0d:00.0", "0000:0d:00.0 is already used by pci_tree.sockets[0].pci[0]"),
 ])  # fmt: skip
 def test_one_fault(path: str, value: Any, fault: str) -> None:

@@ -116,8 +116,8 @@ def test_all_faults_of_all_files_in_one_list(tmp_path: Path) -> None:
     )
     assert told[0] == "9 fault(s) in the shape files:"
     assert told[1:4] == [
-        "1.yml: lab is already the name in 0.yml",
-        "2.yml: BM.GPU.H100.8 is a shape of the collection; give the site's own another name",
+        "1.yml: lab is already used in 0.yml",
+        "2.yml: BM.GPU.H100.8 is a shape of the collection; choose another name for your own",
         "7.yml: name is missing",
     ]
     assert "0.yml: nodes.a b: must be the name of a label, is 'a b'" in told
@@ -149,7 +149,7 @@ def test_a_folder_without_files(tmp_path: Path) -> None:
     assert shape_table.site_shapes("") == {}
     with pytest.raises(InputError, match=r"has no shape file \(\*.yml\)"):
         shape_table.site_shapes(str(tmp_path))
-    with pytest.raises(InputError, match="none is no folder with shape files"):
+    with pytest.raises(InputError, match="none is not a folder with shape files"):
         shape_table.site_shapes(str(tmp_path / "none"))
 
 
@@ -197,11 +197,11 @@ def test_nodes_by_instance_type_label_or_selector(labels: dict[str, str], shape:
 
 @pytest.mark.parametrize(("labels", "found"), [
     ({TYPE: "p5.48xlarge", PRODUCT: "H100", "row": "7"},
-     "its shape is not clear: the labels in the file of lab and its instance type p5.48xlarge"),
+     "its shape is ambiguous: the labels in the file of lab and its instance type p5.48xlarge"),
     ({TYPE: H100, PRODUCT: "H100", "row": "7"},
-     "its shape is not clear: its instance type BM.GPU.H100.8 and the labels in the file of lab"),
+     "its shape is ambiguous: its instance type BM.GPU.H100.8 and the labels in the file of lab"),
     ({LABEL: "lap", TYPE: H100},
-     "its shape is not clear: its label gpuops.rdma/shape=lap, which is no shape of rdma_shapes_dir"),
+     "its shape is ambiguous: its label gpuops.rdma/shape=lap, which is not a shape in rdma_shapes_dir"),
 ])  # fmt: skip
 def test_a_node_that_two_files_take_is_refused_by_name(labels: dict[str, str], found: str) -> None:
     shapes = site(BY_TYPE, BY_LABELS)
@@ -252,7 +252,7 @@ def test_a_run_without_the_file_of_a_configured_shape_is_refused() -> None:
         plan_samples.cluster(), shape_table.shapes(), survey(workloads=[plan_samples.vf_config(H100, "lab")])
     )
     assert faults(made) == {
-        "rdma_shapes_dir": "the cluster's VF configuration covers lab, which no shape file here describes; give the "
+        "rdma_shapes_dir": "the cluster's VF configuration covers lab, which no shape file describes; set the "
         "folder with its file, or delete DaemonSet gpuops-vf-config"
     }
 
@@ -268,5 +268,5 @@ def test_infiniband_has_no_vfs_by_the_sriov_plugin() -> None:
 def test_a_shape_without_an_mlx5_nic_is_refused_by_name() -> None:
     bare = {key: value for key, value in document("p5.48xlarge").items() if key not in ("nic", "pfs")}
     (told,) = planned([gpu_node(shape="p5.48xlarge")], site(bare)).findings
-    assert told.severity == "error" and "p5.48xlarge has no NIC that mlx5 drives in its file" in told.found
+    assert told.severity == "error" and "p5.48xlarge has no NIC with mlx5 in its file" in told.found
     assert "sharing.yml" in told.found

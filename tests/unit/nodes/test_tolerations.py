@@ -41,7 +41,7 @@ def test_a_toleration_as_text_or_mapping(value: Any, wanted: Any) -> None:
         ("team=a", "has no effect"),
         ("team=a:NoSchedul", "did you mean NoSchedule?"),
         ("a b:NoSchedule", "the invalid key 'a b'"),
-        (7, "neither a text like team=a:NoSchedule nor a mapping"),
+        (7, "neither a string like team=a:NoSchedule nor a mapping"),
         ({"key": "team", "efect": "NoSchedule"}, "unknown field efect; did you mean effect?"),
         ({"key": "team", "operator": "Exist"}, "the operator 'Exist'; did you mean Exists?"),
         ({"key": "team", "operator": "Lt", "value": "5"}, "the operator 'Lt'; known: Exists, Equal"),
@@ -50,7 +50,7 @@ def test_a_toleration_as_text_or_mapping(value: Any, wanted: Any) -> None:
         ({"key": "team", "effect": "Never"}, "the effect 'Never'"),
         ({"key": "te am"}, "the invalid key 'te am'"),
         ({"key": "team", "effect": "NoExecute", "operator": "Exists", "tolerationSeconds": 30}, "would be evicted"),
-        ("gpuops.rdma/unhealthy:NoSchedule", "marks nodes that a run found bad"),
+        ("gpuops.rdma/unhealthy:NoSchedule", "marks nodes that a scan found bad"),
     ],
 )
 def test_an_invalid_toleration_is_refused_with_what_is_wrong(value: Any, told: str) -> None:

@@ -97,4 +97,4 @@ def test_the_node_is_known_by_its_instance_else_by_its_address() -> None:
     cluster = Cluster()
     cluster.nodes = cluster.nodes[:1]  # has the address, but is another instance
     assert cluster.drain() == [] and cluster.evicted == [] and cluster.patched == []
-    assert "is no node of the cluster" in cluster.lines[0]
+    assert "is not a node of the cluster" in cluster.lines[0]

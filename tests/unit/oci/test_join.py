@@ -69,7 +69,7 @@ def test_what_was_not_read_excludes_nothing() -> None:
         (
             {"endpoints": ("10.0.0.77:6443",)},
             ("endpoint", "proven"),
-            "given 10.0.0.10, the cluster's endpoints are 10.0.0.77",
+            "has 10.0.0.10, but the cluster's endpoints are 10.0.0.77",
         ),
         ({"ca": CA.replace("MIIB", "MIIC")}, ("endpoint", "proven"), "not the cluster's CA"),
     ],

@@ -126,10 +126,10 @@ def test_sizes_and_removals_are_steps_in_an_order() -> None:
     assert planned(asked(nodes=3, remove_nodes=[TWO]), there()) == [f"replace {TWO}", "set nodes"]
     three = there(asked(nodes=3), [*NODES, {**NODES[0], "id": "ocid1.instance.oc1..3", "name": "n3", "privateIp": "x"}])
     assert planned(asked(remove_nodes=["10.0.0.2"]), three) == [f"remove {TWO}"]
-    with pytest.raises(InputError, match="name the 1 to remove in remove_nodes"):
+    with pytest.raises(InputError, match="Add the 1 to remove to remove_nodes"):
         planned(WANTED, three)
     assert planned(WANTED, there(nodes=NODES[:1])) == ["set nodes"], "asked for again"
-    assert planned(WANTED, there(nodes=NODES[:1], lifecycleState="UPDATING")) == [], "OCI is at it"
+    assert planned(WANTED, there(nodes=NODES[:1], lifecycleState="UPDATING")) == [], "another request is changing it"
     error = {"nodeError": {"code": "LimitExceeded", "message": "x"}}
     assert planned(WANTED, there(nodes=[NODES[0], {**NODES[1], **error, "lifecycleState": "FAILING"}])) == ["set nodes"]
     assert planned(WANTED, there(nodes=[NODES[0], {**NODES[1], **error}])) == []
@@ -140,7 +140,7 @@ def test_sizes_and_removals_are_steps_in_an_order() -> None:
     [
         ("10.0.0.9", r"no node has this name or address in the pool rdma: 10.0.0.1 = ocid1.instance.oc1..1"),
         ("same", r"2 nodes have this name or address .*10.0.0.1 = .*10.0.0.2 = "),
-        ("10.0.0.1", r"is ocid1.instance.oc1..1: name a node that is to be replaced by its OCID"),
+        ("10.0.0.1", r"is ocid1.instance.oc1..1: to replace a node, use its OCID"),
     ],
 )
 def test_a_name_that_is_no_node_or_several_is_refused(entry: str, words: str) -> None:
@@ -394,7 +394,7 @@ def test_a_mark_in_the_users_commands_stays() -> None:
         ({"kind": "cluster_network", "boot_volume_vpus": 25}, "expected 10, 20 or 30 to 120"),
         ({"kind": "cluster_network", "fault_domains": ["FAULT-DOMAIN-1"]}, "fault_domains is only for node pools"),
         ({"network_blocks": ["b"]}, "set rdma_oci_hpc_island as well"),
-        ({"compute_cluster": "cc", "placement_constraint": "SINGLE_TIER"}, "names one that has its place"),
+        ({"compute_cluster": "cc", "placement_constraint": "SINGLE_TIER"}, "compute_cluster is an existing one"),
         ({"eviction_minutes": 61}, "0 to 60 minutes"),
     ],
 )

@@ -78,7 +78,7 @@ def test_stars_of_a_secret_are_no_change() -> None:
         ({"a": 1, "b_tokn": 2}, "b_tokn is not declared; did you mean b_token"),
         ({"a": 1, "something": 2}, "something is not declared$"),
         ({"c": 1}, "a has no value"),
-        ({"a": 1, "b_token": "x"}, "Give each variable once: b_token"),
+        ({"a": 1, "b_token": "x"}, "Set each variable once: b_token"),
     ],
 )
 def test_bad_variables(given: dict[str, Any], message: str) -> None:

@@ -183,7 +183,7 @@ def test_shared_gpus_need_the_advertised_count() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(InputError, match=r"MIG mixed.*cannot grow from zero"):
+    with pytest.raises(InputError, match=r"MIG mixed.*cannot scale from zero"):
         autoscaler.capacity_annotations(TABLE, cpu=1, memory_mib=1, gpus=None)
     for wrong in ("one", -1, 1.0, True):
         with pytest.raises(InputError, match="must be a whole number"):
@@ -378,7 +378,7 @@ def test_owners_of_machine_sets() -> None:
     found = {
         f.subject[-1]: f.found for f in autoscaler.check_owners([one, two, lost, machine, turned], ["gpu", "other"])
     }
-    assert "belongs to MachineAutoscaler/a already" in found["b"]
+    assert "already belongs to MachineAutoscaler/a" in found["b"]
     assert "there is no MachineSet gpus; did you mean gpu?" in found["c"]
     assert found["d"] == "scaleTargetRef.kind Machine"
     assert found["e"] == "min 5 is more than max 4"

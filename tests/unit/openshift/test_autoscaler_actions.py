@@ -163,7 +163,7 @@ def test_a_copy_is_made_and_goes_again() -> None:
         ([], {"accelerator": "nvidia.com/gpu"}, "cannot be an accelerator's name"),
         ([], {"labels": {"topology.kubernetes.io/zone": "1b"}}, "topology.kubernetes.io/zone=1b.*1a, as in its"),
         ([], {"taints": ["a:NoSched"]}, "did you mean NoSchedule"),
-        ([], {"mig": "all-1g.10gb", "mig_strategy": "mixed", "gpu_id": "10de:2330"}, "cannot grow from zero"),
+        ([], {"mig": "all-1g.10gb", "mig_strategy": "mixed", "gpu_id": "10de:2330"}, "cannot scale from zero"),
         (
             [cluster(gpus=[{"type": "a100", "min": 0, "max": 8}])],
             {},
@@ -239,7 +239,7 @@ def owner(name: str, target: str, low: int = 0, taken: bool = True) -> Any:
     ("pools", "words"),
     [
         ([pool("gpu-b")], r"no MachineSet gpu-b; did you mean gpu-a\?"),
-        ([pool("gpu-a")], "MachineSet gpu-a belongs to MachineAutoscaler/other already"),
+        ([pool("gpu-a")], "MachineSet gpu-a already belongs to MachineAutoscaler/other"),
         ([pool("worker", min_replicas=3)], "min not more than max"),
         ([pool("worker", accelerator="a100")], "has the accelerator a100"),
     ],
@@ -313,7 +313,7 @@ def test_how_far_a_scale_up_is() -> None:
     for status, words, state in (
         ({"phase": "Provisioning"}, "Machine m1 is Provisioning", "waiting"),
         ({"phase": "Failed", "errorMessage": "no capacity"}, "Machine m1 is Failed: no capacity", "broken"),
-        ({"node": "n1"}, "node n1 is there; it offers no GPU yet", "waiting"),
+        ({"node": "n1"}, "node n1 exists, but offers no GPU yet", "waiting"),
     ):
         found = scale_up(Api(machine_set(), machine("m1", "gpu-a", **status), openshift()), GROWN)
         assert (found.why, found.state) == (words, state)
@@ -332,7 +332,7 @@ def test_the_autoscaler_runs_as_asked_or_not() -> None:
 
 def test_an_owner_that_is_not_taken_up() -> None:
     api = Api(machine_set(), owner("gpu-a", "gpu-a", taken=False))
-    assert proof(api).owned("gpu-a").why == "the operator has not taken it up yet"
+    assert proof(api).owned("gpu-a").why == "the operator has not processed it yet"
     body = {"type": "Warning", "reason": "FailedSetOwner", "message": "object is already owned"}
     event = thing("Event", "e", involvedObject={"name": "gpu-a"}, **body)
     assert "FailedSetOwner: object is already owned" in proof(Api(*api.objects.values(), event)).owned("gpu-a").why
@@ -473,7 +473,7 @@ def test_what_a_scale_up_took() -> None:
     machines = [machine("m1", "gpu-a", "n1"), machine("m2", "gpu-a", "n2")]
     found = scaling.took("gpu-a", labels, machines, [(pod, node), (pod, older)])
     assert found == scaling.ScaleUp(("n1", "n2"), 240, 300), "a node that was there before its pod does not count"
-    with pytest.raises(RdmaError, match=r"The pod p runs on n1, which is no node of MachineSet gpu-a"):
+    with pytest.raises(RdmaError, match=r"The pod p runs on n1, which is not a node of MachineSet gpu-a"):
         scaling.took("gpu-a", labels, machines[1:], [(pod, node)])
     with pytest.raises(RdmaError, match=r"n1 of MachineSet gpu-a does not carry cluster-api/accelerator=a100"):
         scaling.took("gpu-a", {"cluster-api/accelerator": "a100"}, machines, [(pod, node)])

@@ -57,7 +57,7 @@ def test_the_advertised_count() -> None:
 
 def test_mig_mixed_keeps_a_node() -> None:
     mixed = {"config": {}, "mig": "all-1g.10gb", "mig_strategy": "mixed"}
-    with pytest.raises(InputError, match="cannot grow from zero"):
+    with pytest.raises(InputError, match="cannot scale from zero"):
         run(mixed)
     assert run({**mixed, "min_replicas": 1})["patches"]["gpu-h100"]["metadata"]["annotations"] == {}
 
@@ -82,5 +82,5 @@ def test_what_does_not_fit_together(change: dict[str, Any], more: dict[str, Any]
 
 def test_two_pools_of_one_machine_set() -> None:
     twice = {**EXAMPLE, "pools": EXAMPLE["pools"] * 2}
-    with pytest.raises(InputError, match="belongs to MachineAutoscaler/gpu-h100 already"):
+    with pytest.raises(InputError, match="already belongs to MachineAutoscaler/gpu-h100"):
         run(**twice)

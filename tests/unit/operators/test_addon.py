@@ -85,7 +85,7 @@ def test_versions() -> None:
 def test_keys_that_the_add_on_does_not_take() -> None:
     ours = replace(WANT, configuration={**WANT.configuration, "driver.enabled": "false"})
     found = addon.decide(ours, None, OPTIONS)
-    assert "driver.enabled" not in found.configuration and "takes no driver.enabled" in found.warnings[0]
+    assert "driver.enabled" not in found.configuration and "does not accept driver.enabled" in found.warnings[0]
     typo = replace(WANT, configuration={"toolkit.enbled": "true"}, own=("toolkit.enbled",))
     refused = addon.decide(typo, None, OPTIONS)
     assert refused.action == "refuse" and "did you mean toolkit.enabled?" in refused.why
@@ -103,16 +103,16 @@ def helm(namespace: str) -> HelmRelease:
     ("present", "releases", "workloads", "said"),
     [
         (None, [], [], ""),
-        (None, [], [deployment("gpu-operator")], "would be a second one beside Deployment gpu-operator/gpu-operator"),
-        (None, [helm("gpu-operator")], [], "beside Helm release gpu-operator/mine. Uninstall it first"),
+        (None, [], [deployment("gpu-operator")], "would be a second one besides Deployment gpu-operator/gpu-operator"),
+        (None, [helm("gpu-operator")], [], "besides Helm release gpu-operator/mine. Uninstall it first"),
         (there(), [], [deployment("gpu-operator")], ""),
         (there(), [helm("gpu-operator")], [deployment("gpu-operator")], ""),
-        (there(), [helm("other")], [], "is enabled, and besides it there is Helm release other/mine. Remove it"),
+        (there(), [helm("other")], [], "is enabled, but there is also Helm release other/mine. Remove it"),
         (
             there(),
             [],
             [deployment("gpu-operator"), deployment("olm")],
-            "besides it there is Deployment olm/gpu-operator",
+            "there is also Deployment olm/gpu-operator",
         ),
         (there("DELETED"), [helm("x")], [], "would be a second one"),
         (None, [HelmRelease("a", "b", "volcano")], [], ""),

@@ -236,15 +236,15 @@ def want(**changes: Any) -> Release:
             None,
             "gpu-operator v26.8.0 cannot be fetched from https://charts.example/nvidia: looks like "
             '"https://charts.example/nvidia" is not a valid chart repository or cannot be reached: failed to fetch '
-            "https://charts.example/nvidia/index.yaml : 404 Not Found. Correct rdma_charts.gpu_operator, or download "
-            "the chart where that works and set rdma_charts.gpu_operator to the .tgz or its directory",
+            "https://charts.example/nvidia/index.yaml : 404 Not Found. Correct rdma_charts.gpu_operator, or "
+            "download the chart elsewhere and set rdma_charts.gpu_operator to the .tgz or its directory",
         ),
         (
             'Error: looks like "https://me:secret@charts.example/nvidia" is not a valid chart repository or cannot be '
             'reached: Get "https://charts.example/nvidia/index.yaml": dial tcp: lookup charts.example: no such host',
             None,
             "the chart repository https://charts.example/nvidia cannot be reached: dial tcp: lookup charts.example: no "
-            "such host. Let this machine reach it, or download its charts where that works and set "
+            "such host. Allow this machine to reach it, or download its charts elsewhere and set "
             "rdma_charts.OPERATOR of each to its .tgz",
         ),
         ("", None, "cannot be fetched from https://charts.example/nvidia: no message. Correct"),

@@ -93,7 +93,7 @@ def test_a_helm_that_cannot_be_run() -> None:
 def test_an_installed_helm_that_path_does_not_find_first() -> None:
     look = dataclasses.replace(GOOD, helm="v3.9.0", helm_installed="/home/u/.local/bin/helm")
     (finding,) = control_node.check(look, TABLE, PACKAGES, COLLECTIONS)
-    assert finding.remedy == "/home/u/.local/bin/helm is there: put its folder first in PATH"
+    assert finding.remedy == "/home/u/.local/bin/helm exists: put its folder first in PATH"
 
 
 def test_old_packages_and_a_silent_cluster() -> None:
@@ -122,10 +122,10 @@ def test_what_to_download() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("plan9-mips",), "a checksum is known for darwin-amd64"),
-        (("linux-amd64", "file:///x", ""), "belong together"),
-        (("linux-amd64", "", "a" * 64), "belong together"),
-        (("linux-amd64", "file:///x", "abc"), "no SHA-256"),
+        (("plan9-mips",), "checksums are known only for darwin-amd64"),
+        (("linux-amd64", "file:///x", ""), "must be set together"),
+        (("linux-amd64", "", "a" * 64), "must be set together"),
+        (("linux-amd64", "file:///x", "abc"), "not a SHA-256"),
     ],
 )
 def test_refused_downloads(arguments: tuple[str, ...], words: str) -> None:
@@ -176,7 +176,7 @@ def test_an_archive_without_helm(action: ModuleType, data: bytes) -> None:
 
 
 def test_a_place_that_does_not_answer(tmp_path: Path, action: ModuleType) -> None:
-    with pytest.raises(InputError, match="Give helm_url and helm_checksum of a mirror"):
+    with pytest.raises(InputError, match="For a mirror, give helm_url and helm_checksum"):
         action._fetched((tmp_path / "missing").as_uri(), "0" * 64)
 
 

@@ -81,10 +81,10 @@ def test_a_chart_that_makes_the_policy_is_given_a_value() -> None:
     [
         (cluster(), {"ofed": "operator"}, "rdma_ofed", "management NIC"),
         (cluster(), {"ofed": "operator", "platform": "kubernetes"}, "rdma_ofed", "management NIC"),
-        (cluster(), {"driver": "operator"}, "rdma_driver", "a second one on top"),
+        (cluster(), {"driver": "operator"}, "rdma_driver", "a second one breaks"),
         (cluster(), {"driver": "image"}, "rdma_driver", "Known: auto, host, operator"),
         (cluster(), {"ofed": "none"}, "rdma_ofed", "Known: auto, host, operator"),
-        (ELSEWHERE, {**OPERATORS, "mode": "host"}, "rdma_ofed", "nothing of the network is installed"),
+        (ELSEWHERE, {**OPERATORS, "mode": "host"}, "rdma_ofed", "it is not installed"),
         (ELSEWHERE, {"driver": "operator", "charts": {"gpu_operator": {"version": "v25.10.0"}}}, "rdma_driver", "ever"),
         (
             ELSEWHERE,
@@ -98,7 +98,7 @@ def test_a_chart_that_makes_the_policy_is_given_a_value() -> None:
             "rdma_gpu_operator_values",
             "rdma_driver=operator needs",
         ),
-        (ELSEWHERE, {"gpu_operator_values": "driver.enabled=true"}, "rdma_gpu_operator_values", "second one on top"),
+        (ELSEWHERE, {"gpu_operator_values": "driver.enabled=true"}, "rdma_gpu_operator_values", "second one breaks"),
     ],
 )
 def test_refused_as_an_input(nodes: Any, asked: Any, subject: str, words: str) -> None:
@@ -131,7 +131,7 @@ def test_auto_follows_a_driver_container_that_runs() -> None:
 def test_values_without_a_plan_go_by_the_profile() -> None:
     profile = files.profile("current")
     assert chart_values.values(profile, "gpu_operator", "driver.enabled=true", driver="operator").values["driver"]
-    with pytest.raises(Exception, match="second one on top"):
+    with pytest.raises(Exception, match="second one breaks"):
         chart_values.values(profile, "gpu_operator", "driver.enabled=true", driver="")
 
 
@@ -249,7 +249,7 @@ def test_pods_of_an_ondelete_daemonset_are_judged_by_their_revision(peermem: boo
     fake.logs = {(f"driver-{node}", "nvidia-peermem-ctr"): "successfully loaded nvidia-peermem module" for node in "ab"}
     found = drivers(fake, peermem=peermem).loaded(nodes("a", "b"))
     assert found["driver/a"].ready and not found["driver/b"].ready
-    assert f"its pod is of an older spec of DaemonSet {name}, whose updateStrategy is OnDelete" in found["driver/b"].why
+    assert f"its pod has an older spec of DaemonSet {name}, whose updateStrategy is OnDelete" in found["driver/b"].why
 
 
 def test_ofed_of_an_older_revision_is_late_with_the_operators_own_state() -> None:

@@ -27,8 +27,8 @@ RECORDED = {
     "manual_first_install_pending": ("approve", "waits for approval", "", "install-xq28m", f"{GPU}.v26.3.3"),
     "manual_starting_csv_then_upgrade": ("ready", f"{GPU}.v26.3.2 is Succeeded", "", "", f"{GPU}.v26.3.2"),
     "no_catalogsource": ("broken", "there is no CatalogSource certified-operators", "mirror it", "", ""),
-    "no_operatorgroup": ("broken", "has no OperatorGroup", "Make one", "", ""),
-    "orphan_csv_then_resubscribe": ("broken", "@existing", "left of an earlier Subscription", "", ""),
+    "no_operatorgroup": ("broken", "has no OperatorGroup", "Create one", "", ""),
+    "orphan_csv_then_resubscribe": ("broken", "@existing", "of an earlier Subscription still exists", "", ""),
     "two_operatorgroups": ("broken", "has 2 OperatorGroups: a, b", "Remove all but one", "", ""),
     "wrong_channel": ("broken", "in channel v99 of package nfd", "leave channel out", "", ""),
     "wrong_package": ("broken", "in package no-such-operator", "does not have this package", "", ""),
@@ -120,9 +120,9 @@ def test_a_second_operator_group_is_not_made() -> None:
     assert olm.group_for([], want) == place
     assert olm.group_for([group("made-by-the-console", place)], want) == "made-by-the-console"
     assert olm.group_for([group("global")], operator(every_namespace=True)) == "global"
-    with pytest.raises(InputError, match="gpu-og already, which watches every namespace; the operator needs nvidia"):
+    with pytest.raises(InputError, match="gpu-og, which watches every namespace, but the operator needs nvidia"):
         olm.group_for([group("gpu-og")], want)
-    with pytest.raises(InputError, match=r"2 OperatorGroups \(a, b\): OLM stays silent there \(MultipleOperatorGroup"):
+    with pytest.raises(InputError, match=r"2 OperatorGroups \(a, b\): OLM does nothing there \(MultipleOperatorGroup"):
         olm.group_for([group("b", place), group("a", place)], want)
 
 
@@ -130,7 +130,7 @@ def test_the_same_package_is_not_subscribed_to_twice() -> None:
     there = {"metadata": {"name": "x", "namespace": "other"}, "spec": {"name": GPU}}
     olm.elsewhere([there], operator(package="nfd", namespace="openshift-nfd"))
     olm.elsewhere([there], operator(namespace="other"))
-    with pytest.raises(InputError, match="is subscribed to in namespace other already"):
+    with pytest.raises(InputError, match="already has a Subscription in namespace other"):
         olm.elsewhere([there], operator())
 
 

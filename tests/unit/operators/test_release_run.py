@@ -289,7 +289,7 @@ def test_the_old_network_operator_has_ended_before_its_policy_changes(monkeypatc
 
     monkeypatch.setattr("time.sleep", ends)
     for _run in range(2):
-        with pytest.raises(RdmaError, match=r"timed out.* has 0 replicas until Helm comes through: run this again"):
+        with pytest.raises(RdmaError, match=r"timed out.* has 0 replicas until Helm succeeds. Run this again"):
             site.run(to_26_4_1(), operator="network_operator", hold=True)
     assert there == [{"sriovDevicePlugin": {"version": "v3.5"}}], "it waited for the pod, once"
     stopped = nics("network-operator")
@@ -400,7 +400,10 @@ rules: [{apiGroups: [nvidia.com], resources: [clusterpolicies], verbs: [delete]}
         ("delete deployments gpu-operator", "in namespace gpu-operator: delete deployments.apps"),
         ("update secrets gpu-operator", "in namespace gpu-operator: update secrets"),
         ("create clusterroles", "in the whole cluster: create clusterroles.rbac.authorization.k8s.io"),
-        ("escalate clusterroles", "in the whole cluster: delete clusterpolicies.nvidia.com (the charts' Roles have it"),
+        (
+            "escalate clusterroles",
+            "in the whole cluster: delete clusterpolicies.nvidia.com (the charts' Roles contain it",
+        ),
     ],
 )
 def test_nothing_is_uninstalled_without_every_right_for_it(check: bool, denied: str, words: str) -> None:
@@ -410,7 +413,7 @@ def test_nothing_is_uninstalled_without_every_right_for_it(check: bool, denied: 
     site.api.denied = {denied}
     with pytest.raises(InputError) as error:
         site.run(state="absent")
-    assert str(error.value).startswith("Nothing was removed. This user is not allowed:\n- ")
+    assert str(error.value).startswith("Nothing was removed. This user lacks permissions:\n- ")
     assert words in str(error.value) and str(error.value).count("\n- ") == 1, str(error.value)
     assert site.calls == []
     site.api.denied = set()
@@ -448,7 +451,7 @@ def test_of_several_kubeconfigs_helm_gets_the_one_that_exists(tmp_path: Path) ->
     site = Site()
     site.run(kubeconfig=f"{there}{os.pathsep}{tmp_path / 'gone'}")
     assert site.calls[0]["kubeconfig"] == str(there)
-    with pytest.raises(InputError, match="Helm takes one kubeconfig"):
+    with pytest.raises(InputError, match="Helm accepts one kubeconfig"):
         site.run(kubeconfig=f"{there}{os.pathsep}{there}")
 
 
@@ -475,7 +478,7 @@ def test_definitions_are_applied_before_helm_runs(monkeypatch: pytest.MonkeyPatc
     assert seen == [["created.example.com", "updated.example.com"]]
     assert result["definitions"] == ["create created.example.com", "update updated.example.com"]
     (warning,) = result["warnings"]
-    assert warning.startswith("keepd.example.com has v1 spec.own") and warning.endswith("it is left")
+    assert warning.startswith("keepd.example.com has v1 spec.own") and warning.endswith("it is kept")
 
 
 def test_the_charts_hook_does_not_replace_a_newer_definition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,8 +130,8 @@ def test_guides_gpu_list_on_its_own_profile() -> None:
 
 def test_guides_gpu_list_on_the_current_profile() -> None:
     text = refused("current", "gpu_operator", GUIDE_GPU)
-    assert "operator.defaultRuntime does nothing since 25.3.0" in text
-    assert "toolkit.version does nothing since 25.10.0" in text
+    assert "operator.defaultRuntime has no effect since 25.3.0" in text
+    assert "toolkit.version has no effect since 25.10.0" in text
     assert text.count("\n- ") == 2
     assert (
         values("current", "gpu_operator", [GUIDE_GPU[0], *GUIDE_GPU[3:]]).warnings[0].startswith("driver.rdma has no")
@@ -140,7 +140,7 @@ def test_guides_gpu_list_on_the_current_profile() -> None:
 
 def test_guides_network_list_on_its_own_profile() -> None:
     text = refused("guide-2024", "network_operator", GUIDE_NETWORK)
-    assert "nvPeerDriver does nothing since 23.7.0" in text
+    assert "nvPeerDriver has no effect since 23.7.0" in text
     assert "isRdma: true, or leave it out" in text
     assert text.count("\n- ") == 2
     right = [*GUIDE_NETWORK[:3], *GUIDE_NETWORK[4:7], GUIDE_NETWORK[7].replace("[true]", "true")]
@@ -162,7 +162,7 @@ def test_guides_network_list_on_the_current_profile_names_every_replacement() ->
         "secondaryNetwork",
         "nvIpam",
     ):
-        assert f"- {key} does nothing since" in text
+        assert f"- {key} has no effect since" in text
     assert "NicClusterPolicy spec.sriovDevicePlugin" in text
     assert "nfd.enabled" not in text
 
@@ -176,7 +176,7 @@ def test_guides_network_list_on_the_current_profile_names_every_replacement() ->
         ("gpu_operator", {"zzz": 1}, "zzz is not a key of the chart"),
         ("gpu_operator", {"driver": False}, "driver is a group of keys (certConfig"),
         ("gpu_operator", {"driver": {"enabled": {"a": 1}}}, "driver.enabled is a single value"),
-        ("gpu_operator", {"driver": {"enabled": True}}, "the node images bring the driver"),
+        ("gpu_operator", {"driver": {"enabled": True}}, "the node images include the driver"),
         ("gpu_operator", {"driver": {"useOpenKernelModules": True}}, "driver.kernelModuleType"),
         (
             "network_operator",
@@ -214,7 +214,7 @@ def test_wishes_come_before_overrides_and_lists_are_replaced() -> None:
 def test_unknown_keys_of_another_version_only_warn() -> None:
     made = values("current", "gpu_operator", {"brandNew": 1}, version="v26.10.0")
     assert made.values["brandNew"] == 1
-    assert "keys are those of v26.7.0" in made.guessed[0] and not made.warnings
+    assert "keys are known for v26.7.0" in made.guessed[0] and not made.warnings
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_references_replace_the_charts_place() -> None:
     other = want(reference={"repo": "https://mirror.example/charts", "version": "v26.3.3", "release": "gpu"})
     assert (other.repo, other.version, other.name) == ("https://mirror.example/charts", "v26.3.3", "gpu")
     assert want(operator="mpi_operator", reference="/m/mpi.yaml").manifest == "/m/mpi.yaml"
-    with pytest.raises(InputError, match="holds the chart 'volcano'"):
+    with pytest.raises(InputError, match="contains the chart 'volcano'"):
         want(reference="/charts/volcano", local={"name": "volcano", "version": "1"})
     with pytest.raises(InputError, match=r"unknown keys: chart\. Known: ref"):
         want(reference={"chart": "x"})
@@ -556,7 +556,7 @@ def test_jump_over_24_10_warns() -> None:
 def test_pending_release(status: str, revision: int, way: str) -> None:
     there = release(status=status, revision=revision)
     young = decide(there, age=60, resume=True)
-    assert young.action == "refuse" and "another Helm may be at work" in young.why
+    assert young.action == "refuse" and "another Helm process may be changing" in young.why
     old = decide(there)
     assert old.action == "refuse"
     assert f"`{way} gpu-operator -n gpu-operator`" in old.why and "rdma_release_resume" in old.why
@@ -602,15 +602,18 @@ def test_plan_entry_is_plain_data_without_secrets() -> None:
             '"https://helm.example/index.yaml": dial tcp: lookup helm.example: no such host',
             "set rdma_charts.gpu_operator to its directory",
         ),
-        ('Error: path "/nowhere" not found', "no chart in that place"),
+        ('Error: path "/nowhere" not found', "no chart in this location"),
         (
             'Error: serviceaccounts "gpu-operator" is forbidden: unable to create new content in namespace a '
             "because it is being terminated",
-            "remove what holds it",
+            "remove what blocks it",
         ),
-        ('Error: secrets is forbidden: User "x" cannot list resource', "user may not do that"),
+        ('Error: secrets is forbidden: User "x" cannot list resource', "user lacks the permission"),
         ('Error: Internal error occurred: failed calling webhook "v.example": timeout', "webhook did not answer"),
-        ("Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress", "Helm is at work"),
+        (
+            "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress",
+            "Helm process is changing",
+        ),
         (
             'Error: no matches for kind "NodeFeatureRule" in version "nfd.k8s-sigs.io/v1alpha1"',
             "GPU Operator (with NFD)",
@@ -692,7 +695,7 @@ def test_a_mixture_of_releases_is_named() -> None:
     old = {**STAGING, "nv_ipam": "nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1"}
     assert mixed(CANDIDATE, old) == [
         "nv_ipam is nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1 beside network-operator "
-        "26.7.0-rc.2; that is another release"
+        "26.7.0-rc.2; it is from another release"
     ]
     assert mixed(CANDIDATE, {**STAGING, "cni_plugins": "reg.example/x/plugins:v1.5.0"}) == []
 
@@ -705,5 +708,5 @@ def test_policy_does_not_change_the_profile() -> None:
 
 
 def test_quote_in_the_configuration_is_refused() -> None:
-    with pytest.raises(InputError, match="cannot carry"):
+    with pytest.raises(InputError, match="does not support"):
         nic_policy.nic_cluster_policy(files.profile("current"), {"resourceList": ["it's"]})

@@ -35,14 +35,14 @@ def refused(error: str, **more: Any) -> Finding:
 @pytest.mark.parametrize(
     ("error", "more", "severity", "words"),
     [
-        (NO_DRY_RUN, {}, "warning", "unknown whether admission takes it: the webhook old.example.test"),
+        (NO_DRY_RUN, {}, "warning", "unknown whether admission accepts it: the webhook old.example.test"),
         (
             'pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath',
             {"place": "default"},
             "warning",
             "yet",
         ),
-        ("unable to validate against any security context constraint: [...]", {}, "info", "the run itself lets"),
+        ("unable to validate against any security context constraint: [...]", {}, "info", "the run itself allows"),
         ('admission webhook "a.b" denied the request: no reason', {}, "error", "the webhook a.b refuses it: no reason"),
         ('admission webhook "a.b" denied the request without explanation', {}, "error", "no reason given"),
         ('Internal error occurred: failed calling webhook "a.b": timeout', {}, "error", "a.b, which does not answer,"),
@@ -185,22 +185,22 @@ DNS = {"to": [{"namespaceSelector": {}}], "ports": [{"protocol": "UDP", "port": 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"policyTypes": ["Ingress"]}, "off connections from"),
-        ({"policyTypes": ["Egress"]}, "off connections to"),
-        ({}, "off connections from"),
+        ({"policyTypes": ["Ingress"]}, "connections from"),
+        ({"policyTypes": ["Egress"]}, "connections to"),
+        ({}, "connections from"),
         ({"policyTypes": ["Ingress"], "podSelector": {"matchLabels": {"app": "theirs"}}}, ""),
         ({"policyTypes": ["Ingress"], "ingress": [{}]}, ""),
         ({"policyTypes": ["Ingress"], "ingress": [{"from": [OURS]}]}, ""),
         ({"policyTypes": ["Ingress"], "ingress": [{"from": [OURS], "ports": [{"port": 1024, "endPort": 65535}]}]}, ""),
-        ({"policyTypes": ["Ingress"], "ingress": [{"from": [OURS], "ports": [{"protocol": "UDP"}]}]}, "off"),
+        ({"policyTypes": ["Ingress"], "ingress": [{"from": [OURS], "ports": [{"protocol": "UDP"}]}]}, "blocks"),
         ({"policyTypes": ["Ingress"], "ingress": [{"from": [{"namespaceSelector": {}}]}]}, ""),
         (
             {"policyTypes": ["Ingress"], "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}]},
-            "off connections from",
+            "connections from",
         ),
         ({"policyTypes": ["Ingress"], "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}, ""),
-        ({"policyTypes": ["Ingress"], "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}, "off"),
-        ({"policyTypes": ["Egress"], "egress": [{"to": [OURS]}]}, "off DNS"),
+        ({"policyTypes": ["Ingress"], "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}, "blocks"),
+        ({"policyTypes": ["Egress"], "egress": [{"to": [OURS]}]}, "'s DNS"),
         ({"policyTypes": ["Egress"], "egress": [{"to": [OURS]}, DNS]}, ""),
     ],
 )

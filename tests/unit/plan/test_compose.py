@@ -75,10 +75,10 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     )
     told = faults(made)
     assert "room for 0 nodes" in told["rdma_ip_pool_subnet"]
-    assert "refuse a dash" in told["rdma_resource"]
+    assert "reject a dash" in told["rdma_resource"]
     assert "did you mean driver.enabled" in told["rdma_gpu_operator_values"]
-    assert "operator.defaultRuntime does nothing since" in told["rdma_gpu_operator_values"]
-    assert "deployCR does nothing since" in told["rdma_network_operator_values"]
+    assert "operator.defaultRuntime has no effect since" in told["rdma_gpu_operator_values"]
+    assert "deployCR has no effect since" in told["rdma_network_operator_values"]
     assert "nope is not a key" in told["rdma_network_operator_values"]
     assert "unknown keys: reff" in told["rdma_charts.volcano"]
     assert len(told) == 5
@@ -135,7 +135,7 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     again = whole(cluster(), survey(releases=seen), install=install)
     (warning,) = [item for item in again.findings if item.id == "plan.values"]
     assert (warning.severity, warning.subject) == ("warning", "release gpu-operator/gpu-operator")
-    assert "upgrade.yml goes on with it" in warning.found
+    assert "upgrade.yml continues it" in warning.found
     assert again.releases["gpu_operator"].resets == (), "preflight refused to go on, as values would be lost"
     assert [item for item in whole(cluster(), installed(made)).findings if item.id == "plan.values"] == []
 
@@ -155,7 +155,7 @@ def test_a_hold_without_its_release_is_a_warning(install: str, manager: str, fie
     there = replace(installed(whole(cluster())), policies=(live,))
     made = whole(cluster(), there, install=install)
     ours = (manager, field) == ("gpuops-rdma", "updateStrategy")
-    said = [(item.severity, item.subject, "upgrade.yml goes on with it" in item.found) for item in made.findings]
+    said = [(item.severity, item.subject, "upgrade.yml continues it" in item.found) for item in made.findings]
     assert said == ([("warning", "ClusterPolicy cluster-policy", True)] if ours else [])
     assert made.releases["gpu_operator"].held is ours
     patched = [item for item in made.permissions if (item.verb, item.resource) == ("patch", "clusterpolicies")]
@@ -221,7 +221,7 @@ def test_charts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert f"Cannot read the chart {cut}: it is not a complete archive" in told["rdma_charts.gpu_operator"]
     assert told["rdma_charts.network_operator"] == f"Cannot read the chart {missing}: it does not exist"
     told = faults(whole(cluster(), charts={"gpu_operator": other, "mpi_operator": "/nowhere/mpi.yaml"}))
-    assert "holds the chart 'volcano', not 'gpu-operator'" in told["rdma_charts.gpu_operator"]
+    assert "contains the chart 'volcano', not 'gpu-operator'" in told["rdma_charts.gpu_operator"]
     assert "manifest /nowhere/mpi.yaml: it does not exist" in told["rdma_charts.mpi_operator"]
     verify = whole(cluster(), charts={"gpu_operator": str(cut), "mpi_operator": missing}, install="existing")
     assert faults(verify) == {}, "nothing is installed"
@@ -594,11 +594,11 @@ def test_names_that_cannot_be() -> None:
         own_namespace="x.y",
     )
     told = faults(made)
-    assert "no name of Kubernetes" in told["rdma_network_name"] and "'a_b'" in told["rdma_ip_pool_name"]
+    assert "not a valid Kubernetes name" in told["rdma_network_name"] and "'a_b'" in told["rdma_ip_pool_name"]
     assert "'x.y'" in told["rdma_own_namespace"]
     assert "team-x does not exist" in told["rdma_network_namespaces"]
     assert "no namespace has the label rdma=yes" in told["rdma_network_namespaces"]
-    assert "give at least 17" in told["rdma_ip_pool_block"]
+    assert "use at least 17" in told["rdma_ip_pool_block"]
     assert "rdma_ip_pool_block" in faults(whole(cluster(), ip_pool_block=-1))
     assert faults(whole(cluster(), network_namespaces=["team-z"])) == {}, "namespaces that could not be listed"
 

@@ -561,7 +561,7 @@ def test_the_shared_rdma_plugin_goes_with_the_policy_that_is_taken_over() -> Non
     policy["spec"]["rdmaSharedDevicePlugin"] = {"image": "k8s-rdma-shared-dev-plugin"}
     seen = survey(workloads=[item], policies=[policy])
     remedy = one(look(seen=seen), "rdma-shared-plugin").remedy
-    assert "makes it again" in remedy and "kubectl patch nicclusterpolicy" in remedy, "deleting it helps for seconds"
+    assert "creates it again" in remedy and "kubectl patch nicclusterpolicy" in remedy, "deleting it helps for seconds"
     assert found(look(seen=seen, asked={"adopt_policies": True}), "rdma-shared-plugin") == []
 
 
@@ -624,7 +624,7 @@ def test_definitions_that_cannot_be_applied() -> None:
     assert "lacks v1alpha1 spec.new of the chart's; has v1alpha1 spec.own" in item.found
     assert item.expected.startswith("what network-operator ") and item.expected.endswith("26.4.1 has")
     newer = crds.Definition(name, "keep", more=("v1alpha1 spec.own",))
-    assert "left as it is" in one(look(definitions={"network_operator": [newer]}), "definitions", "warning").remedy
+    assert "it is not changed" in one(look(definitions={"network_operator": [newer]}), "definitions", "warning").remedy
     same, missing = crds.Definition(name, "keep"), crds.Definition(name, "create", ("version v1alpha1",))
     assert found(look(definitions={"network_operator": [same, missing]}), "definitions") == []
 
@@ -685,8 +685,8 @@ def test_a_namespace_of_the_network_that_terminates() -> None:
 
 def test_values_set_by_hand_are_listed_with_both_values() -> None:
     fields = (
-        PolicyField("dcgm.enabled", True, None, why="set by hand after the last run"),
-        PolicyField("toolkit.version", "v1", "v2", why="and who set it is unknown"),
+        PolicyField("dcgm.enabled", True, None, why="set manually after the last run"),
+        PolicyField("toolkit.version", "v1", "v2", why="set by an unknown source"),
     )
 
     def listed(reset: bool) -> list[Finding]:
@@ -697,7 +697,7 @@ def test_values_set_by_hand_are_listed_with_both_values() -> None:
 
     first, second = listed(False)
     assert (first.severity, first.subject) == ("error", "release gpu-operator/gpu-operator")
-    assert "dcgm.enabled is true, set by hand after" in first.found and "the chart's default" in first.found
-    assert 'toolkit.version is "v1", and who set it is unknown;' in second.found and 'makes it "v2"' in second.found
+    assert "dcgm.enabled is true, set manually after" in first.found and "the chart's default" in first.found
+    assert 'toolkit.version is "v1", set by an unknown source;' in second.found and 'changes it to "v2"' in second.found
     assert "rdma_gpu_operator_values" in first.remedy and "rdma_reset_values=true" in first.remedy
     assert [(item.severity, item.remedy) for item in listed(True)] == [("info", "")] * 2

@@ -92,24 +92,24 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
     )
     assert test.fabric.resources()["limits"] == {"nvidia.com/gpu": "8"}
     refused = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
-    assert "has no NIC that mlx5 drives" in refused.findings[0].found
+    assert "has no NIC with mlx5" in refused.findings[0].found
 
 
 def test_sockets_are_of_mode_host_and_scans_refuse_them() -> None:
     made = plan(cluster(), expect_transport="socket")
     assert "use rdma_mode=host" in str(faults(made))
-    with pytest.raises(InputError, match="Cannot run ib_write_bw: it is about RDMA"):
+    with pytest.raises(InputError, match="Cannot run ib_write_bw: it needs RDMA"):
         perftest.groups(plan(cluster(), mode="host", expect_transport="socket"), [], samples.SHAPES)
 
 
 @pytest.mark.parametrize(
     ("workloads", "served", "gang", "why"),
     [
-        ([scheduler()], ["v1beta1"], True, "are there"),
+        ([scheduler()], ["v1beta1"], True, "exist, so all"),
         ([scheduler(0)], ["v1beta1"], False, "is not ready"),
         ([], ["v1beta1"], False, "is not there"),
-        ([scheduler()], ["v1alpha1"], False, "v1beta1 is not served"),
-        ([scheduler()], [], False, "v1beta1 is not served"),
+        ([scheduler()], ["v1alpha1"], False, "v1beta1 is not available"),
+        ([scheduler()], [], False, "v1beta1 is not available"),
     ],
 )
 def test_a_gang_needs_a_live_scheduler_and_its_kind(workloads: Any, served: Any, gang: bool, why: str) -> None:
@@ -234,7 +234,7 @@ def test_of_named_nodes_only_these_are_expected() -> None:
     assert plan(facts, expected_nodes=8).expected_nodes == 8
     named = plan(facts, nodes=["10.0.0.1", "10.0.0.2"], expected_nodes=2)
     assert (faults(named), named.expected_nodes, len(named.nodes)) == ({}, 0, 2)
-    refused("8 are expected, but rdma_nodes names 1", facts=facts, nodes=["10.0.0.1"], expected_nodes=8)
+    refused("8 are expected, but rdma_nodes has 1", facts=facts, nodes=["10.0.0.1"], expected_nodes=8)
 
 
 def test_a_refused_shape_that_is_asked_for_is_refused_with_its_reason() -> None:

@@ -141,7 +141,7 @@ def test_ports_without_names_are_selected_by_their_model() -> None:
     (entry,) = shared_device.config([bare], RESOURCE)["configList"]
     device = bare.pf_id.partition(":")[2]
     assert entry["selectors"] == {"vendors": ["15b3"], "deviceIDs": [device], "linkTypes": ["infiniband"]}
-    with pytest.raises(InputError, match="neither names"):
+    with pytest.raises(InputError, match="neither the names"):
         shared_device.config([replace(bare, pf_id="")], RESOURCE)
 
 

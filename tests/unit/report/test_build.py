@@ -431,7 +431,7 @@ def test_the_test_left_out_by_tags() -> None:
             "oci ce cluster-addon disable",
         ),
         (
-            "Mend the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=a,b",
+            "Repair the node, then: ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=a,b",
             "sriov",
             "rdma_nodes=a,b",
         ),
@@ -540,7 +540,7 @@ def test_next_after_a_wrong_input_begins_with_its_name() -> None:
 )
 def test_next_after_an_older_definition_is_the_stage_that_brings_it(name: str, ran: list[str], command: str) -> None:
     error = (
-        'Failed to apply /apis/x: unknown field "spec.y" (HTTP 400). The cluster\'s definition (CRD) is of another '
+        'Failed to apply /apis/x: unknown field "spec.y" (HTTP 400). The cluster\'s definition (CRD) is from another '
         f"release and lacks it. See: kubectl describe crd {name}"
     )
     operators = ("gpu_operator", "network_operator")
@@ -613,7 +613,7 @@ def test_the_result_of_an_earlier_run_proves_nothing_about_a_changed_cluster(mor
     report = checked(samples.report(nodes(2), results=[earlier(**more)], deselected=True))
     assert report["verdict"] == "incomplete"
     assert report["reason"].startswith(
-        "Not proven: the NCCL test was skipped, and the result of an earlier run is out of date"
+        "Not proven: the NCCL test was skipped, and the result of an earlier run is outdated"
     )
     assert report["nccl"][0]["stale"], "it is still shown"
     assert not any(node["tested"] for node in report["nodes"])

@@ -176,7 +176,7 @@ def test_object_storage_keeps_each_run(folder: Path, monkeypatch: pytest.MonkeyP
     first, second = (Keeper().keep(folder, "object_storage", bucket="b") for _turn in range(2))
     assert (first["changed"], second["changed"]) == (True, False)
     assert list(Bucket.kept) == [("tenancy", "b", "lab/20260131T120000Z-report.html")]
-    with pytest.raises(InputError, match="Which bucket"):
+    with pytest.raises(InputError, match="object_storage needs bucket"):
         Keeper().keep(folder, "object_storage")
 
 

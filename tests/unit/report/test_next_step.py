@@ -173,8 +173,8 @@ FAILURES = {
     "shape that no node has": Failure(
         "nodes",
         lambda _folder: (
-            "nodes: not ready after 1m: joined 0/any. Late: joined: no node of BM.GPU.A100-v2.8 is there; GPU "
-            "nodes there: 2 of BM.GPU.H100.8. Correct rdma_shape, or leave it out to use the GPU nodes that are there."
+            "nodes: not ready after 1m: joined 0/any. Late: joined: no node of BM.GPU.A100-v2.8 exists; existing "
+            "GPU nodes: 2 of BM.GPU.H100.8. Correct rdma_shape, or leave it out to use the existing GPU nodes."
         ),
         "no node of BM",
         corrected("set rdma_shape", "-e rdma_shape=VALUE"),
@@ -182,7 +182,7 @@ FAILURES = {
     "no node of a known shape": Failure(
         "preflight",
         no_known_shape,
-        "no label gives it a shape",
+        "no label defines its shape",
         corrected(
             "Write its file with playbooks/discover.yml (rdma_shapes_dir), or leave the node out (rdma_nodes)",
             "-e rdma_shapes_dir=VALUE",
@@ -194,7 +194,7 @@ FAILURES = {
     ),
     "cordoned node": Failure(
         "nodes",
-        lambda _folder: f"nodes: no node of the plan is left to wait for. {NAMES[0]}: cordoned.",
+        lambda _folder: f"nodes: there is no node of the plan to wait for. {NAMES[0]}: cordoned.",
         "cordoned",
         f"kubectl describe node {NAMES[0]}",
     ),

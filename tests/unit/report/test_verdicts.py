@@ -169,8 +169,8 @@ ENDS = {
     ),
     "quota in the operator's namespace": End(
         "site",
-        upto(*ALL, failed="gpu_operator", text=f"gpu_operator: cannot become ready any more. Late: {QUOTA}"),
-        f"Stage gpu_operator failed: gpu_operator: cannot become ready any more. Late: {QUOTA}.",
+        upto(*ALL, failed="gpu_operator", text=f"gpu_operator: can no longer become ready. Late: {QUOTA}"),
+        f"Stage gpu_operator failed: gpu_operator: can no longer become ready. Late: {QUOTA}.",
         EVENTS,
         findings=[error("gpu_operator/operator", QUOTA, stage="gpu_operator", remedy=f"{EVENTS}; lift it")],
     ),
@@ -198,7 +198,7 @@ ENDS = {
     "--tags preflight, all well": End(
         "preflight",
         upto("plan", "preflight"),
-        "Nothing was judged: only plan and preflight ran.",
+        "Nothing was checked: only plan and preflight ran.",
         CHECK,
         verdict="incomplete",
         deselected=True,
@@ -206,7 +206,7 @@ ENDS = {
     "--tags preflight, all well, on a cluster that works": End(
         "preflight",
         upto("plan", "preflight"),
-        "Nothing was judged: only plan and preflight ran.",
+        "Nothing was checked: only plan and preflight ran.",
         CHECK,
         verdict="incomplete",
         deselected=True,
@@ -216,7 +216,7 @@ ENDS = {
     "check mode": End(
         "check",
         upto(*ALL),
-        "Check mode: would create 30 objects, change 1 object, restart 0 pods on 4 nodes; nothing was judged.",
+        "Check mode: would create 30 objects, change 1 object, restart 0 pods on 4 nodes; nothing was checked.",
         "less r/run/predicted.txt",
         verdict="incomplete",
         predicted=WOULD,
@@ -224,7 +224,7 @@ ENDS = {
     "check mode, nothing to change": End(
         "check",
         upto(*ALL),
-        "Check mode: would create 0 objects, change 0 objects, restart 0 pods on 4 nodes; nothing was judged.",
+        "Check mode: would create 0 objects, change 0 objects, restart 0 pods on 4 nodes; nothing was checked.",
         f"ansible-playbook gpuops.rdma.verify {INPUTS}",
         verdict="incomplete",
         predicted={**WOULD, "create": 0, "change": 0, "file": ""},

@@ -286,7 +286,7 @@ def test_an_intermittent_node_is_named_or_noted() -> None:
             named = {item.node for item in found.convicted}
             assert named <= {"n0017"}, (seed, found.reason)
             seen += "n0017" in named or "n0017" in found.notes
-            assert "40 % of its runs is seen with" in found.seen[-1]
+            assert "40 % of its runs is found with a probability of" in found.seen[-1]
         assert seen >= least, depth
 
 
@@ -357,7 +357,7 @@ def test_a_state_of_other_nodes_does_not_count_and_says_so(tmp_path: Path) -> No
     Journal(tmp_path / "scan.state.jsonl", "theirs").begin([result("p1-0-1")], {})
     journal = Journal(tmp_path / "scan.state.jsonl", "ours")
     assert journal.load(60, {}) == []
-    assert journal.left_out == "scan.state.jsonl is of other nodes or settings: the scan starts anew"
+    assert journal.left_out == "scan.state.jsonl is from other nodes or settings: the scan starts again"
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_damaged_result_is_repeated_and_the_others_count(tmp_path: Path, line:
     with journal.path.open("a") as out:
         out.write(f"{line}\n" if isinstance(line, str) else journal.line(line))
     assert [item["id"] for item in journal.load(60, {})] == ["p1-2-3"]
-    assert journal.left_out == "scan.state.jsonl: 1 line damaged, these runs are repeated"
+    assert journal.left_out == "scan.state.jsonl: 1 line damaged, and these runs are repeated"
 
 
 @pytest.mark.parametrize("head", ["", "{}", '{"key": 1}', "null", '{"key": "k", "boots": []}', {}, {"boots": []}])
@@ -403,4 +403,4 @@ def test_a_changed_number_and_a_line_of_another_scan_do_not_count(tmp_path: Path
     journal.begin([result("p1-0-1", busbw=331.0, verdict="slow"), result("p1-2-3")], {})
     journal.path.write_text(journal.path.read_text().replace("331.0", "381.0") + other.line(result("p1-4-5")))
     assert [item["id"] for item in journal.load(60, {})] == ["p1-2-3"]
-    assert journal.left_out == "scan.state.jsonl: 2 lines damaged, these runs are repeated"
+    assert journal.left_out == "scan.state.jsonl: 2 lines damaged, and these runs are repeated"

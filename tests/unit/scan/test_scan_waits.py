@@ -64,14 +64,14 @@ def awaited(clock: Clock, states: Any, nodes: str = "ab") -> tuple[Any, list[tup
 def test_a_missing_image_is_told_while_another_node_pulls(clock: Clock) -> None:
     """Before, the grace began when the last other pod had its image."""
     ready, shown = awaited(clock, lambda now: {"a": MISSING, "b": READY if now > 200 else PULLS})
-    line = next((at, text) for at, text in shown if "goes on without" in text)
-    assert line[0] <= 22 and line[1] == "goes on without a, unless that ends: ErrImagePull i: not found"
+    line = next((at, text) for at, text in shown if "continues without" in text)
+    assert line[0] <= 22 and line[1] == "continues without a, unless this ends: ErrImagePull i: not found"
     assert list(ready) == ["b"] and 200 < clock.now - 1000.0 < 205
 
 
 def test_an_image_that_comes_in_time_is_waited_for(clock: Clock) -> None:
     ready, shown = awaited(clock, lambda now: {"a": MISSING if now < 15 else READY, "b": READY if now > 100 else PULLS})
-    assert set(ready) == {"a", "b"} and not [text for _at, text in shown if "goes on without" in text]
+    assert set(ready) == {"a", "b"} and not [text for _at, text in shown if "continues without" in text]
 
 
 def test_nobody_starts(clock: Clock) -> None:

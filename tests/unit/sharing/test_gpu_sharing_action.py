@@ -450,8 +450,8 @@ def test_nodes_that_a_task_does_not_select_get_their_gpus_back_too(
 
 
 def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:
-    old = Status(WAITING, "made before the ClusterPolicy's change")
-    assert waits(WHOLE, node("a"), plugin=old) == "its device plugin: made before the ClusterPolicy's change"
+    old = Status(WAITING, "created before the ClusterPolicy's change")
+    assert waits(WHOLE, node("a"), plugin=old) == "its device plugin: created before the ClusterPolicy's change"
 
 
 # ---- inputs --------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def prometheus(monitors: Any, namespaces: Any) -> dict[str, Any]:
     [
         ({}, {}, {}, ""),
         ({"matchLabels": {"release": "stack"}}, {}, {"release": "stack"}, ""),
-        ({"matchLabels": {"release": "stack"}}, {}, {}, "ours has no label"),
+        ({"matchLabels": {"release": "stack"}}, {}, {}, "this collection's has no label"),
         ({}, {"matchLabels": {"openshift.io/cluster-monitoring": "true"}}, {}, ""),
         ({}, {"matchLabels": {"team": "a"}}, {}, "which gpu does not have"),
         ({}, None, {}, "only ServiceMonitors in its own namespace mon"),
@@ -104,7 +104,7 @@ def test_the_reports_pod_has_no_rights_and_openshift_chooses_its_user() -> None:
         # OpenShift's Prometheus sees no pod of a namespace that has not let it.
         assert ("RoleBinding" in {one["kind"] for one in objects}) is openshift
         assert monitor["metadata"]["labels"]["release"] == "s"
-    with pytest.raises(InputError, match="no gauge"):
+    with pytest.raises(InputError, match="no metrics"):
         metrics.report_objects("# nothing\n", "ns", "image", "30s", {})
     with pytest.raises(InputError, match="a ConfigMap can hold"):
         metrics.report_objects("x 1\n" * 300_000, "ns", "image", "30s", {})

@@ -50,7 +50,7 @@ def test_one_process_after_the_other_is_not_at_once() -> None:
 def test_processes_on_two_gpus_prove_nothing() -> None:
     one, other = recorded("mps-a", "mps-b").values()
     found = {"a": one, "b": Computed("another", other.rounds, other.free_mib)}
-    assert "2 processes got 2 GPUs: no two share one" in mps.judge(found, SHARE).fault
+    assert "2 processes got 2 GPUs, so no two share one" in mps.judge(found, SHARE).fault
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_volume_of_one_node_is_refused_for_several() -> None:
 
 def test_a_model_that_does_not_fit_says_how_many_gpus_would_do() -> None:
     big = dataclasses.replace(ONE, model="llama-3.1-405b")
-    with pytest.raises(InputError, match=r"the weights take 101.5 GB .* of 69 GB usable; 16 GPUs are enough"):
+    with pytest.raises(InputError, match=r"the weights take 101.5 GB .* of 69 GB usable; 16 GPUs are sufficient"):
         check(big)
 
 

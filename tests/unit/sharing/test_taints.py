@@ -189,8 +189,8 @@ def test_no_execute_without_worker_tolerations_where_nfd_is_of_a_chart() -> None
     with pytest.raises(InputError) as refused:
         checked("team=a:NoSchedule", "team=a:NoExecute", found=found)
     assert str(refused.value) == (
-        "DaemonSet place/any-name does not tolerate team=a:NoExecute: without NFD's labels a new node gets no driver. "
-        "Give it one first: rdma_tolerations in a run of site.yml, or the GPU Operator's value "
+        "DaemonSet place/any-name does not tolerate team=a:NoExecute: without NFD's labels a new node gets no "
+        "driver. First add the toleration: rdma_tolerations in a run of site.yml, or the GPU Operator's value "
         "node-feature-discovery.worker.tolerations."
     )
     for_a_while = {"key": "team", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
@@ -200,7 +200,7 @@ def test_no_execute_without_worker_tolerations_where_nfd_is_of_a_chart() -> None
 
 def test_other_daemonsets_are_noted_or_would_be_evicted() -> None:
     (note,) = checked("team=a:NoSchedule", found=daemonset("log", ""))
-    assert note == "DaemonSet place/log does not tolerate team=a:NoSchedule: it will not come to new nodes"
+    assert note == "DaemonSet place/log does not tolerate team=a:NoSchedule: it will not run on new nodes"
     with pytest.raises(InputError, match=r"place/log does not tolerate team=a:NoExecute, and would be evicted"):
         checked("team=a:NoExecute", found=daemonset("log", ""))
     assert checked("team=a:NoExecute", found=daemonset("log", "", chooses={"other": "label"})) == []

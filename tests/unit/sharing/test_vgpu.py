@@ -157,7 +157,7 @@ def test_the_operator_adds_the_system_to_the_tag() -> None:
     ("change", "words"),
     [
         ({"version": "550.163.03"}, "guest driver 550.163.03 must not be newer than the host's (the host) 550.163.02"),
-        ({"version": "535.183.01"}, "both must be of one branch"),
+        ({"version": "535.183.01"}, "both must have the same branch"),
         ({"version": "550.163.01-rhcos4.17"}, "version is for rhcos4.17, but n1 run rhcos4.18"),
         ({"version": "17.6"}, "must be that of the guest driver"),
         ({"host_version": "17.6"}, "not a driver version"),
@@ -259,8 +259,8 @@ def test_each_profile_is_a_copy_with_its_template() -> None:
         ([{"name": "a", "templates": "t"}], "profiles[0].templates is unknown; did you mean template?"),
         ([{"name": "a"}], "profiles[0].template is missing"),
         ([{"name": "A_1", "template": "t"}], "must be lower case"),
-        ([{"name": "a", "template": "t"}, {"name": "b", "template": "t"}], "template t is given twice"),
-        ([{"name": "a", "template": "t"}, {"name": "a", "template": "u"}], "name a is given twice"),
+        ([{"name": "a", "template": "t"}, {"name": "b", "template": "t"}], "template t is used twice"),
+        ([{"name": "a", "template": "t"}, {"name": "a", "template": "u"}], "name a is used twice"),
         ([{"name": "a", "template": "t", "replicas": -1}], "must be a whole number from 0"),
     ],
 )
@@ -358,7 +358,7 @@ def test_the_first_gpu_nodes_of_a_cluster_may_be_vgpu_nodes() -> None:
     operator = {"kind": "Deployment", "metadata": {"name": "gpu-operator", "namespace": "nvidia-gpu-operator"}}
     client: Any = Api(operator)
     assert gpu_nodes.operator_namespace(client, before_nodes=True) == "nvidia-gpu-operator"
-    with pytest.raises(InputError, match="no GPU Operator, or its device plugin is off"):
+    with pytest.raises(InputError, match="The GPU Operator is not installed, or its device plugin is disabled"):
         gpu_nodes.operator_namespace(client)
 
 

@@ -72,7 +72,7 @@ def test_what_no_cluster_makes_good_is_refused_before_it_is_asked(
     spec = {**AUTH, **plan.ActionModule.spec}
     args = ArgumentSpecValidator(spec).validate({"dest": str(tmp_path / "run/plan.json"), **options})
     assert not args.error_messages
-    with pytest.raises(InputError, match=r"^Nothing was done, and the cluster was not asked:\n- ") as refused:
+    with pytest.raises(InputError, match=r"^Nothing was done, and the cluster was not accessed:\n- ") as refused:
         action.act(args.validated_parameters)
     assert [word for word in words if word not in str(refused.value)] == []
     found = json.loads((tmp_path / "run/findings-plan.json").read_text())["findings"]

@@ -297,7 +297,7 @@ def test_another_tools_lease_is_left_alone_and_an_unreachable_server_is_not_free
     api = Server(world)
     theirs = {"kind": "Lease", "metadata": {"name": "run", "resourceVersion": "7"}, "spec": {"holderIdentity": "x"}}
     world.objects.update({SPACE: {}, PATH: theirs})
-    with pytest.raises(Taken, match="is not this collection's"):
+    with pytest.raises(Taken, match="is not from this collection"):
         start().require(api, look=True)
     assert world.objects[PATH] is theirs
     del world.objects[PATH]
@@ -389,7 +389,7 @@ def test_two_runs_do_not_share_a_report_folder(start: Start, tmp_path: Path, mon
     first.lock(tmp_path / "report")
     first.lock(tmp_path / "report")
     assert len(held) == 1
-    with pytest.raises(Taken, match=f"run {first.id} .* writes to it. Wait for its end, or set rdma_report_dir"):
+    with pytest.raises(Taken, match=f"run {first.id} .* writes to it. Wait until it ends, or set rdma_report_dir"):
         second.lock(tmp_path / "report")
     second.lock(tmp_path / "other")
     for file in held:

@@ -50,15 +50,15 @@ def test_labels_go_once_their_writer_is_gone_and_users_own_stay() -> None:
 
 def test_what_stays_is_named_with_the_reason() -> None:
     lines = leftovers.labels_left(TABLE, [NFD], [LABELS, LABELS, {}], removed=False)
-    assert lines[0].endswith("stay on 2 nodes: Node Feature Discovery runs in gpu-operator and writes them")
+    assert lines[0].endswith("remain on 2 nodes: Node Feature Discovery runs in gpu-operator and writes them")
     assert all("rdma_teardown_node_labels=true" in line for line in lines[1:]) and len(lines) == 3
     assert leftovers.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 nodes")]
     found = leftovers.namespaces_left(["gpu-operator", "net"], [NFD], ["gpuops-nccl"])
-    assert "1 workloads run in it" in found[0]
+    assert "1 workloads" in found[0]
     assert found[1].endswith("kubectl delete namespace net")
-    assert "gpuops-nccl stays: it holds objects of other owners" in found[2]
+    assert "gpuops-nccl remains because it contains objects of other owners" in found[2]
     assert leftovers.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
-        "2 definitions (CRDs) stay: removing one removes all objects of its kind, of every owner"
+        "2 definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
     ]
     assert leftovers.definitions_left(["jobs.x.io"]) == []
 
@@ -72,7 +72,7 @@ def test_notes_of_upgrades_are_named_and_go_with_the_labels_of_the_operators() -
     )
     left = Leftovers(api, check=False, timeout=0)
     line = next(line for line in left.lines(removed=False) if UPGRADED in line)
-    assert line.startswith(f"annotation {UPGRADED} of upgrade.yml stays on 2 nodes")
+    assert line.startswith(f"annotation {UPGRADED} of upgrade.yml remains on 2 nodes")
     assert left.remove_labels() == 1
     assert UPGRADED not in api.objects["Node//a"]["metadata"]["annotations"]
     assert UPGRADED in api.objects["Node//b"]["metadata"]["annotations"], "no operator has ever been there"

@@ -240,7 +240,7 @@ def test_actions_refuse_a_choice_that_is_given_and_blank(action: Any, blank: Any
     for name in action.ActionModule.selects:
         assert name in action.ActionModule.spec
         made._task = SimpleNamespace(args={name: blank, "state": "present"})
-        with pytest.raises(InputError, match=f"{name} was given as .* selects nothing. Nothing was changed"):
+        with pytest.raises(InputError, match=f"{name} is .* selects nothing. Nothing was changed"):
             made.arguments()
 
 

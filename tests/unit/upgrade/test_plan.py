@@ -252,7 +252,7 @@ def test_of_a_failed_release_the_running_version_counts() -> None:
 def test_where_no_operator_is_installed_there_is_nothing_to_upgrade() -> None:
     new = Release("r", "n", "c", "2", action="install")
     bare = Plan(install="helm", mode=Mode.SRIOV, releases={"gpu_operator": new, "network_operator": new})
-    with pytest.raises(InputError, match=r"none is: run site\.yml first"):
+    with pytest.raises(InputError, match=r"none is installed: run site\.yml first"):
         core.require_upgradable(bare)
     half = {**bare.releases, "gpu_operator": Release("r", "n", "c", "2", present={"version": "1"})}
     core.require_upgradable(Plan(install="helm", mode=Mode.SRIOV, releases=half))
@@ -289,16 +289,17 @@ def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back(
     text = core.lines(upgrade, "current")
     for line in (
         "  release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0 (v23.9.1 -> v26.7.0)",
-        "  in the way, unless rdma_remove_leftovers=true removes it: DaemonSet network-operator/sriov-device-plugin",
+        "  blocks the upgrade, unless rdma_remove_leftovers=true removes it: DaemonSet "
+        "network-operator/sriov-device-plugin",
         "  2 waves of 3 nodes:",
         "    1: a, b",
         "  in use: c: pod x/y (Job z) holds 8 nvidia.com/gpu",
-        "  stay as they are, and held back, as they are not of this run: d",
+        "  are not changed and stay held back, because they are not part of this run: d",
     ):
         assert line in text
     whole = "\n".join(text)
     assert "toolkit on 4 nodes: r/toolkit:1 -> r/toolkit:2; impact: the container runtime restarts" in whole
-    assert "needs idle nodes, all of them, before the first change: Network Operator 23.10.0 -> 26.4.1" in whole
+    assert "needs all nodes to be idle before the first change: Network Operator 23.10.0 -> 26.4.1" in whole
     assert "node-feature-discovery on 4 nodes, 1 of the nodes at a time" in whole
     assert not upgrade.nothing
     assert Upgrade().nothing and "nothing to change" in core.lines(Upgrade(), "current")[0]

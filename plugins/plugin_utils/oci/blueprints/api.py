@@ -303,7 +303,7 @@ def address(url: str, verify: bool) -> str:
     local = re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", found[2])
     if found[1] == "http" and verify and not local:
         raise InputError(
-            f"The API at {found[0]} has no TLS: the password would be sent in clear. Use https, or "
+            f"The API at {found[0]} has no TLS: the password would be sent unencrypted. Use https, or "
             "rdma_blueprint_verify_tls=false."
         )
     return f"{found[1]}://{found[2]}"

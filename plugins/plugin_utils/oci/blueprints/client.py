@@ -103,7 +103,8 @@ class Http:
         if isinstance(cause, ssl.SSLError) or "CERTIFICATE_VERIFY" in reason or "certificate" in reason.lower():
             return ClusterError(
                 f"Cannot {what}: the certificate of {self.url} is not trusted ({reason}). Set "
-                "rdma_blueprint_ca_path to its CA; that of Blueprints is not valid until cert-manager is done. "
+                "rdma_blueprint_ca_path to its CA. The certificate of Blueprints is not valid until cert-manager "
+                "has finished. "
                 "rdma_blueprint_verify_tls=false skips the check."
             )
         return Unreachable(f"Cannot {what}: {self.url} does not answer ({reason}).")
@@ -112,8 +113,8 @@ class Http:
         name = api.title(text)
         heading = f" ({self.secrets.text(name)})" if name else ""
         return ClusterError(
-            f"Cannot {what}: {self.url} answered with a web page{heading} instead of JSON (HTTP {status}). The "
-            "address must be that of the API, https://api.<domain>, not of the portal or of a proxy's login.",
+            f"Cannot {what}: {self.url} answered with a web page{heading} instead of JSON (HTTP {status}). Set the "
+            "address of the API, https://api.<domain>, not of the portal or of a proxy's login.",
             status,
             "page",
         )

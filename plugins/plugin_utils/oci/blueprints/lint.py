@@ -114,7 +114,7 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
             continue
         if name in wants:
             found = "two deployments of the group have this name"
-            yield finding("blueprint.name", name, found, expected="a name of its own for each")
+            yield finding("blueprint.name", name, found, expected="a unique name for each")
         wants[name] = [str(other) for other in _listed(item.get("depends_on"))]
         recipes[name], exports[name] = dict(recipe), _listed(item.get("exports"))
         payloads.append(dict(recipe))
@@ -134,7 +134,7 @@ def _group(group: Any, facts: Json, payloads: list[Json]) -> Findings:
                 )
     for name in _circle(wants):
         yield finding(
-            "blueprint.depends-on", name, "depends on itself through others", expected="an order without a circle"
+            "blueprint.depends-on", name, "depends on itself through others", expected="dependencies without a cycle"
         )
     for name, recipe in recipes.items():
         yield from _order(name, recipe, recipes, exports, _before(name, wants), facts)
@@ -155,18 +155,20 @@ def _order(
         found = f"uses {key} of {other}"
         if other not in recipes:
             known = f"one of {', '.join(recipes)}"
-            yield finding("blueprint.depends-on", name, f"{found}, no deployment of the group", expected=known)
+            yield finding(
+                "blueprint.depends-on", name, f"{found}, which is not a deployment of the group", expected=known
+            )
         elif key not in exports[other]:
             yield finding(
                 "blueprint.depends-on", name, f"{found}, which does not export it", expected=f"exports: [{key}]"
             )
         elif other not in before:
             expected = f"depends_on: [{other}]"
-            yield finding("blueprint.depends-on", name, f"{found}, and does not wait for it", expected=expected)
+            yield finding("blueprint.depends-on", name, f"{found}, but does not wait for it", expected=expected)
     pools = [one for one, item in recipes.items() if item.get("recipe_mode") == "shared_node_pool"]
     uses = recipe.get("recipe_mode") in ("service", "job") and recipe.get("recipe_use_shared_node_pool") is True
     if uses and pools and not before & set(pools):
-        found = f"nothing makes it wait for the group's pool {', '.join(pools)}"
+        found = f"it does not wait for the group's pool {', '.join(pools)}"
         expected = f"depends_on: [{pools[0]}]"
         yield finding("blueprint.depends-on", name, found, expected=expected, severity="warning")
 
@@ -224,7 +226,7 @@ def _served(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
             yield finding(
                 "blueprint.shared-pool",
                 str(item.get("deployment_name")),
-                f"RDMA on {shape}, of which no pool sent with it has RDMA",
+                f"RDMA on {shape}, but no pool that is deployed with it has RDMA",
                 expected=f"one of {', '.join(with_rdma)}" if with_rdma else f"{RDMA}: true on the pool",
             )
 
@@ -234,10 +236,12 @@ def _names(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
     for index, name in enumerate(names):
         like = next((item for item in names[:index] if _plain(item) == _plain(name)), "")
         if name in names[:index]:
-            found, expected = "two documents have this deployment_name", "a name of its own for each"
+            found, expected = "two documents have this deployment_name", "a unique name for each"
             yield finding("blueprint.name", name, found, expected=expected)
         elif like and _plain(name):
-            found = f"{like!r} differs in capitals and marks only, which names in the cluster do not keep"
+            found = (
+                f"{like!r} differs only in capital letters and punctuation, which names in the cluster do not preserve"
+            )
             yield finding("blueprint.name", name, found, expected="names that differ", severity="warning")
         if name in around.names:
             remedy, found = "undeploy it or rename", "a deployment of this name exists"
@@ -265,7 +269,9 @@ def _shared(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
         together.setdefault(() if around.pools else mine, []).append(item)
         if chosen and pools and not around.pools and not mine:
             known = ", ".join(sorted(str(pool.get("shared_node_pool_selector")) for pool in pools))
-            found = f"recipe_shared_node_pool_selector is {chosen!r}, of which no pool sent with it is"
+            found = (
+                f"recipe_shared_node_pool_selector is {chosen!r}, but no pool that is deployed with it has this shape"
+            )
             yield finding("blueprint.shared-pool", str(item.get("deployment_name")), found, expected=f"one of {known}")
     for mine, users in together.items():
         whole = bool(around.pools)
@@ -275,7 +281,7 @@ def _shared(payloads: Sequence[Json], around: BlueprintContext) -> Findings:
         asked = sum(_gpus(item, gpus, whole) for item in users)
         if (whole or here) and asked > most and (len(users) > 1 or NODES not in users[0]):
             names, what = ", ".join(str(item.get("deployment_name")) for item in users), "GPUs" if gpus > 1 else "nodes"
-            found, expected = f"{asked} {what} are asked for by {names} together", f"at most {most}, all of their pools"
+            found, expected = f"{asked} {what} are requested by {names} together", f"at most {most}, all of their pools"
             yield finding("blueprint.nodes", str(users[-1].get("deployment_name")), found, expected=expected)
 
 
@@ -308,7 +314,7 @@ def _updates(payloads: Sequence[Json]) -> Findings:
         if pool.get(RDMA) is True and layout:
             yield finding("blueprint.mig", subject, f"{layout} on {name}, which has {RDMA}", expected="whole GPUs")
         else:
-            yield finding("blueprint.update-pool", subject, f"updates {name}, which is made by the same documents")
+            yield finding("blueprint.update-pool", subject, f"updates {name}, which the same documents create")
 
 
 # ---- one blueprint ---------------------------------------------------------------------------------------------------
@@ -360,7 +366,7 @@ class _Rules:
             ("shared_node_pool_size", "blueprint.pool-size"),
         ):
             if self.missing(key):
-                yield self.fault(rule, f"{key} is missing", expected="required of a pool", remedy="")
+                yield self.fault(rule, f"{key} is missing", expected="required for a pool", remedy="")
         if shape.startswith("BM.") and self.missing("shared_node_pool_boot_volume_size_in_gbs"):
             yield self.fault(
                 "blueprint.boot-volume",
@@ -378,15 +384,14 @@ class _Rules:
                     "blueprint.mig",
                     f"{layout} with {RDMA}",
                     expected="whole GPUs",
-                    remedy="make a pool without RDMA for MIG",
+                    remedy="create a pool without RDMA for MIG",
                 )
         elif shape in self.facts["rdma_shapes"] and self.around.rdma and RDMA not in self.wrong and not plain:
             yield self.fault(
                 "blueprint.rdma-flag",
                 f"{RDMA} is {'false' if RDMA in self.payload else 'missing'} on a pool of {shape}",
                 expected="true",
-                remedy="without it the pool has no RDMA, which only deleting and making it again mends; "
-                "rdma=false accepts it",
+                remedy="without it the pool has no RDMA until it is deleted and created again; rdma=false accepts this",
             )
 
     def rdma_pool(self) -> Findings:
@@ -430,7 +435,7 @@ class _Rules:
             known = ", ".join(self.around.availability_domains)
             yield self.fault(
                 "blueprint.availability-domain",
-                f"{name!r} is none of this tenancy and region",
+                f"{name!r} does not exist in this tenancy and region",
                 expected=f"one of {known}",
             )
         elif self.around.region and self.region(match["region"]) not in ("", self.around.region):
@@ -464,7 +469,7 @@ class _Rules:
         elif self.around.compartment and known.get("compartment", self.around.compartment) != self.around.compartment:
             yield self.fault(
                 "blueprint.image",
-                "an image of another compartment",
+                "an image in another compartment",
                 expected="the pool's compartment, or a policy to read it",
                 severity="warning",
             )
@@ -555,7 +560,7 @@ class _Rules:
                 "blueprint.mig",
                 f"{asked} with {RDMA}",
                 expected="whole nodes",
-                remedy="RDMA is for jobs over whole nodes",
+                remedy="RDMA needs whole nodes",
             )
         elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
             yield self.fault(
@@ -576,7 +581,7 @@ class _Rules:
             each = f" ({replicas} replicas x {count})" if replicas > 1 else ""
             yield self.fault(
                 "blueprint.nodes",
-                f"{count * replicas} nodes asked for{each}",
+                f"{count * replicas} nodes requested{each}",
                 expected=f"at most {largest}, the size of the largest pool",
             )
         image, tags = self.payload.get("recipe_image_uri", ""), self.facts["multinode_images"]
@@ -629,9 +634,7 @@ class _Rules:
         for name, own in (("nnodes", nodes), ("nproc-per-node", self.gpu_count())):
             count = given.get(name, [""])[-1]
             if count.isdecimal() and own is not None and int(count) != own:
-                yield self.fault(
-                    "blueprint.count", f"--{name} is {count}", expected=f"{own}, as the blueprint asks for"
-                )
+                yield self.fault("blueprint.count", f"--{name} is {count}", expected=f"{own}, as in the blueprint")
         executor = given.get("distributed-executor-backend", [""])[-1]
         if nodes > 1 and executor in self.facts["one_node_executors"]:
             yield self.fault(
@@ -678,7 +681,7 @@ class _Rules:
         pool = self.payload.get("recipe_node_pool_name")
         if pool and self.pools and pool not in self.pools:
             known = f"one of {_some([*self.pools])}"
-            yield self.fault("blueprint.update-node", f"{pool!r} is no shared pool", expected=known)
+            yield self.fault("blueprint.update-node", f"{pool!r} is not a shared pool", expected=known)
         if name is None:
             if self.missing("recipe_node_name") and not (layout and pool):
                 yield self.fault(
@@ -687,7 +690,7 @@ class _Rules:
         elif self.around.nodes and name not in self.around.nodes:
             yield self.fault(
                 "blueprint.update-node",
-                f"{name!r} is no node of the cluster",
+                f"{name!r} is not a node of the cluster",
                 expected=f"one of {_some(self.around.nodes)}",
             )
         elif not self.address(name):
@@ -710,7 +713,7 @@ class _Rules:
                 yield self.fault(
                     "blueprint.update-labels",
                     f"{key} is {labels.get(key)!r}",
-                    expected=f"{value!r}, else RDMA is not scheduled",
+                    expected=f"{value!r}, otherwise RDMA is not scheduled",
                     severity="warning" if plain else "error",
                 )
 

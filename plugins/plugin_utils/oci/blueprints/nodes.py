@@ -112,19 +112,19 @@ def no_rdma(pool: str, without: Sequence[BlueprintNode]) -> str:
     if not without:
         return ""
     return (
-        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) belong to no "
-        "cluster network or compute cluster: no RDMA; recreate the pool with rdma_blueprint_recreate=true"
+        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) do not belong to a "
+        "cluster network or compute cluster, so they have no RDMA; recreate the pool with rdma_blueprint_recreate=true"
     )
 
 
 def nothing(nodes: Sequence[BlueprintNode], compartments: Sequence[str]) -> str:
     """Message when no node can be added."""
     if not nodes:
-        return "No node of the cluster has a shape with RDMA: there is nothing to add."
+        return "No node of the cluster has a shape with RDMA, so there is nothing to add."
     return (
-        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network or "
-        f"compute cluster in {', '.join(compartments)}: there is nothing to add. Check the compartments, and that "
-        "this user may see them."
+        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network "
+        f"or compute cluster in {', '.join(compartments)}, so there is nothing to add. Check the compartments, and "
+        "that this user may read them."
     )
 
 

@@ -148,7 +148,7 @@ def _placed(
             )
         if expected.gpus and item.gpus != expected.gpus:
             yield finding(
-                "blueprint.proof-gpus", where, f"{item.gpus} GPUs", expected=f"{expected.gpus}, all of the node"
+                "blueprint.proof-gpus", where, f"{item.gpus} GPUs", expected=f"{expected.gpus}, all GPUs of the node"
             )
         if not item.nics:
             found = "neither an RDMA device nor the host's network with its devices"
@@ -189,7 +189,7 @@ def _logged(name: str, transports: Sequence[Json], expected: ExpectedDeployment)
     groups = [group for item in logged for group in item.get("by_host") or [] if group["net"] == "IB"]
     hosts = {host for group in groups for host in group["hosts"]}
     if len(hosts) < expected.nodes:
-        found = f"the log has channels over NET/IB of {len(hosts)} hosts"
+        found = f"the log has NET/IB channels of {len(hosts)} hosts"
         yield finding("blueprint.proof-hosts", name, found, expected=f"of all {expected.nodes} nodes")
 
 

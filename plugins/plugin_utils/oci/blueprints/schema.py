@@ -30,7 +30,7 @@ def faults(payload: Json, facts: Json, subject: str) -> Findings:
         if key not in facts["fields"]:
             near = difflib.get_close_matches(key, facts["fields"], 1)
             hint = f"did you mean {near[0]}?" if near else "the server ignores it"
-            yield finding("blueprint.unknown-field", subject, f"{key} is no field of the schema", remedy=hint)
+            yield finding("blueprint.unknown-field", subject, f"{key} is not a field of the schema", remedy=hint)
         else:
             yield from _typed(key, value, facts["fields"][key], subject)
 
@@ -59,7 +59,7 @@ def _typed(path: str, value: Any, kind: Any, subject: str) -> Findings:
                     "blueprint.schema",
                     subject,
                     f"{path}.{key} is {_shown(item)}",
-                    expected="a text, in quotation marks",
+                    expected="a string, in quotation marks",
                 )
     elif not _is(value, kind):
         kinds = [kind] if isinstance(kind, str) else kind

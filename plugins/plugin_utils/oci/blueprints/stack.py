@@ -43,7 +43,7 @@ def choose(
     if any(value == "true" for value in chosen.variables.values()):
         chosen.variables[table["any_tool"]] = "true"
     if faults:
-        raise InputError("\n- ".join(["OCI AI Blueprints conflicts with what runs in the cluster:", *faults]))
+        raise InputError("\n- ".join(["OCI AI Blueprints conflicts with components in the cluster:", *faults]))
     return chosen
 
 
@@ -61,7 +61,7 @@ def _one(
     brought = _true(asked) if asked is not None else bool(places) and not own
     if not brought:
         if places and not (own and places == [tool["installs"]["namespace"]]):
-            return f"{title} is installed already ({names}), and the stack would install a second one: set {flag}=true"
+            return f"{title} is already installed ({names}), and the stack would install a second one: set {flag}=true"
         chosen.notes.append(f"{title}: the stack's own {tool['installs']['version'] or ''}".rstrip())
         return ""
     if not places:

@@ -159,17 +159,19 @@ def test_the_order_and_the_names_of_a_group() -> None:
     assert found(server, user(url, "llm")) == [] == found(server, between, user(url, "proxy"))
     assert found(server, user("${HOME} ${llm.other}")) == [], "no export"
     error = "error blueprint.depends-on ui: uses "
-    assert found(server, user(url)) == [error + "service_url of llm, and does not wait for it"]
+    assert found(server, user(url)) == [error + "service_url of llm, but does not wait for it"]
     assert found(server, user("${llm.internal_dns_name}", "llm")) == [
         error + "internal_dns_name of llm, which does not export it"
     ]
-    assert found(server, user("${lm.service_url}", "llm")) == [error + "service_url of lm, no deployment of the group"]
+    assert found(server, user("${lm.service_url}", "llm")) == [
+        error + "service_url of lm, which is not a deployment of the group"
+    ]
     assert found(server, {**server, **recipe("other")}) == [
         "error blueprint.name llm: two deployments of the group have this name"
     ]
     pool, uses = {"name": "pool", "recipe": BASES["pool"]}, {"name": "serve", "recipe": BASES["inference"]}
     assert found(pool, {**uses, "depends_on": ["pool"]}) == []
-    assert found(pool, uses) == ["warning blueprint.depends-on serve: nothing makes it wait for the group's pool pool"]
+    assert found(pool, uses) == ["warning blueprint.depends-on serve: it does not wait for the group's pool pool"]
 
 
 ORDER = ("blueprint.depends-on", "blueprint.name")

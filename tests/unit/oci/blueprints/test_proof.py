@@ -190,7 +190,7 @@ def test_nodes_to_add_are_those_with_rdma_that_are_not_labelled() -> None:
 def test_a_pool_without_rdma() -> None:
     good, bad = nodes.backed(ALL, BACKING)
     assert [item.name for item in good] == ["10.0.0.1", "10.0.0.2"]
-    assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) belong to no cluster network")
+    assert nodes.no_rdma("p", bad).startswith("p: 10.0.0.3, 10.0.0.4 (2 nodes) do not belong to a cluster network")
     assert nodes.no_rdma("p", bad).endswith("no RDMA; recreate the pool with rdma_blueprint_recreate=true")
     assert nodes.no_rdma("p", []) == ""
 
@@ -201,7 +201,7 @@ def test_no_node_with_rdma_is_no_success(must_be: str) -> None:
     action = object.__new__(blueprint_nodes.ActionModule)
     args = {"pool": "", "names": [], "label": "h100pool", "must_be": must_be, "compartments": ["ocid1.compartment.x"]}
     told = action._result(args, ALL, {})
-    assert told["failed"] and "in ocid1.compartment.x: there is nothing to add" in told["msg"]
+    assert told["failed"] and "in ocid1.compartment.x, so there is nothing to add" in told["msg"]
     assert action._result(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
     assert "failed" not in action._result({**args, "must_be": "addable"}, ALL, BACKING)
 

@@ -25,7 +25,7 @@ class ActionModule(RdmaAction):
         if args["plan_only"]:
             outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]
             return {"changed": False, "verdict": judge.UNJUDGED, "scans": outlines}
-        namespace = steps.apply(self, plan, "nccl_test")
+        namespace = steps.apply(self, plan, "nccl_test") if "nccl_test" in plan.objects else {}
         seen = ScanState.of(self.client, args["include_marked"])
         parts = [ShapeScan(plan, entry, args, seen, self.show) for entry in entries]
         if self.check_mode:

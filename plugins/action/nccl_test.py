@@ -31,7 +31,7 @@ class ActionModule(RdmaAction):
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
         history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
         standard = Standard.of(args["thresholds"], history, good, plan.test_mode)
-        namespace = steps.apply(self, plan, "nccl_test")
+        namespace = steps.apply(self, plan, "nccl_test") if "nccl_test" in plan.objects else {}
         if self.check_mode:
             return {**namespace, **self._check(plan, tests, args)}
         with interruptible():

@@ -92,7 +92,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
     """Before anything is written, with the reason."""
     version = here.kubectl("get", "node", mps, whole, "-o", "jsonpath={.items[*].metadata.labels}")
     refused = [
-        ({"rdma_time_slicing_nodes": mps}, "uses the sharing configuration mps already"),
+        ({"rdma_time_slicing_nodes": mps}, "already uses the sharing configuration mps"),
         # What follows are unit tests (tests/README.md).
         ({"rdma_mig_nodes": mps, "rdma_mig_layout": "all-1g.10gb"}, "MPS does not work on MIG devices"),
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.5gb"}, "does not fit a100-h100-80gb"),

@@ -393,7 +393,9 @@ def test_the_network_operator_with_its_pool(cluster, plan):
     cluster.client.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": config, "data": {"config.json": "{}"}})
     policy["spec"]["sriovDevicePlugin"] = {"config": offered("rdma_vf")}
     cluster.custom(policy)
-    with pytest.raises(Unrecoverable, match=r"offers VFs as nvidia.com/rdma_vf, asked for is nvidia.com/sriov_rdma_vf"):
+    with pytest.raises(
+        Unrecoverable, match=r"offers VFs as nvidia\.com/rdma_vf, but nvidia\.com/sriov_rdma_vf was requested"
+    ):
         run(cluster, "network_operator", plan=str(plan), timeout=30, grace=1)
     policy["spec"]["sriovDevicePlugin"] = {"config": offered("sriov_rdma_vf")}
     cluster.custom(policy)

@@ -460,7 +460,7 @@ ROWS = [
         NODE_POOL,
         r"and not oke-\S+.* after 60 min",
         "",
-        "Run again",
+        "run again",
         "",
     ),
 ]

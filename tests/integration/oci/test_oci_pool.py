@@ -350,7 +350,7 @@ def test_those_that_join_are_nodes(stuck: Stuck) -> None:
         ("rules", r"security rules of the node's network \(no rule allows the cluster's endpoint 10\.0\.0\.10:6443"),
         ("ca", r"wrong cluster CA or endpoint \(console: .*x509: certificate signed by unknown authority"),
         ("ca without console", r"wrong cluster CA or endpoint \(the certificate in the instance's metadata is not"),
-        ("endpoint without console", r"given 10\.0\.0\.99, the cluster's endpoints are 10\.0\.0\.10"),
+        ("endpoint without console", r"has 10\.0\.0\.99, but the cluster's endpoints are 10\.0\.0\.10"),
     ],
 )
 def test_why_one_does_not_join(stuck: Stuck, case: str, words: str) -> None:

@@ -160,4 +160,4 @@ def test_a_key_or_a_version_that_the_add_on_does_not_have(site: Site) -> None:
 
 def test_options_that_may_not_be_read_are_no_obstacle(site: Site) -> None:
     site.fake.fail("GET /20180222/addonOptions", 404, "NotAuthorizedOrNotFound", "Authorization failed.", times=9)
-    assert site.release().action == "enable" and "not known" in site.lines[0]
+    assert site.release().action == "enable" and "are unknown" in site.lines[0]

@@ -94,7 +94,7 @@ def test_what_cannot_be_kept_is_told(sandbox: Any, tmp_path: Path) -> None:
     keeper = Keeper(sandbox, tmp_path)
     with pytest.raises(InputError, match=r"as a Secret: it has 2666668 bytes, \d+ packed, of at most 1024000. Choose"):
         keeper.keep("secret", NOISE)
-    with pytest.raises(InputError, match="as ConfigMap nowhere/gpuops-report: the namespace nowhere is not there"):
+    with pytest.raises(InputError, match="as ConfigMap nowhere/gpuops-report: the namespace nowhere does not exist"):
         keeper.keep("configmap", SMALL, namespace="nowhere")
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": NAMESPACE}}
     keeper.client.apply({**theirs, "data": {"a": "1"}})

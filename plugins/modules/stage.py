@@ -153,7 +153,7 @@ why:
   type: str
 version:
   description: Version of the chart.
-  returned: with RV(action)
+  returned: with RV(action), but not through OLM
   type: str
 run:
   description: Whether the stage is to run; false after a failed stage.

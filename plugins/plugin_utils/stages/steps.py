@@ -196,15 +196,15 @@ STAGES: dict[str, tuple[Step, ...]] = {
 
 
 def together(results: Sequence[Json]) -> Json:
-    """The result of a stage of those of its steps: lists are joined, and of a wait the last counts."""
+    """The result of a stage of those of its steps: lists are joined; of waits and of releases the last one counts."""
     found: Json = {"changed": any(one.get("changed") for one in results)}
     for key in ("changes", "diff", "warnings", "excluded"):
         if listed := [item for one in results for item in _listed(one.get(key))]:
             found[key] = listed
-    if waits := [one for one in results if "late" in one]:
-        found.update({key: waits[-1][key] for key in ("ready", "total", "late") if key in waits[-1]})
-    releases = [one for one in results if "action" in one]
-    return {**found, **({key: releases[-1][key] for key in ("action", "why", "version")} if releases else {})}
+    for mark, keys in (("late", ("ready", "total", "late")), ("action", ("action", "why", "version"))):
+        for last in [one for one in results if mark in one][-1:]:
+            found.update({key: last[key] for key in keys if key in last})
+    return found
 
 
 def _listed(value: Any) -> Iterator[Any]:

@@ -104,6 +104,12 @@ def test_check_mode_goes_on_where_an_earlier_step_would_create_what_is_missing(
         act()
 
 
+def test_a_release_through_olm_has_no_chart_version() -> None:
+    done = [{"changed": True, "action": "olm", "why": "the cluster is OpenShift"}, {"late": {}, "ready": 3, "total": 3}]
+    waited = {"ready": 3, "total": 3, "late": {}}
+    assert steps.together(done) == {"changed": True, "action": "olm", "why": "the cluster is OpenShift", **waited}
+
+
 def test_steps_are_named_as_modules_that_the_journal_and_the_report_know() -> None:
     every = [step for made in steps.STAGES.values() for step in made]
     own = {"leftovers", "plugin_restart", "reboot"}

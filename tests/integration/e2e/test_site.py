@@ -53,7 +53,7 @@ def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: l
 @pytest.mark.e2e
 def test_a_run_logs_in_once_and_has_a_heading_per_stage(cluster: Any) -> None:
     """With a login program as OKE's, counted by itself; Helm, which logs in by itself, is not started."""
-    here = cluster("--gpu-nodes", "2", again=True)
+    here = cluster("--gpu-nodes", "2")
     assert here.play().verdict == "pass"
     counted = here.sandbox.state / "login" / "logins"
     counted.write_text("")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import FindingKind, document, kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import FindingKind, kinds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets
 
 FILLED = "…"

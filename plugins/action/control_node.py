@@ -31,7 +31,7 @@ ROOT = files.FILES.parent
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Findings, Helm's path and version; failed on an error. InputError if Helm cannot be downloaded or written."""
-        table = files.load(files.FILES / "control_node.yml")
+        table = files.document("control_node.yml")
         packages = control_node.requirements((ROOT / "requirements.txt").read_text(encoding="utf-8"))
         wanted = {
             item["name"]: item["version"].lstrip(">= ") for item in files.load(ROOT / "requirements.yml")["collections"]

@@ -33,7 +33,7 @@ class ActionModule(RdmaAction):
         hosts, silent = getattr(self, f"_{args['source']}")(args)
         if not hosts:
             raise InputError(f"No host could be read: {'; '.join(f'{name}: {why}' for name, why in silent.items())}")
-        nics = files.load(files.FILES / "nics.yml")["nics"]
+        nics = files.document("nics.yml")["nics"]
         found = discover.discover(hosts, nics, args["name"], nodes=args["match"], ports=args["ports"])
         result: dict[str, Any] = {
             "changed": False,

@@ -36,6 +36,12 @@ def load(path: Path) -> dict[str, Any]:
     return document
 
 
+@functools.cache
+def document(name: str) -> dict[str, Any]:
+    """A file of files/ that is one mapping, read once in a process. Raises DataError as ``load`` does."""
+    return load(FILES / name)
+
+
 def profile_names() -> list[str]:
     """Names of all profiles, sorted."""
     return sorted(path.stem for path in (FILES / "profiles").glob("*.yml") if not path.stem.startswith("keys-"))
@@ -77,10 +83,9 @@ def topology_file(path: Path) -> str:
     return content.decode("utf-8", "replace")
 
 
-@functools.lru_cache(maxsize=1)
 def nccl() -> dict[str, Any]:
     """files/nccl.yml: limits and thresholds of the verdict."""
-    return load(FILES / "nccl.yml")
+    return document("nccl.yml")
 
 
 def role_options(role: str) -> list[str]:

@@ -9,14 +9,12 @@ files/findings.yml defines what all findings of an id share; for rules, files/ho
 from __future__ import annotations
 
 import functools
-import importlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 
-_FILES = Path(__file__).resolve().parents[3] / "files"
 _SEVERITIES = {"fail": "error", "warn": "warning"}
 
 
@@ -34,14 +32,6 @@ class FindingKind:
 def kinds() -> dict[str, FindingKind]:
     """Id -> FindingKind, of all findings."""
     return dict(sorted({**_of_hosts(), **_of_workloads(), **_of_catalogue()}.items()))
-
-
-@functools.cache
-def document(name: str) -> dict[str, Any]:
-    """A file of files/, read once in a process."""
-    yaml = importlib.import_module("yaml")  # ansible-test imports this module without PyYAML
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return dict(yaml.load((_FILES / name).read_text("utf-8"), Loader=loader))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import document, finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_tab
 @functools.lru_cache(maxsize=1)
 def table() -> rules.HostRules:
     """files/host_rules.yml, parsed."""
-    return rules.table(document("host_rules.yml"))
+    return rules.table(files.document("host_rules.yml"))
 
 
 class Judge:

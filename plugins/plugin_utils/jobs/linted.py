@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import document
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import cluster, documents, lint
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client

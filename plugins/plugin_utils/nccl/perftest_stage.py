@@ -32,7 +32,7 @@ class PerftestStage:
 
     def __init__(self, client: Client, plan: Plan, args: Json, show: Callable[[str], None]) -> None:
         self.client, self.plan, self.args, self.show = client, plan, args, show
-        self.table = files.load(files.FILES / "perftest.yml")
+        self.table = files.document("perftest.yml")
         self.groups = perftest.groups(plan, args["nodes"], shape_table.shapes(plan.site_shapes))
         run_dir = Path(args["plan"]).parent
         kernels = {node.name: node.kernel for node in NodeCache(client, run_dir).kept()}

@@ -50,7 +50,7 @@ def read(call: Callable[[], Any]) -> Any:
 
 def policies() -> Json:
     """files/oci/policies.yml: what must be allowed, by what runs."""
-    return files.load(files.FILES / "oci" / "policies.yml")
+    return files.document("oci/policies.yml")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ CRD = "clusterautoscalers.autoscaling.openshift.io"
 
 def tables() -> Tables:
     """The tables of files/autoscaler.yml."""
-    return autoscaler.tables(files.load(files.FILES / "autoscaler.yml"))
+    return autoscaler.tables(files.document("autoscaler.yml"))
 
 
 # ---- pools ---------------------------------------------------------------------------------------------------------

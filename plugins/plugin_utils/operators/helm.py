@@ -44,7 +44,7 @@ def findings(option: Optional[str] = None) -> list[Finding]:
         helm=found,
         helm_error=error,
     )
-    return list(control_node.helm(machine, files.load(files.FILES / "control_node.yml")["helm"]))
+    return list(control_node.helm(machine, files.document("control_node.yml")["helm"]))
 
 
 def helm_version(binary: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ POLICY = ("nvidia.com/v1", "ClusterPolicy")
 
 def values() -> Json:
     """Values of the chart, and fields of the policy, that hold the operands of the GPU Operator back."""
-    return dict(files.load(files.FILES / "upgrade.yml")["hold"])
+    return dict(files.document("upgrade.yml")["hold"])
 
 
 def adopt(writer: Writer, plan: Plan, operator: str, hold: bool) -> list[Json]:

@@ -41,7 +41,7 @@ class Parts:
         self.watcher, self.nodes, self.plan, self.target = watcher, nodes, plan, target
         self.namespaces, self.vf_resource = plan.namespaces, vf_resource
         self.driver_pods = Drivers(watcher, plan, self._nic_policies)
-        self.table = files.load(files.FILES / "operands.yml")
+        self.table = files.document("operands.yml")
         self.elsewhere: list[Finding] = []
         self.unneeded: list[Finding] = []
         self.patience, self.exact, self.outdated = 0.0, False, False

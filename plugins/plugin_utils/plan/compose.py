@@ -477,7 +477,7 @@ def _network_operator(
 
 def _policies(plan: Plan, given: Given) -> Iterator[Policy]:
     """The existing policies that this run would change, and that have another owner."""
-    rules = data.load(data.FILES / "adoption.yml")
+    rules = data.document("adoption.yml")
     applied = {
         (item["kind"], item["metadata"]["name"]): item
         for group in plan.objects.values()
@@ -556,7 +556,7 @@ def _leftovers(plan: Plan, given: Given) -> tuple[tuple[Leftover, ...], tuple[Le
 
 def _displaced(plan: Plan, given: Given) -> Iterator[Displaced]:
     """Pods are read only where a DaemonSet is missing."""
-    missing = displaced.wanted(plan, data.load(data.FILES / "operands.yml")["requests"], given.survey.workloads)
+    missing = displaced.wanted(plan, data.document("operands.yml")["requests"], given.survey.workloads)
     if missing and plan.nodes and given.pods:
         pods, default = given.pods()
         yield from displaced.displaced(plan, given.facts, pods, missing, default)

@@ -8,7 +8,6 @@ Pods and networks are read only where something is left that they may use, and p
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -23,10 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers im
 PREFIX = "--resource-prefix"
 
 
-@functools.lru_cache(maxsize=1)
 def table() -> Json:
     """The document of files/leftovers.yml."""
-    return files.load(files.FILES / "leftovers.yml")
+    return files.document("leftovers.yml")
 
 
 def applies(install: str, mode: Mode) -> bool:

@@ -25,7 +25,7 @@ MIG_FILE = "config.yaml"
 @functools.lru_cache(maxsize=1)
 def families() -> dict[str, Family]:
     """Families by name, from files/gpu_sharing.yml."""
-    return sharing.tables(files.load(files.FILES / "gpu_sharing.yml"))
+    return sharing.tables(files.document("gpu_sharing.yml"))
 
 
 def plan(

@@ -46,7 +46,7 @@ class Metrics(Use[MetricsSpec]):
         openshift = self.on_openshift()
         if not self.absent:
             self._require_monitors()
-        board = metrics.dashboard(files.load(files.FILES / "dashboard.yml"))
+        board = metrics.dashboard(files.document("dashboard.yml"))
         report = "" if self.absent else _text(args["report"])
         wanted = metrics.resolve(args, openshift, board, report, args["image"] or requests.default_image())
         if args["dashboard"] and wanted.board is None and not self.absent:
@@ -100,7 +100,7 @@ class Metrics(Use[MetricsSpec]):
 
     def _revert(self, wanted: MetricsSpec) -> None:
         self.restore_part("dcgmExporter", METRICS_BEFORE)
-        board = metrics.dashboard(files.load(files.FILES / "dashboard.yml"))
+        board = metrics.dashboard(files.document("dashboard.yml"))
         shown, report = metrics.made(self.args, wanted, board)
         if self.client.find(self.client.path("v1", "Namespace", "", wanted.report_namespace)) is None:
             report = []

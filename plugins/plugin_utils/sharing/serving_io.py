@@ -40,7 +40,7 @@ class ModelServing(Use[ServingSpec]):
         args = self.args
         if self.absent:
             return ServingSpec()
-        table = serving.models(files.load(files.FILES / "models.yml"))
+        table = serving.models(files.document("models.yml"))
         model = serving.model_of(table, args["model"], args["sizes"])
         engine = serving_plan.engine(args["engine"], [name for name in ("kserve", "lws") if self._has(name)])
         members = gpu_nodes.members(self.client, args["hosts"], args["selector"])

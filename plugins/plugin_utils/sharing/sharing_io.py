@@ -62,7 +62,7 @@ class Sharing(Use[SharingSpec]):
         self.elsewhere: set[str] = set()
         """Nodes that this task does not select, whose device plugins go too, as this run changed the ClusterPolicy."""
         self.readers: Optional[dict[str, list[Json]]] = None
-        table = files.load(files.FILES / "operands.yml")["gpu_operator"]
+        table = files.document("operands.yml")["gpu_operator"]
         self.operand = next(one for one in table if one["app"] == gpu_nodes.PLUGIN)
 
     # ---- what is to be ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Leftovers:
 
     def __init__(self, client: Client, *, check: bool, timeout: float) -> None:
         self.client, self.check, self.timeout = client, check, timeout
-        self.table: list[Json] = files.load(files.FILES / "operands.yml")["node_labels"]
+        self.table: list[Json] = files.document("operands.yml")["node_labels"]
 
     def lines(self, removed: bool) -> list[str]:
         """What stays and why. ``removed``: labels that nothing writes any more do not count. A teardown does not fail
@@ -140,6 +140,6 @@ def _namespaces() -> set[str]:
     """The operators' namespaces of all profiles, and of OLM."""
     profiles = [files.profile(name) for name in files.profile_names()]
     found = {one["namespaces"][key] for one in profiles for key in ("gpu_operator", "network_operator")}
-    olm = {str(one["namespace"]) for one in files.load(files.FILES / "olm.yml").values()}
+    olm = {str(one["namespace"]) for one in files.document("olm.yml").values()}
     default = Namespaces()
     return found | olm | {default.gpu_operator, default.network_operator}

@@ -8,7 +8,6 @@ Charts are rendered, and their definitions compared, only where a release change
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
@@ -44,10 +43,9 @@ GROUPS = ("network_operator", "vf_config", "sriov")
 """Groups of the plan's objects that belong to the operators."""
 
 
-@functools.lru_cache(maxsize=1)
 def table() -> Json:
     """The document of files/upgrade.yml."""
-    return files.load(files.FILES / "upgrade.yml")
+    return files.document("upgrade.yml")
 
 
 class Reading:
@@ -227,7 +225,7 @@ class Reading:
         return any((item.get("status") or {}).get("desiredNumberScheduled") for item in self._operands(name).daemonsets)
 
     def _table(self, name: str) -> list[Json]:
-        return list(files.load(files.FILES / "operands.yml")[name])
+        return list(files.document("operands.yml")[name])
 
     def _daemonsets(self, namespace: str) -> list[Json]:
         return self.client.projected(self._path("DaemonSet", namespace, "apps/v1"), rollout.workload)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import 
 KNOWN = ("rdma", "region", "compartment", "availability_domains", "images", "pools", "names", "nodes", "secrets", "mig")
 
 
-@functools.lru_cache(maxsize=1)
 def facts() -> Json:
     """files/oci/blueprints.yml: schema and rules, with their sources."""
-    return files.load(files.FILES / "oci" / "blueprints.yml")
+    return files.document("oci/blueprints.yml")
 
 
 def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> list[Finding]:

@@ -22,7 +22,7 @@ POLL, SHOW_EVERY, CONNECT = 15.0, 60.0, 10.0
 
 def table() -> Json:
     """files/oci/blueprints_stack.yml: tools, variables and outputs of the stack."""
-    return dict(files.load(files.FILES / "oci" / "blueprints_stack.yml"))
+    return dict(files.document("oci/blueprints_stack.yml"))
 
 
 def place(session: oci.Session, cluster: str, given: Json) -> dict[str, str]:

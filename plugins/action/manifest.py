@@ -6,7 +6,6 @@ reports what remains in the cluster."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
@@ -19,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaling
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import objects as plan_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert, uses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown.leftovers_io import Leftovers
@@ -50,7 +49,7 @@ class ActionModule(RdmaAction):
             if absent:
                 changes = [change for obj in reversed(objects) if (change := writer.remove(obj))]
             else:
-                changes = writer.apply_all(objects, functools.partial(adoption.adopted, plan))
+                changes = plan_objects.write(writer, plan, objects)
         result = {**changed(self, changes), "objects": len(objects)}
         return {**result, "left": left} if args["everything"] else result
 

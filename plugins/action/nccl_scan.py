@@ -11,7 +11,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.shape_scan import ScanState, ShapeScan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -25,7 +25,7 @@ class ActionModule(RdmaAction):
         if args["plan_only"]:
             outlines = [ShapeScan(plan, entry, args).outline() for entry in entries]
             return {"changed": False, "verdict": judge.UNJUDGED, "scans": outlines}
-        namespace = steps.apply(self, plan, "nccl_test") if "nccl_test" in plan.objects else {}
+        namespace = objects.job_namespace(self, plan)
         seen = ScanState.of(self.client, args["include_marked"])
         parts = [ShapeScan(plan, entry, args, seen, self.show) for entry in entries]
         if self.check_mode:

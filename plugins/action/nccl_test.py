@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, ju
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.test_run import TestRun, dry_run, test_of
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 SMALL = ("name", "collective", "verdict", "reason", "measured", "threshold", "log", "seconds")
@@ -31,7 +31,7 @@ class ActionModule(RdmaAction):
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
         history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
         standard = Standard.of(args["thresholds"], history, good, plan.test_mode)
-        namespace = steps.apply(self, plan, "nccl_test") if "nccl_test" in plan.objects else {}
+        namespace = objects.job_namespace(self, plan)
         if self.check_mode:
             return {**namespace, **self._check(plan, tests, args)}
         with interruptible():

@@ -19,16 +19,15 @@ class ActionModule(RdmaAction):
         """Runs the stage's steps, and returns their changes and what is late; or records the start of a run, or the
         start or end of a stage, and returns whether the stage is to run and what blocks it, or its seconds."""
         state = args["state"]
-        needed = [key for key in ("name", "plan" if state == "run" else "run_dir") if not args[key]]
-        if state == "begun" and args["run_dir"]:
-            run_dir = Path(args["run_dir"])
-            self.one_run.begin(run_dir, args["keep_test"])
-            return {}
-        if needed:
-            raise InputError(f"gpuops.rdma.stage state={state} needs {' and '.join(needed)}.")
+        needed = {"run": ("name", "plan"), "begun": ("run_dir",)}.get(state, ("name", "run_dir"))
+        if missing := [key for key in needed if not args[key]]:
+            raise InputError(f"gpuops.rdma.stage state={state} needs {' and '.join(missing)}.")
         if state == "run":
             return self._steps(args)
         run_dir = Path(args["run_dir"])
+        if state == "begun":
+            self.one_run.begin(run_dir, args["keep_test"])
+            return {}
         if state == "started":
             blocker = run.start_stage(run_dir, args["name"], args["needs"], until_next=False)
             return {"run": not blocker, "blocker": blocker}

@@ -9,6 +9,7 @@ module: nccl_scan
 short_description: Find the faulty node, rail or link with rounds of small NCCL runs
 version_added: 0.1.0
 description:
+- Creates the namespace of the job first, if the plan has it.
 - Starts one worker per node of a shape and keeps it for all rounds. A small pod without GPUs runs each round's mpiruns
   in parallel.
 - Tests each node alone (NVLink), then disjoint pairs inside a block with C(NCCL_ALGO=RING). A run is compared with the

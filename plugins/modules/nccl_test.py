@@ -14,6 +14,7 @@ description:
   failure.
 - The module enforces all deadlines, because neither controller ends a job whose workers stay pending, and after some
   failures a job never ends.
+- Creates the namespace of the jobs first, if the plan has it.
 - Removes leftovers of an earlier run of the same test, and never changes a pod of another owner.
 - A test that could not start (unschedulable pod, missing image, unreachable worker) is V(incomplete), not V(fail),
   because it shows nothing about a node's network.

@@ -51,7 +51,7 @@ LAYERS = {
     ),
     "openshift": ("kube nodes sharing", "autoscaling machine_sets scale_proof"),
     "jobs": ("host kube nccl nodes", "cluster documents linted manifest namespaces placing proving"),
-    "stages": ("host kube nccl nodes oci operators plan", "steps"),
+    "stages": ("host kube nccl nodes oci operators plan", "objects steps"),
     "teardown": ("kube nodes openshift sharing", "leftovers_io revert"),
 }
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}

@@ -28,6 +28,11 @@ def fragment(name: str) -> dict[str, Json]:
     return argspec.spec(fragment_options(name), name)
 
 
+def defaults(name: str) -> Json:
+    """Option of gpuops.rdma.NAME -> its value where the task does not set it."""
+    return {key: option.get("default") for key, option in module(name).items()}
+
+
 def options(name: str, plugins: Path = PLUGINS) -> dict[str, Json]:
     """All options of a module: its own and those of its doc fragments, merged as Ansible merges them."""
     made = {key: one for part in fragments(name, plugins) for key, one in fragment_options(part, plugins).items()}

@@ -37,8 +37,7 @@ SHOWN = 20
 
 def complete(args: Mapping[str, Any]) -> OlmOperator:
     """The operator of the options, completed by their defaults and files/olm.yml. Raises InputError."""
-    defaults = {name: option.get("default") for name, option in specs.module("olm_operator").items()}
-    return olm.wanted(files.load(files.FILES / "olm.yml"), {**defaults, **args})
+    return olm.wanted(files.document("olm.yml"), {**specs.defaults("olm_operator"), **args})
 
 
 def all_of(task: Task, wants: Sequence[OlmOperator], args: Mapping[str, Any]) -> Json:

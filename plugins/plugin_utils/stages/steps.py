@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
@@ -17,10 +16,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import Reboots
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task, changed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, device_plugins, hold, waiting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import device_plugins, hold, waiting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.release_run import ReleaseRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import LeftoverRemoval
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.objects import apply
 
 GPU, NETWORK, BATCH = "gpu_operator", "network_operator", "batch"
 
@@ -33,12 +33,6 @@ class Caller(Task, Protocol):
 
     def helm(self, module_args: Json) -> Json:
         """The result of kubernetes.core.helm."""
-
-
-def apply(task: Task, plan: Plan, group: str) -> Json:
-    """The changes by a group of the plan's objects."""
-    writer = Writer(task.client, task.check_mode, task.progress)
-    return changed(task, writer.apply_all(run.objects_of(plan, group), functools.partial(adoption.adopted, plan)))
 
 
 class Stage:
@@ -98,11 +92,9 @@ class Stage:
         return documents.unfit(self.args["plan"])
 
     def _as(self, module: str, **more: Any) -> Json:
-        """The options of another module: its defaults, what this task was given of them, and ``more``."""
-        spec = specs.module(module)
-        given = {key: value for key, value in self.args.items() if key in spec and key not in ("state", "name")}
-        blank: Json = {key: [] if one.get("type") == "list" else None for key, one in spec.items()}
-        return {**blank, **{key: one["default"] for key, one in spec.items() if "default" in one}, **given, **more}
+        """The options of another module: its defaults, the connection and limits of this task, and ``more``."""
+        given = {key: self.args[key] for key in (*specs.fragment("auth"), "plan", "resume", "timeout", "grace")}
+        return {**specs.defaults(module), **given, **more}
 
 
 @dataclass(frozen=True)

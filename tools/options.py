@@ -170,7 +170,7 @@ def role(path: Path) -> Json:
                 raise SystemExit(f"{path.name}: {name} has no default: give one in meta/options.yml.")
         options[name] = {key: option[key] for key in _ORDER if key in option}
     return {
-        "short_description": _load(path / "meta/main.yml")["galaxy_info"]["description"],
+        "short_description": own["short_description"],
         "description": own["description"],
         "author": ["gpuops maintainers"],
         "options": options,

@@ -141,8 +141,8 @@ def made_role(root: Path, given: str = "{}", tasks: str = TASKS) -> dict[str, An
     for folder in ("meta", "tasks"):
         (root / "burn" / folder).mkdir(parents=True)
     (root / "burn/tasks/main.yml").write_text(tasks, "utf-8")
-    (root / "burn/meta/main.yml").write_text("galaxy_info: {description: Burn}", "utf-8")
-    (root / "burn/meta/options.yml").write_text(f"description: [Burns.]\noptions: {given}", "utf-8")
+    own = f"short_description: Burn\ndescription: [Burns.]\noptions: {given}"
+    (root / "burn/meta/options.yml").write_text(own, "utf-8")
     return options.role(root / "burn")
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -144,58 +145,85 @@ def roles(root: Path = ROOT) -> dict[str, Json]:
     return {path.name: role(path) for path in sorted((root / "roles").iterdir()) if (path / "tasks").is_dir()}
 
 
+@functools.cache
+def uses(root: Path = ROOT) -> dict[str, dict[str, Json]]:
+    """Use of a module by the playbooks -> its variables. A use is named by its tasks' result, ``NAME_result``, and
+    its variables are the ``NAME_*`` that these give to modules. files/inputs.yml has what no module says of them."""
+    given = _load(root / "files/inputs.yml")["variables"]
+    paths = [path for folder in ("playbooks", "playbooks/tasks") for path in sorted((root / folder).glob("*.yml"))]
+    tasks = list(_tasks(task for path in paths for task in _load(path)))
+    results = (str(task.get("register", "")) for task in tasks)
+    names = {one.removesuffix("_result") for one in results if one.endswith("_result")} - set(roles(root))
+    found: dict[str, dict[str, Json]] = {}
+    for name in sorted(names):
+        longer = tuple(f"{one}_" for one in names if one.startswith(f"{name}_"))
+
+        def own(variable: str, name: str = name, longer: tuple[str, ...] = longer) -> bool:
+            return variable.startswith(f"{name}_") and not variable.startswith(longer)
+
+        sources = {key: listed for key, listed in sources_of(name, tasks).items() if own(key)}
+        made = _options(name, sources, {key: one for key, one in given.items() if own(key)}, "files/inputs.yml")
+        found.update({name: made} if made else {})
+    return found
+
+
 def variables() -> dict[str, Json]:
-    """Variable -> option, of all roles."""
-    return {name: option for one in roles().values() for name, option in one["options"].items()}
+    """Variable -> option, of all roles and of the playbooks' own uses of modules."""
+    every = [*(one["options"] for one in roles().values()), *uses().values()]
+    return {name: option for one in every for name, option in one.items()}
 
 
 def role(path: Path) -> Json:
     """The argument spec of one role: what its tasks give to modules, and what meta/options.yml says beyond or instead.
     SystemExit where that repeats what a module says, or an option has neither a default nor must be given."""
     own = _load(path / "meta/options.yml")
-    given: dict[str, Json] = own.get("options") or {}
-    sources = sources_of(path)
+    shared = {key: value for file in sorted(path.glob("vars/*.yml")) for key, value in _load(file).items()}
+    files = sorted(path.glob("tasks/*.yml"), key=lambda file: (file.stem != "main", file.stem))
+    sources = sources_of(path.name, [task for file in files for task in _tasks(_load(file) or [])], shared)
+    return {
+        "short_description": own["short_description"],
+        "description": own["description"],
+        "author": ["gpuops maintainers"],
+        "options": _options(path.name, sources, own.get("options") or {}, "meta/options.yml"),
+    }
+
+
+def _options(name: str, sources: Mapping[str, list[Source]], given: Mapping[str, Json], where: str) -> dict[str, Json]:
     options: dict[str, Json] = {}
-    for name in dict.fromkeys([*sources, *given]):
-        instead = given.get(name) or {}
-        derived = _derived(sources[name][0], sources) if name in sources else {}
-        if repeated := [key for key, value in instead.items() if key in derived and derived[key] == value]:
-            raise SystemExit(f"{path.name}: meta/options.yml repeats {', '.join(repeated)} of {name}: leave it out.")
+    for key in dict.fromkeys([*sources, *given]):
+        instead = given.get(key) or {}
+        derived = _derived(sources[key][0], sources) if key in sources else {}
+        if repeated := [part for part, value in instead.items() if part in derived and derived[part] == value]:
+            raise SystemExit(f"{name}: {where} repeats {', '.join(repeated)} of {key}: leave it out.")
         option = {**derived, **instead}
         if instead.get("required"):
             option.pop("default", None)
         elif "default" in instead or not option.get("required"):
             option.pop("required", None)
             if "default" not in option:
-                raise SystemExit(f"{path.name}: {name} has no default: give one in meta/options.yml.")
-        options[name] = {key: option[key] for key in _ORDER if key in option}
-    return {
-        "short_description": own["short_description"],
-        "description": own["description"],
-        "author": ["gpuops maintainers"],
-        "options": options,
-    }
+                raise SystemExit(f"{name}: {key} has no default: give one in {where}.")
+        options[key] = {part: option[part] for part in _ORDER if part in option}
+    return options
 
 
-def sources_of(path: Path) -> dict[str, list[Source]]:
-    """Variable of a role -> the options that it becomes, the one that describes it first: that of the task which
-    registers ``ROLE_result``, else of the module with the role's name, else of the first task."""
+def sources_of(
+    name: str, tasks: Sequence[Json], shared: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, list[Source]]:
+    """Variable of a role or use -> the options that it becomes, the one that describes it first: that of the task which
+    registers ``NAME_result``, else of the module with that name, else of the first task."""
     found: dict[str, list[tuple[bool, Source]]] = {}
-    shared = {key: value for file in sorted(path.glob("vars/*.yml")) for key, value in _load(file).items()}
-    files = sorted(path.glob("tasks/*.yml"), key=lambda file: (file.stem != "main", file.stem))
-    tasks = [task for file in files for task in _tasks(_load(file) or [])]
     for task in tasks:
         known = {**shared, **(task.get("vars") or {})}
         for key, value in task.items():
             module = key.removeprefix("gpuops.rdma.")
             if module != key and isinstance(value, dict):
-                for name, source in _given(value, specs.options(module), module, (), known):
-                    found.setdefault(name, []).append((task.get("register") == f"{path.name}_result", source))
+                for variable, source in _given(value, specs.options(module), module, (), known):
+                    found.setdefault(variable, []).append((task.get("register") == f"{name}_result", source))
     for task in tasks:
         found.pop(str(task.get("register")), None)
     return {
-        name: [one for _, one in sorted(listed, key=lambda one: (not one[0], one[1].module != path.name))]
-        for name, listed in found.items()
+        variable: [one for _, one in sorted(listed, key=lambda one: (not one[0], one[1].module != name))]
+        for variable, listed in found.items()
     }
 
 
@@ -336,10 +364,10 @@ class _Indented(yaml.SafeDumper):
 
 
 def _tasks(nodes: Iterable[Json]) -> Iterator[Json]:
-    """All tasks, also those of blocks, in order."""
+    """All tasks, also those of blocks and plays, in order."""
     for node in nodes:
         yield node
-        for part in ("block", "rescue", "always"):
+        for part in ("block", "rescue", "always", "tasks"):
             yield from _tasks(node.get(part) or ())
 
 

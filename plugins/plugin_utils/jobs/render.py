@@ -100,7 +100,7 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     place, _slash, name = plan.network_attachment.rpartition("/")
     networks = [one for one in plan.objects.get("sriov", ()) if one["kind"] == "NetworkAttachmentDefinition"]
     made = any(one["metadata"]["namespace"] == namespace for one in networks)
-    # OpenShift's multus refuses networks of other namespaces: there role workload_network makes one in each.
+    # OpenShift's multus refuses networks of other namespaces: there gpuops.rdma.workload_network makes one in each.
     own = plan.platform == "openshift" or place in ("", namespace) or made
     return replace(test.fabric, network=name if own else f"{place}/{name}"), len(nodes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -182,6 +183,21 @@ def test_lists_of_roles_have_no_choices(tmp_path: Path) -> None:
     assert (
         made["options"]["burn_measures"]["default"] == ["label"] and "choices" not in made["options"]["burn_measures"]
     )
+
+
+def test_variables_of_a_playbooks_own_tasks_follow_from_their_modules(tmp_path: Path) -> None:
+    """By the name of the task's result; what begins with a longer one is that one's."""
+    play = "- hosts: all\n  tasks:\n    - block:\n" + textwrap.indent(TASKS, " " * 8)
+    more = '[{gpuops.rdma.wait: {for: nodes, timeout: "{{ burn_sets_timeout }}"}, register: burn_sets_result}]'
+    for name, text in {"roles/x/y": "", "playbooks/a.yml": play, "playbooks/tasks/b.yml": more}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/inputs.yml").write_text("variables: {burn_key: {default: mps}}", "utf-8")
+    made = options.uses(tmp_path)
+    assert list(made["burn"]) == ["burn_plan", "burn_key", "burn_default", "burn_state", "burn_sets"]
+    assert made["burn"]["burn_key"]["default"] == "mps"
+    assert list(made["burn_sets"]) == ["burn_sets_timeout"]
 
 
 def test_the_task_whose_result_is_the_roles_describes_a_variable(tmp_path: Path) -> None:

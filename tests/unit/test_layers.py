@@ -19,7 +19,10 @@ PLUGINS = "ansible_collections.gpuops.rdma.plugins"
 # OCI, to the disk or to Ansible. All others decide: they import neither these nor a library that talks.
 LAYERS = {
     "core": ("", "files findings run specs"),
-    "kube": ("", "accounts client login named priority proof proven requests rights rollout task watch writer"),
+    "kube": (
+        "",
+        "accounts client credential_server login named priority proof proven requests rights rollout task watch writer",
+    ),
     "nodes": ("kube", "awaited cordons gpu_nodes info marking node_cache shape_table tolerations_io"),
     "tasks": ("kube oci", "action one_run"),
     "oci": (

@@ -87,7 +87,7 @@ class Client:
     """A connection to one API server. Every error is a ClusterError whose text says what was attempted on what."""
 
     def __init__(self, login: Login) -> None:
-        self._login = login
+        self.login = login
         self._pool = login.pool
         self.host = login.host
         self.requests = 0
@@ -382,17 +382,17 @@ class Client:
 
     def _headers(self, content_type: str = JSON, accept: str = JSON) -> dict[str, str]:
         headers = {"Accept": accept, "Accept-Encoding": self._encoding, "Content-Type": content_type}
-        credential = self._login.header()
+        credential = self.login.header()
         return {**headers, "Authorization": credential} if credential else headers
 
     def _failure(self, method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> ClusterError:
         failure = _error(method, path, status, data)
-        login = self._login.refusal(status, str(failure), headers.get("Authorization", ""))
+        login = self.login.refusal(status, str(failure), headers.get("Authorization", ""))
         return Forbidden(f"Failed to {_verb(method)} {path}: {login}", status, failure.reason) if login else failure
 
     def _renewed(self, status: int, headers: Mapping[str, str]) -> bool:
         """Whether a request that failed with this status can be sent again with another credential."""
-        return status == 401 and self._login.renew(headers.get("Authorization", ""))
+        return status == 401 and self.login.renew(headers.get("Authorization", ""))
 
     def _request(
         self,

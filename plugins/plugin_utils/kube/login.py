@@ -83,6 +83,7 @@ class Program:
     folder: Path
     """Of the kubeconfig: a relative command is relative to it."""
     cluster: Json
+    context: str
     place: str
     """The kubeconfig and its context, in words."""
 
@@ -182,6 +183,8 @@ class Login:
                 f"Cannot import a library of the control node: {MISSING_LIBRARY}. "
                 "Install the collection's requirements.txt into the Python that runs ansible-playbook."
             )
+        self.program: Optional[Program] = None
+        """The login program of the kubeconfig, whether it prints tokens or certificates."""
         self._program: Optional[Program] = None
         self._proxy = ""
         self._configuration = kubernetes_client.Configuration()
@@ -353,12 +356,16 @@ class Login:
         self._place = f"the kubeconfig {paths}, context {current['name']}"
         user = files.config["users"].get_with_name(current["context"].get("user"), safe=True)
         login = user["user"] if user and user.safe_get("user") else None
-        cluster = files.config["clusters"].get_with_name(current["context"]["cluster"])["cluster"].value
+        named = files.config["clusters"].get_with_name(current["context"]["cluster"])["cluster"]
+        cluster = dict(named.value)
+        if authority := cluster.get("certificate-authority"):
+            cluster["certificate-authority"] = str(Path(named.path or paths).resolve().parent / authority)
         self._proxy = str(cluster.get("proxy-url") or "")
         if login and login.safe_get("exec") and not (login.safe_get("token") or login.safe_get("tokenFile")):
             folder = Path(login.path or paths).resolve().parent
-            self._program = Program(login.value.pop("exec"), folder, cluster, self._place)
-            status = self._program.credential()
+            program = Program(login.value.pop("exec"), folder, cluster, current["name"], self._place)
+            self.program = self._program = program
+            status = program.credential()
             if not status.get("token"):
                 self._program = None
                 for ours, theirs in (("certificate", "clientCertificateData"), ("key", "clientKeyData")):

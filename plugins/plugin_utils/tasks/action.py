@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import plain
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotYet, RdmaError, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import MARKED, TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import credential_server
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import inventory
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.one_run import OneRun
@@ -118,11 +119,14 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         """The result of kubernetes.core.helm."""
         if not self.check_mode:
             self.client.guard()
-        name, known = "kubernetes.core.helm", self._task_vars
+        known, program = self._task_vars, None
         if self._connection.transport == "local":
             # Ansible would discover some other Python of this machine, which need not have what the module imports.
             known = {**known, "ansible_python_interpreter": sys.executable}
-        return dict(self._execute_module(module_name=name, module_args=module_args, task_vars=known))
+            program = None if self._play_context.become else self.client.login.program
+        with credential_server.kubeconfig(program) as lent:
+            given = {**module_args, "kubeconfig": lent} if lent else module_args
+            return dict(self._execute_module(module_name="kubernetes.core.helm", module_args=given, task_vars=known))
 
     def asked_for_plan(self) -> bool:
         """Whether the plan is to be printed, with the permissions that it needs: by its tag, or by -v."""

@@ -287,8 +287,8 @@ def test_a_proxy_that_drops_the_token_is_named(
     with pytest.raises(Forbidden, match="no token was sent"):
         client.list("/api/v1/nodes")
     answer = 'nodes is forbidden: User "system:anonymous" cannot list'
-    assert "A proxy or load balancer in between removes it" in client._login.refusal(403, answer, "Bearer good")
-    assert client._login.refusal(403, 'User "bob" cannot list', "Bearer good") == ""
+    assert "A proxy or load balancer in between removes it" in client.login.refusal(403, answer, "Bearer good")
+    assert client.login.refusal(403, 'User "bob" cannot list', "Bearer good") == ""
 
 
 def test_files_that_are_no_kubeconfigs(server: Server, kubeconfig: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class ActionModule(RdmaAction):
         return {"seconds": run.end_stage(path, status, args["error"], args["task"])}
 
     def _steps(self, args: dict[str, Any]) -> dict[str, Any]:
-        stage, done, failed = steps.Stage(self, args), [], {}
+        stage, done, failed, began = steps.Stage(self, args), [], {}, time.monotonic()
         for step in steps.STAGES[args["name"]]:
             if not step.when(args):
                 continue
@@ -56,7 +57,10 @@ class ActionModule(RdmaAction):
                 failed = {"failed": True, "msg": result["msg"]}
                 break
         self._plan_file = ""  # the journal has all of it
-        return {**steps.together(done), **failed}
+        result = {**steps.together(done), **failed}
+        if not failed and any(step.shown for step in steps.STAGES[args["name"]]):
+            self.show(f"{args['name']:<16} {steps.ended(result, time.monotonic() - began, self.check_mode)}")
+        return result
 
     def _at(self, args: dict[str, Any], step: steps.Step) -> None:
         if step.shown:

@@ -182,7 +182,7 @@ class ReleaseRun:
         """Helm adds definitions to a new release only, so they are applied before it runs."""
         changing = [item for item in definitions if item.manifest]
         if changing:
-            self.task.progress(f"{want.operator}: definitions of {want.chart}: {listed(crds.lines(changing), SHOWN)}")
+            self.task.progress(f"{want.operator}: definitions of {want.chart}: {listed(crds.lines(changing))}")
             chart_crds.apply(self.task.client, changing)
 
     def _result(

@@ -189,10 +189,7 @@ class WaitView:
         if self.target.name == "gpu_operator" and self.parts.driver_pods.wait_for_policy():
             return "the drivers wait for OFED from the Network Operator, whose stage waits for the rest"
         if self.target.name == "nodes" and self.args["plan"] and not self.nodes.device_labels():
-            return (
-                "NFD is not installed yet, so this stage does not wait for device labels. The GPU Operator "
-                "installs it, and its stage waits"
-            )
+            return "NFD is not installed yet; the stage gpu_operator waits for its device labels"
         return ""
 
     def _seen(self, looked: kube_wait.WaitResult) -> list[Finding]:

@@ -12,9 +12,11 @@ from typing import Any, Callable, Protocol
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import documents
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import Reboots
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task, changed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import device_plugins, hold, waiting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.release_run import ReleaseRun
@@ -197,6 +199,15 @@ def together(results: Sequence[Json]) -> Json:
         for last in [one for one in results if mark in one][-1:]:
             found.update({key: last[key] for key in keys if key in last})
     return found
+
+
+def ended(result: Json, seconds: float, check: bool) -> str:
+    """The line that ends a stage: ``done in 7s: 4 of 4 ready, 12 objects changed``."""
+    ready = f"{result['ready']} of {result['total']} ready, " if result.get("total") else ""
+    changes = len(result.get("changes", ()))
+    count = f"{counted(changes, 'object')} " if changes else ""
+    would = f"{count}would change" if check else f"{count}changed"
+    return f"done in {duration(seconds)}: {ready}{would if result['changed'] else 'nothing to change'}"
 
 
 def _listed(value: Any) -> Iterator[Any]:

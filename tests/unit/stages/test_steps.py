@@ -56,6 +56,19 @@ def test_steps_run_in_order_and_their_results_are_joined(tmp_path: Path, monkeyp
     assert [(row["task"], row["changed"]) for row in journal(tmp_path)] == [("manifest", True)]
 
 
+@pytest.mark.parametrize(
+    ("result", "check", "line"),
+    [
+        ({"changed": True, "changes": ["a", "b"], "ready": 4, "total": 4}, False, "4 of 4 ready, 2 objects changed"),
+        ({"changed": True}, False, "changed"),  # by a release
+        ({"changed": True, "changes": ["a"]}, True, "1 object would change"),
+        ({"changed": False, "ready": 3, "total": 4}, False, "3 of 4 ready, nothing to change"),
+    ],
+)
+def test_a_stage_ends_with_its_time_and_counts(result: dict[str, Any], check: bool, line: str) -> None:
+    assert steps.ended(result, 7.2, check) == f"done in 7s: {line}"
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_the_step_that_fails_ends_the_stage_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool

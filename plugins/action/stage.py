@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotYet
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import ended, walk
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -39,31 +41,9 @@ class ActionModule(RdmaAction):
         return {"seconds": run.end_stage(path, status, args["error"], args["task"])}
 
     def _steps(self, args: dict[str, Any]) -> dict[str, Any]:
-        stage, done, failed, began = steps.Stage(self, args), [], {}, time.monotonic()
-        for step in steps.STAGES[args["name"]]:
-            if not step.when(args):
-                continue
-            self._at(args, step)
-            try:
-                result = step.act(stage)
-            except NotYet as error:
-                if not self.check_mode:
-                    raise
-                result = self.predicted(error)
-            self.journal(step.like, result)
-            done.append(result)
-            self.changed_before_failure |= bool(result.get("changed"))
-            if result.get("failed"):
-                failed = {"failed": True, "msg": result["msg"]}
-                break
+        name, began = args["name"], time.monotonic()
+        result = walk(self, name, steps.Stage(self, args), args, steps.STAGES[name])
         self._plan_file = ""  # the journal has all of it
-        result = {**steps.together(done), **failed}
-        if not failed and any(step.shown for step in steps.STAGES[args["name"]]):
-            self.show(f"{args['name']:<16} {steps.ended(result, time.monotonic() - began, self.check_mode)}")
+        if not result.get("failed") and any(step.shown for step in steps.STAGES[name]):
+            self.show(f"{name:<16} {ended(result, duration(time.monotonic() - began), self.check_mode)}")
         return result
-
-    def _at(self, args: dict[str, Any], step: steps.Step) -> None:
-        if step.shown:
-            self.show(f"{args['name']:<16} {step.text}")
-        if of_run := self._templar.template(self._task_vars.get("rdma_stage") or {}):
-            run.at_step(Path(args["plan"]).parent, str(of_run["name"]), step.text)

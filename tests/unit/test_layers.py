@@ -41,12 +41,12 @@ LAYERS = {
         "busy_wait clear history interrupt log_file objects perftest_run perftest_stage run standard tail test_run",
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
-    "host": ("kube nccl nodes operators", "discovered documents judge reboot_run run"),
+    "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",
         "admission_io compose compose_addon compose_olm left preflight_run queues rights survey_io view",
     ),
-    "upgrade": ("kube nccl nodes operators", "nodes reading"),
+    "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
     "report": ("host nccl nodes", "command folders html"),
     "sharing": (
         "kube nccl nodes",
@@ -54,7 +54,7 @@ LAYERS = {
     ),
     "openshift": ("kube nodes sharing", "autoscaling machine_sets scale_proof"),
     "jobs": ("host kube nccl nodes", "cluster documents linted manifest namespaces placing proving"),
-    "stages": ("host kube nccl nodes oci operators plan", "objects steps"),
+    "stages": ("host kube nccl nodes oci operators plan", "objects steps walk"),
     "teardown": ("kube nodes openshift sharing", "leftovers_io revert"),
 }
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}

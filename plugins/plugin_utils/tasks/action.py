@@ -238,6 +238,11 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         self.progress(line)
         return {"changed": True, "changes": [line], "notes": [line]}
 
+    def at_step(self, text: str) -> None:
+        """Records which step of the task's stage runs: the report names it if it fails."""
+        if stage := self._templar.template(self._task_vars.get("rdma_stage") or {}):
+            base_run.at_step(Path(self._plan_file).parent, str(stage["name"]), text)
+
     def journal(self, what: str, result: dict[str, Any]) -> None:
         """Adds a line to the run's journal: what was done, and the requests since the line before."""
         sent = self._client.requests if self._client else 0

@@ -105,13 +105,13 @@ class Upgrade:
     leftovers: tuple[str, ...] = ()
     settled: bool = False
     waves: tuple[tuple[str, ...], ...] = ()
-    busy: Mapping[str, str] = field(default_factory=dict)
+    busy: dict[str, str] = field(default_factory=dict)
     held: bool = False
     outside: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
-    slowest: Mapping[str, float] = field(default_factory=dict)
+    slowest: dict[str, float] = field(default_factory=dict)
 
     @property
     def nothing(self) -> bool:

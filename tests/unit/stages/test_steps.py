@@ -14,8 +14,8 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.action import stage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import NotYet, RdmaError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.steps import Step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages import steps, walk
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Step
 
 SPEC = specs.module("stage")
 
@@ -66,7 +66,7 @@ def test_steps_run_in_order_and_their_results_are_joined(tmp_path: Path, monkeyp
     ],
 )
 def test_a_stage_ends_with_its_time_and_counts(result: dict[str, Any], check: bool, line: str) -> None:
-    assert steps.ended(result, 7.2, check) == f"done in 7s: {line}"
+    assert walk.ended(result, "7s", check) == f"done in 7s: {line}"
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -120,7 +120,7 @@ def test_check_mode_goes_on_where_an_earlier_step_would_create_what_is_missing(
 def test_a_release_through_olm_has_no_chart_version() -> None:
     done = [{"changed": True, "action": "olm", "why": "the cluster is OpenShift"}, {"late": {}, "ready": 3, "total": 3}]
     waited = {"ready": 3, "total": 3, "late": {}}
-    assert steps.together(done) == {"changed": True, "action": "olm", "why": "the cluster is OpenShift", **waited}
+    assert walk.together(done) == {"changed": True, "action": "olm", "why": "the cluster is OpenShift", **waited}
 
 
 def test_steps_are_named_as_modules_that_the_journal_and_the_report_know() -> None:

@@ -11,7 +11,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
+from unittest import mock
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
@@ -21,9 +23,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, wave_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.wave_run import UpgradeStage
 from support.fake_api import Api
 
 GPUS, NICS = "gpu-operator", "nics"
@@ -271,17 +275,47 @@ def test_the_version_that_runs_is_read_of_a_release_that_failed() -> None:
     assert Reading(api, made)._running() == {"gpu_operator": "v26.3.3"}
 
 
+OF_NODES = tuple(step for step in wave_run.WAVE if step.like == "upgrade")
+"""Replace the pods, uncordon."""
+
+
 # ---- killed --------------------------------------------------------------------------------------------------------
 
 
-def upgrade(api: Cluster, wave: str, names: Any = NAMES) -> None:
-    """The waves of roles/operators_upgrade, without their waits."""
-    made = plan(names)
-    for one in Reading(api, made).waves(wave)[0]:
-        ready = nodes(api, *one, made=made).idle("skip", 0, True)["nodes"]
-        if ready:
-            nodes(api, *ready, made=made).renew()
-            nodes(api, *ready, made=made).free()
+def upgrade(api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, **more: Any) -> Any:
+    """The waves of gpuops.rdma.upgrade, without what waits and measures."""
+    task = SimpleNamespace(
+        client=api,
+        check_mode=False,
+        changed_before_failure=False,
+        show=lambda line: None,
+        at_step=lambda text: None,
+        journal=lambda what, result: None,
+    )
+    given = {"plan": "", "wave": wave, "busy": "skip", "busy_timeout": 0, "vfs": False, "pair": False, **more}
+    with mock.patch.object(UpgradeStage, "plan", plan(names)), mock.patch.object(wave_run, "WAVE", steps):
+        return wave_run.waves(task, given)  # type: ignore[arg-type]
+
+
+def test_a_wave_that_stops_names_its_step_keeps_its_nodes_and_is_begun_with() -> None:
+    api = cluster(owners=OWNER)
+    fails = Step(
+        "host_checks", "Check the hosts", lambda do: {"failed": do.args["nodes"] == ["n1"], "msg": "ACS is on."}
+    )
+    with pytest.raises(RdmaError, match='The wave of n1 stopped at "Check the hosts": ACS is on'):
+        upgrade(api, "1", steps=(*OF_NODES[:1], fails, *OF_NODES[1:]))
+    assert api.marked() == ["n1"]
+    assert "Check the hosts: ACS is on." in api.noted("n1")
+    assert api.noted("n0") and not api.noted("n2")
+    assert Reading(api, plan()).waves("1")[0][0] == ["n1"]
+    assert upgrade(api, "1")["changed"] and upgraded(api)
+
+
+def test_nodes_that_are_left_out_are_named_at_the_end() -> None:
+    api = cluster(job("n2"), owners=OWNER)
+    with pytest.raises(RdmaError, match="Not upgraded, because they are in use: n2"):
+        upgrade(api, "2")
+    assert api.marked() == [] and not api.noted("n2")
 
 
 def upgraded(api: Cluster) -> bool:
@@ -337,7 +371,12 @@ def test_killed_again_and_again() -> None:
         api = cluster(owners=OWNER)
         busy = dice.sample(NAMES, 2)
         api.add(*map(job, busy))
-        runs(api, lambda api=api, dice=dice: upgrade(api, dice.choice(["1", "34%"])), [dice.randrange(12)] * 6)
+
+        def once(api: Cluster = api, dice: Any = dice) -> None:
+            with pytest.raises(RdmaError, match="Not upgraded, because they are in use"):
+                upgrade(api, dice.choice(["1", "34%"]))
+
+        runs(api, once, [dice.randrange(12)] * 6)
         left = {name for pods in Reading(api, plan()).outdated().values() for name in pods}
         assert left == set(busy) and api.marked() == [], "those in use are left, and not cordoned"
         for name in busy:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Leftover, ObjectName, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Operands, ReleaseChange, Upgrade
@@ -302,5 +304,6 @@ def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back(
     assert "needs all nodes to be idle before the first change: Network Operator 23.10.0 -> 26.4.1" in whole
     assert "node-feature-discovery on 4 nodes, 1 of the nodes at a time" in whole
     assert not upgrade.nothing
+    assert decode(Upgrade, json.loads(json.dumps(to_dict(upgrade)))) == upgrade, "upgrade.json is read by later stages"
     assert Upgrade().nothing and "nothing to change" in core.lines(Upgrade(), "current")[0]
     assert not Upgrade(held=True).nothing

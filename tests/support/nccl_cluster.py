@@ -87,7 +87,7 @@ def plan_file(cluster: Nccl, folder: Path, mode: str = "sriov", **more: Any) -> 
     entry = NcclTest(
         "nccl-h100-8",
         SHAPE,
-        vfs_per_node=16 if mode == "sriov" else 0,
+        vfs=16 if mode == "sriov" else 0,
         image="example.test/nccl-tests:1",
         env=shape["nccl"]["env"],
         hca="mlx5",

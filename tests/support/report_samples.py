@@ -281,7 +281,7 @@ def fault() -> dict[str, Any]:
     good = [node.name for node in planned_ if not node.excluded]
     result = {**nccl(simulated(good, slow=0.94), good), "made": "2026-01-02T03:03:04Z"}
     env = {"NCCL_IB_GID_INDEX": "3", "NCCL_CUMEM_ENABLE": "0", "UCX_TLS": "tcp", "SITE_LOGIN": "not shown"}
-    tests = (NcclTest(result["name"], SHAPE, vfs_per_node=16, hca="mlx5", env=env),)
+    tests = (NcclTest(result["name"], SHAPE, vfs=16, hca="mlx5", env=env),)
     return report(planned_, seen=seen, findings=found, hosts=checked, results=[result], previous=earlier, tests=tests)
 
 

@@ -30,7 +30,7 @@ NAD = sriov.network_attachment("rdma-vf", "gpuops-nccl", VF, "gpuops-rdma", 4220
 
 def plan(**more: Any) -> Plan:
     nodes = tuple(Node(f"10.0.0.{i}", H100, cpu=200.0, memory=1 << 41) for i in range(2))
-    test = NcclTest("nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING")
+    test = NcclTest("nccl-h100-8", H100, vfs=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING")
     topology = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"h100-8.xml": "<system/>"}, "metadata": {
         "name": "gpuops-nccl-topology", "namespace": "gpuops-nccl"}}  # fmt: skip
     values: Json = {

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SHAR
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import PRIORITY_CLASS
 
 T = TypeVar("T")
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 INSTALLS = ("install", "upgrade", "adopt")
 """Actions of a release that install something."""
 SOCKET = "socket"
@@ -277,7 +277,7 @@ class OlmOperator:
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable that profile or user sets for an NCCL test. ``value`` None takes it away. ``by``: who sets it."""
+    """What profile or user sets for an NCCL test. ``value`` None takes a variable away. ``by``: who sets it."""
 
     name: str
     value: Optional[str] = None
@@ -287,18 +287,18 @@ class Setting:
 @dataclass(frozen=True)
 class NcclTest:
     """The test of one shape. ``limit``: maximum number of nodes, 0 = all. ``topology``: key of its file in the
-    topology ConfigMap, "" = none. ``deadline`` in seconds. ``env``: the shape's
-    variables; ``settings``: what is laid over them, in this order. ``iterations`` 0, ``warmup`` and ``check`` -1: the
-    program's own number. ``mpi_args``: options of mpirun besides or instead of ours. ``told``: all that is set, for
-    people. ``host_network``: mode shared on ports that pods reach on the host's network only."""
+    topology ConfigMap, "" = none. ``deadline`` in seconds. ``env``: the shape's variables; ``settings``: variables that
+    are laid over them, in this order; ``counts``: numbers of iterations, where the program's own are not wanted;
+    ``mpi_args``: options of mpirun besides or instead of ours. ``host_network``: mode shared on ports that pods reach
+    on the host's network only."""
 
     name: str
     shape: str
     collective: str = "all_reduce"
     collectives: tuple[str, ...] = ("all_reduce",)
     limit: int = 0
-    gpus_per_node: int = 8
-    vfs_per_node: int = 0
+    gpus: int = 8
+    vfs: int = 0
     min_bytes: str = "8"
     max_bytes: str = "8G"
     image: str = ""
@@ -308,11 +308,8 @@ class NcclTest:
     kueue_queue: str = ""
     env: dict[str, str] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()
-    iterations: int = 0
-    warmup: int = -1
-    check: int = -1
-    mpi_args: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
+    counts: tuple[Setting, ...] = ()
+    mpi_args: tuple[Setting, ...] = ()
     hca: str = ""
     host_network: bool = False
     algo: str = ""

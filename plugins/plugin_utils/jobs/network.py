@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NAME_LABEL, OWNED_SELECTOR
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import Fabric
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_files import slug
@@ -47,8 +46,7 @@ def fabrics(plan: Plan) -> dict[str, Fabric]:
     """Shape -> what a whole-node pod on it needs. InputError for a plan without a test."""
     if not plan.tests:
         raise InputError("Cannot set up namespaces for jobs: the plan tests no shape.")
-    tests = [replace(test, pull_secrets=()) for test in plan.tests]
-    return {test.shape: job.of_plan(plan, test, plan.test_nodes(test.shape)).fabric for test in tests}
+    return {test.shape: fabric.of_users(plan, test) for test in plan.tests}
 
 
 def objects(plan: Plan, namespace: str, *, queue: str = "", cluster_queue: str = "", kueue: str = "") -> list[Json]:

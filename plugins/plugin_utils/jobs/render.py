@@ -95,14 +95,13 @@ def of_plan(plan: Plan, shape: str, namespace: str) -> tuple[Fabric, int]:
     if (shape or next(iter(known))) not in known:
         raise InputError(f"Cannot render a job for {shape}: the plan tests only {', '.join(known)}.")
     entry = known[shape or next(iter(known))]
-    nodes = plan.test_nodes(entry.shape)
-    test = job.of_plan(plan, replace(entry, pull_secrets=()), nodes)
+    found = fabric.of_users(plan, entry)
     place, _slash, name = plan.network_attachment.rpartition("/")
     networks = [one for one in plan.objects.get("sriov", ()) if one["kind"] == "NetworkAttachmentDefinition"]
     made = any(one["metadata"]["namespace"] == namespace for one in networks)
     # OpenShift's multus refuses networks of other namespaces: there gpuops.rdma.workload_network makes one in each.
     own = plan.platform == "openshift" or place in ("", namespace) or made
-    return replace(test.fabric, network=name if own else f"{place}/{name}"), len(nodes)
+    return replace(found, network=name if own else f"{place}/{name}"), len(plan.test_nodes(entry.shape))
 
 
 def of_shape(shape: Shape, mode: Mode) -> Fabric:

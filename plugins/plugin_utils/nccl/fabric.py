@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, PodExtras, Setting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.settings import merged, overrides
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity
 
@@ -23,6 +23,8 @@ GIB = 1 << 30
 GPU_TOLERATION: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
 TOPOLOGY = "/etc/gpuops-topology"
 """Where pods have NCCL's topology file."""
+TOPOLOGY_MAP = "gpuops-nccl-topology"
+"""Name of the ConfigMap with the shapes' topology files."""
 CONF = "/etc/nccl.conf"
 """Where NCCL reads its variables; the environment overrides it."""
 
@@ -143,16 +145,54 @@ class Fabric:
         return found
 
 
-def of_plan(plan: Plan) -> Json:
-    """Fields of Fabric that are the same for all pods of a plan."""
-    return {
-        "mode": Mode.NONE if plan.sockets else plan.mode,
-        "gpu_resource": plan.resources.gpu,
-        "vf_resource": plan.resources.vf,
-        "network": plan.network,
-        "tolerations": plan.tolerations,
-        "extras": plan.pod_extras,
-    }
+USERS_OWN = (
+    "mode", "gpus", "vfs", "gpu_resource", "vf_resource", "network", "host_network", "cpus", "memory_gib", "shm_gib",
+    "env", "settings", "hca", "interface", "topology", "topology_key", "tolerations",
+)  # fmt: skip
+"""What a user's own job has of a worker of the NCCL test. The other fields are of our image and of our pods alone."""
+
+
+def of_plan(plan: Plan) -> Fabric:
+    """What is the same for all pods of a plan."""
+    return Fabric(
+        mode=Mode.NONE if plan.sockets else plan.mode,
+        gpu_resource=plan.resources.gpu,
+        vf_resource=plan.resources.vf,
+        network=plan.network,
+        tolerations=plan.tolerations,
+        extras=plan.pod_extras,
+    )
+
+
+def of_test(plan: Plan, test: NcclTest, nodes: Sequence[str]) -> Fabric:
+    """What a worker of a test has on these nodes. It requests what fits their allocatable resources, if those are
+    known."""
+    named = set(nodes)
+    requests = worker_requests(test.gpus, *least([node for node in plan.nodes if node.name in named]))
+    return replace(
+        of_plan(plan),
+        gpus=test.gpus,
+        vfs=test.vfs,
+        host_network=test.host_network,
+        env=test.env,
+        settings=test.settings,
+        hca=test.hca,
+        interface=test.interface,
+        topology=TOPOLOGY_MAP if test.topology else "",
+        topology_key=test.topology or Fabric.topology_key,
+        pull_secrets=test.pull_secrets,
+        **requests,
+    )
+
+
+def for_users(worker: Fabric) -> Fabric:
+    """What a pod of a user's own job has of a worker of the NCCL test."""
+    return Fabric(**{name: getattr(worker, name) for name in USERS_OWN})
+
+
+def of_users(plan: Plan, test: NcclTest) -> Fabric:
+    """What a pod of a user's own job has on the nodes of a test."""
+    return for_users(of_test(plan, test, plan.test_nodes(test.shape)))
 
 
 def least(nodes: Sequence[Node]) -> tuple[float, int]:

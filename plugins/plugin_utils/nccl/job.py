@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
@@ -52,8 +52,6 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 REACHED = re.compile(r"gpuops: \d+ workers reached after ")
 """The launcher's line before it becomes mpirun."""
-TOPOLOGY_MAP = "gpuops-nccl-topology"
-"""Name of the ConfigMap with the shapes' topology files."""
 RUNS = "gpuops: rank "
 """How a line begins in which a rank says the name of its host: ``gpuops: rank 8 HOST``."""
 _FILES = "/etc/gpuops"
@@ -74,12 +72,8 @@ class JobTest:
     collective: str = "all_reduce"
     min_bytes: str = "8"
     max_bytes: str = "8G"
-    iterations: int = 0
-    """0 = the program's own default."""
-    warmup: int = nccl_settings.OWN
-    """Iterations before it measures."""
-    check: int = nccl_settings.OWN
-    """Iterations whose results it compares with the right ones; 0 = none."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of iterations, see settings.COUNTS, where the program's own are not wanted."""
     mpi_args: tuple[str, ...] = ()
     """Options of mpirun, besides or instead of ours."""
     algo: str = ""
@@ -175,9 +169,9 @@ def runtime(test: JobTest, major: int) -> list[str]:
 def program_args(test: JobTest) -> list[str]:
     """Returns the arguments of the nccl-tests program: sizes by a factor of 2, one GPU per rank."""
     args = ["-b", test.min_bytes, "-e", test.max_bytes, "-f", "2", "-g", "1"]
-    args += ["-n", str(test.iterations)] if test.iterations else []
-    args += ["-w", str(test.warmup)] if test.warmup != nccl_settings.OWN else []
-    return args + (["-c", str(test.check)] if test.check != nccl_settings.OWN else [])
+    for name, (option, _unset) in nccl_settings.COUNTS.items():
+        args += [option, str(test.counts[name])] if name in test.counts else []
+    return args
 
 
 def nccl_env(test: JobTest) -> dict[str, str]:
@@ -567,21 +561,27 @@ def _pod_group(test: JobTest) -> Json:
 
 
 def of_plan(plan: Plan, entry: NcclTest, nodes: Sequence[str], **more: Any) -> JobTest:
-    """The job of one of the plan's tests on these nodes; ``more`` overrides fields of JobTest. Workers request what
-    fits the allocatable resources of the nodes, if those are known."""
-    named = set(nodes)
-    least = fabric.least([node for node in plan.nodes if node.name in named])
-    own: Json = {**_same(entry, Fabric), **fabric.of_plan(plan), **fabric.worker_requests(entry.gpus_per_node, *least)}
-    own.update({"topology": TOPOLOGY_MAP, "topology_key": entry.topology} if entry.topology else {})
-    pod = Fabric(gpus=entry.gpus_per_node, vfs=entry.vfs_per_node, **own)
-    values = {**_same(entry, JobTest), "namespace": plan.namespaces.job, "nodes": tuple(nodes), "fabric": pod}
-    values.update(priority_class=plan.priority_class, lost=plan.remove_lost_pods)
-    return JobTest(**{**values, **more})
-
-
-def _same(entry: NcclTest, kind: Any) -> Json:
-    """Fields that a test of the plan shares with this class."""
-    return {one.name: getattr(entry, one.name) for one in fields(kind) if hasattr(entry, one.name)}
+    """The job of one of the plan's tests on these nodes; ``more`` overrides fields of JobTest."""
+    found = JobTest(
+        name=entry.name,
+        namespace=plan.namespaces.job,
+        nodes=tuple(nodes),
+        image=entry.image,
+        fabric=fabric.of_test(plan, entry, nodes),
+        collective=entry.collective,
+        min_bytes=entry.min_bytes,
+        max_bytes=entry.max_bytes,
+        counts={one.name: int(one.value or 0) for one in entry.counts},
+        mpi_args=tuple(one.value or "" for one in entry.mpi_args),
+        algo=entry.algo,
+        queue=entry.queue,
+        kueue_queue=entry.kueue_queue,
+        gang=entry.gang,
+        deadline=entry.deadline,
+        priority_class=plan.priority_class,
+        lost=plan.remove_lost_pods,
+    )
+    return replace(found, **more)
 
 
 def slug(collective: str) -> str:

@@ -86,13 +86,14 @@ def share(plan: Plan, shape: str, pull_secrets: tuple[str, ...] = (), cordoned: 
     """What a pod needs of a node of this shape: of cores and memory at most half of what the smallest node has.
     ``cordoned``: whether the pods start on cordoned nodes, too."""
     cpu, memory = least([node for node in plan.nodes if node.shape == shape])
-    wanted = {**of_plan(plan), "pull_secrets": pull_secrets}
-    if cordoned:
-        wanted["tolerations"] += (CORDON,)
-    if cpu:
-        wanted["cpus"] = max(1, int(min(cpu / 2, SHARE.cpus)))
-        wanted["memory_gib"] = max(1, int(min(memory / GIB / 2, SHARE.memory_gib)))
-    return replace(SHARE, **wanted)
+    own = of_plan(plan)
+    return replace(
+        own,
+        pull_secrets=pull_secrets,
+        tolerations=(*own.tolerations, CORDON) if cordoned else own.tolerations,
+        cpus=max(1, int(min(cpu / 2, SHARE.cpus))) if cpu else SHARE.cpus,
+        memory_gib=max(1, int(min(memory / GIB / 2, SHARE.memory_gib))) if cpu else SHARE.memory_gib,
+    )
 
 
 # ---- who with whom -------------------------------------------------------------------------------------------------

@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Setting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Setting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 NCCL_ENV, UCX_ENV, MPI_ARGS = "rdma_nccl_env", "rdma_ucx_env", "rdma_mpi_args"
-COUNTS = {"iterations": "rdma_nccl_iterations", "warmup": "rdma_nccl_warmup", "check": "rdma_nccl_check"}
-"""Field of a test -> the input that becomes it."""
-OWN = -1
-"""Of a number: the program's own default."""
+COUNTS = {"iterations": ("-n", 0), "warmup": ("-w", -1), "check": ("-c", -1)}
+"""Number of a test, which is the input rdma_nccl_NAME -> (the program's option, what leaves it to the program)."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ELSEWHERE = (
     ("UCX_", UCX_ENV),
@@ -90,11 +88,20 @@ def _value_fault(name: str, value: Any) -> str:
     return ""
 
 
-def count_faults(values: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """(input, what is wrong) of numbers of iterations, by the field of a test."""
-    for name, value in values.items():
-        if value < (0 if name == "iterations" else OWN):
-            yield COUNTS[name], f"{value} is negative"
+def counts(values: Mapping[str, int], by: str = "") -> tuple[Setting, ...]:
+    """The numbers that are not left to the program; ``by``: who sets them, "" = the inputs."""
+    return tuple(
+        Setting(name, str(values[name]), by or f"rdma_nccl_{name}")
+        for name, (_option, unset) in COUNTS.items()
+        if values.get(name, unset) != unset
+    )
+
+
+def count_faults(numbers: Iterable[Setting]) -> Iterator[tuple[str, str]]:
+    """(input, what is wrong) of numbers of iterations."""
+    for one in numbers:
+        if int(one.value or 0) < 0:
+            yield one.by, f"{one.value} is negative"
 
 
 def mpi_options(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -157,6 +164,13 @@ def affecting(settings: Iterable[Setting], shape_env: Mapping[str, str], harmles
         and one.name.startswith("NCCL_")
         and (one.name, (one.value or "").upper()) not in (("NCCL_ALGO", "RING"), ("NCCL_ALGO", ""))
     ]
+
+
+def words(test: NcclTest) -> list[str]:
+    """All that profile and user set for a test, each with who sets it."""
+    variables = {one.name: one for one in test.settings}
+    more = (f"{one.name} {one.value} ({one.by})" for one in (*test.counts, *test.mpi_args))
+    return [*map(shown, variables.values()), *more]
 
 
 def shown(one: Setting) -> str:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Rdm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NcclRun, NcclVerdict, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, fabric
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, fabric, settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse as nccl_parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import Busy, BusyNodes
@@ -189,7 +189,7 @@ class TestRun:
             "gpus": test.np,
             "mode": self.plan.test_mode,
             "image": test.image,
-            "settings": list(self.entry.overrides),
+            "settings": settings.words(self.entry),
             "digest": ", ".join(sorted(set(images.values()))),
             "places": outcome.places if outcome else {},
             "exit_code": outcome.exit_code if outcome else None,

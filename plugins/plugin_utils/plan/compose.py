@@ -43,8 +43,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology as nccl_topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import TOPOLOGY_MAP
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
@@ -646,7 +646,7 @@ def _topology_objects(plan: Plan, given: Given, configured: Sequence[Shape], job
         if shape.name in plan.shapes
     }
     files = {name: text for name, text in texts.items() if text}
-    meta = {"name": nccl_job.TOPOLOGY_MAP, "namespace": plan.namespaces.job}
+    meta = {"name": TOPOLOGY_MAP, "namespace": plan.namespaces.job}
     found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
     guide: Json = given.profile.get("literal", {}).get("topology", {}) if given.options.guide_literal else {}
     if guide and len(files) == 1:

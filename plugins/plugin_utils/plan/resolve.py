@@ -43,6 +43,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Probe,
     ReportKeep,
     Resources,
+    Setting,
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, short
@@ -178,7 +179,8 @@ def text(plan: Plan) -> str:
     for group, objects in plan.objects.items():
         names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in objects)
         lines.append(f"  objects of {group}: {names or 'none'}")
-    lines += [f"  test {test.name}: {', '.join(test.overrides)}" for test in plan.tests if test.overrides]
+    settings = {test.name: nccl_settings.words(test) for test in plan.tests}
+    lines += [f"  test {name}: {', '.join(words)}" for name, words in settings.items() if words]
     for policy in plan.policies:
         does = "takes over" if plan.adopt_policies else "does not take over"
         lines.append(
@@ -478,7 +480,7 @@ def _setting_faults(options: PlanOptions, profile: Json) -> Iterator[Finding]:
     faults = [
         *nccl_settings.env_faults(options.nccl_env, nccl_settings.NCCL_ENV),
         *nccl_settings.env_faults(options.ucx_env, nccl_settings.UCX_ENV),
-        *nccl_settings.count_faults(_counts(options)),
+        *nccl_settings.count_faults(nccl_settings.counts(_counts(options))),
     ]
     try:
         nccl_settings.mpi_options(options.mpi_args)
@@ -517,8 +519,8 @@ def _test(options: PlanOptions, shape: Shape, profile: Json, use_file: bool, gan
         collective=(*options.collectives, "")[0],
         collectives=options.collectives,
         limit=options.test_nodes,
-        gpus_per_node=shape.gpu_count,
-        vfs_per_node=shape.vf_count if sriov else 0,
+        gpus=shape.gpu_count,
+        vfs=shape.vf_count if sriov else 0,
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
         image=options.images.get("nccl_test") or profile["test_image"]["image"],
@@ -538,28 +540,26 @@ def _test(options: PlanOptions, shape: Shape, profile: Json, use_file: bool, gan
 
 
 def _counts(options: PlanOptions) -> dict[str, int]:
-    return {"iterations": options.nccl_iterations, "warmup": options.nccl_warmup, "check": options.nccl_check}
+    return {name: getattr(options, f"nccl_{name}") for name in nccl_settings.COUNTS}
 
 
-def _settings(options: PlanOptions, profile: Json) -> Json:
-    """Fields of a test that the profile and, over it, the user set, and in ``overrides`` who set what."""
+def _settings(options: PlanOptions, profile: Json) -> dict[str, tuple[Setting, ...]]:
+    """Fields of a test that the profile and, over it, the user set."""
     own: Json = profile["literal"]["nccl_test"] if options.guide_literal and "literal" in profile else {}
-    by, inputs = f"profile {options.profile}", nccl_settings.COUNTS
-    variables = (
-        *nccl_settings.settings(own.get("env", {}), by),
-        *nccl_settings.settings(options.nccl_env, nccl_settings.NCCL_ENV),
-        *nccl_settings.settings(options.ucx_env, nccl_settings.UCX_ENV),
-    )
-    asked = {name: value for name, value in _counts(options).items() if value != getattr(NcclTest, name)}
-    counts: dict[str, int] = {**{name: own[name] for name in inputs if name in own}, **asked}
-    mpi_args = (*own.get("mpi_args", ()), *options.mpi_args)
-    overrides = [
-        *map(nccl_settings.shown, {one.name: one for one in variables}.values()),
-        *(f"{name} {value} ({inputs[name] if name in asked else by})" for name, value in counts.items()),
-        *(f"mpirun {text} ({by})" for text in own.get("mpi_args", ())),
-        *(f"mpirun {text} ({nccl_settings.MPI_ARGS})" for text in options.mpi_args),
-    ]
-    return {"settings": variables, "mpi_args": mpi_args, "overrides": tuple(overrides), **counts}
+    by, inputs = f"profile {options.profile}", nccl_settings
+    counts = (*inputs.counts(own, by), *inputs.counts(_counts(options)))
+    return {
+        "settings": (
+            *inputs.settings(own.get("env", {}), by),
+            *inputs.settings(options.nccl_env, inputs.NCCL_ENV),
+            *inputs.settings(options.ucx_env, inputs.UCX_ENV),
+        ),
+        "counts": tuple({one.name: one for one in counts}.values()),
+        "mpi_args": (
+            *(Setting("mpirun", text, by) for text in own.get("mpi_args", ())),
+            *(Setting("mpirun", text, inputs.MPI_ARGS) for text in options.mpi_args),
+        ),
+    }
 
 
 def _hca_faults(tests: Sequence[NcclTest], options: PlanOptions) -> Iterator[Finding]:

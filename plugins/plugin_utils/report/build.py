@@ -573,7 +573,6 @@ def _provenance(plan: Plan) -> Json:
     for test in shown["tests"]:
         test["env"] = _shown_env(test["env"])
         test["settings"] = [one for one in test["settings"] if _SHOWN_ENV.fullmatch(one["name"])]
-        test["overrides"] = _shown_settings(test["overrides"])
     return shown
 
 

@@ -118,7 +118,7 @@ def _for_all(group: Json) -> list[Json]:
 def _test(item: Json, planned: Sequence[Json]) -> Json:
     """The plan's test that gave a result."""
     entry = next((test for test in planned if item["name"] in (test["name"], f"nccl-{test['name']}")), {})
-    keys = ("collective", "min_bytes", "max_bytes", "gpus_per_node", "vfs_per_node", "hca", "algo", "topology", "mpi")
+    keys = ("collective", "min_bytes", "max_bytes", "gpus", "vfs", "hca", "algo", "topology")
     return {
         **{key: item[key] for key in ("name", "image", "digest", "made", "seconds", "nodes", "log")},
         "arguments": " ".join(f"{key}={entry[key]}" for key in keys if entry.get(key) not in (None, "", False)),

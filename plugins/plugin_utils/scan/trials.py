@@ -79,13 +79,14 @@ class Bench:
         round, for the sizes of its groups."""
         low, high = self.pair_bytes
         pair = self._command(2, low, high, self.settings.trial_timeout, REACH, ring=True)
+        rail = {**self.test.counts, "iterations": RAIL_ITERATIONS}
         gate = self._command(total, self.test.min_bytes, self.test.max_bytes, self.settings.gate_timeout, 0)
         return {
             "single": self._command(1, low, high, self.settings.trial_timeout, REACH),
             "pair": pair,
             "across": replace(pair, reach=0),
             "load": replace(pair, reach=0),
-            "rail": self._command(2, RAIL_BYTES, RAIL_BYTES, RAIL_TIMEOUT, 0, ring=True, iterations=RAIL_ITERATIONS),
+            "rail": self._command(2, RAIL_BYTES, RAIL_BYTES, RAIL_TIMEOUT, 0, ring=True, counts=rail),
             "gate": replace(gate, info=nccl_job.info_span(self._of(total))),
             **{self.word(trial): self._group(len(trial.nodes)) for trial in trials if trial.kind == "group"},
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Mode,
     node_terms,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, PodExtras, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric, job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -251,7 +251,7 @@ def plan(**more: Any) -> Plan:
         Node(f"10.0.0.{i}", H100, cpu=100.0, memory=200 << 30, excluded="bad" if i == 3 else "") for i in range(4)
     )
     test = NcclTest(
-        "nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING", pull_secrets=("ours",),
+        "nccl-h100-8", H100, vfs=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", algo="RING", pull_secrets=("ours",),
         limit=2, image="ours",
     )  # fmt: skip
     values: Json = {
@@ -306,3 +306,36 @@ def test_every_supported_shape_renders_in_both_modes_and_the_others_say_why(name
         else:
             with pytest.raises(InputError, match=f"Cannot render a job for {name}: "):
                 render.of_shape(shape, mode)
+
+
+def test_a_users_job_has_of_the_tests_worker_what_is_listed_and_no_more() -> None:
+    """A new field of Fabric is in USERS_OWN, or here as one that is of our image or of our pods alone."""
+    assert {one.name for one in fields(fabric.Fabric)} - set(fabric.USERS_OWN) == {"pull_secrets", "extras"}
+
+    @dataclass(frozen=True)
+    class Grown(fabric.Fabric):
+        runtime: str = ""
+
+    made = plan(pod_extras=PodExtras(labels={"team": "ours"}))
+    worker = fabric.of_test(made, made.tests[0], made.test_nodes(H100))
+    assert worker.extras.labels and worker.pull_secrets == ("ours",)
+    grown = Grown(**{**vars(worker), "runtime": "ours"})
+    own = fabric.for_users(grown)
+    assert type(own) is fabric.Fabric and own.extras == PodExtras() and own.pull_secrets == ()
+    for kind in render.KINDS:
+        command = () if kind == "RayCluster" else ("true",)
+        job = render.JobSpec(kind, "train", "team-a", 2, own, image="theirs", command=command)
+        assert "ours" not in str(render.objects(job))
+
+
+def test_a_new_field_of_the_plans_test_reaches_no_job_unless_the_job_takes_it() -> None:
+    @dataclass(frozen=True)
+    class Grown(NcclTest):
+        priority_class: str = "ours"
+        network: str = "ours"
+        lost: bool = True
+
+    (test,) = plan().tests
+    grown = plan(tests=(Grown(**vars(test)),))
+    assert job.of_plan(grown, grown.tests[0], ["10.0.0.0"]) == job.of_plan(plan(), test, ["10.0.0.0"])
+    assert render.of_plan(grown, H100, "team-a") == render.of_plan(plan(), H100, "team-a")

@@ -41,7 +41,7 @@ def arguments(**more: Any) -> Json:
 
 def planned(folder: Path, **more: Any) -> str:
     nodes = tuple(Node(f"10.0.0.{i}", H100, cpu=100.0, memory=1 << 40) for i in range(3))
-    test = NcclTest("nccl-h100-8", H100, vfs_per_node=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", gang=True, queue="gold")
+    test = NcclTest("nccl-h100-8", H100, vfs=16, env={"NCCL_IB_TC": "41"}, hca="mlx5", gang=True, queue="gold")
     plan = Plan(mode=Mode.SRIOV, nodes=nodes, tests=(test,), resources=Resources(vf="nvidia.com/rdma-vf"), **more)
     path = folder / "plan.json"
     path.write_text(json.dumps(to_dict(plan)))

@@ -70,7 +70,7 @@ def config(test: nccl_job.JobTest, launcher: str) -> dict[str, str]:
 VARIANTS = [
     job(),
     host_job(),
-    job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), iterations=20),
+    job(topology="gpuops-nccl-topology", algo="RING", pull_secrets=("key",), counts={"iterations": 20}),
     job(gang=True),
     job(cpus=16, memory_gib=64, shm_gib=8),
     host_job(interface=""),
@@ -582,7 +582,7 @@ def test_an_image_by_digest_from_a_private_registry(launcher: str) -> None:
 def test_plan_entry_becomes_the_job() -> None:
     plan = Plan(mode=Mode.SRIOV, resources=Resources(vf="nvidia.com/sriov_rdma_vf"))
     own = {name: getattr(job().fabric, name) for name in ("env", "hca", "interface")}
-    entry = NcclTest(job().name, "x", image=job().image, vfs_per_node=16, **own)
+    entry = NcclTest(job().name, "x", image=job().image, vfs=16, **own)
     assert nccl_job.of_plan(plan, entry, ["10.140.0.1", "10.140.0.2"]) == job()
     other = nccl_job.of_plan(dataclasses.replace(plan, network_attachment="shared/rdma"), entry, ["a"], gang=True)
     assert other.fabric.network == "shared/rdma" and other.gang

@@ -55,7 +55,7 @@ def pairs(argv: list[str]) -> str:
 def test_without_inputs_the_job_is_that_of_the_shape() -> None:
     test = made()
     assert conf(test)["NCCL_IB_TC"] == "41" and conf(test)["NCCL_DEBUG"] == "INFO"
-    assert test.fabric.settings == () and plan(cluster(2)).tests[0].overrides == ()
+    assert test.fabric.settings == () and settings.words(plan(cluster(2)).tests[0]) == []
     assert nccl_job.program_args(test) == ["-b", "8", "-e", "8G", "-f", "2", "-g", "1"]
     assert " --bind-to none " in pairs(nccl_job.mpirun(test))
 
@@ -100,13 +100,13 @@ def test_numbers_reach_the_program() -> None:
 
 def test_the_plan_says_who_set_what() -> None:
     planned = plan(cluster(2), nccl_env={"NCCL_X": "1", "NCCL_IB_TC": None}, nccl_check=2, mpi_args=["--bind-to numa"])
-    expected = (
+    expected = [
         "no NCCL_IB_TC (rdma_nccl_env)",
         "NCCL_X=1 (rdma_nccl_env)",
         "check 2 (rdma_nccl_check)",
         "mpirun --bind-to numa (rdma_mpi_args)",
-    )
-    assert planned.tests[0].overrides == expected
+    ]
+    assert settings.words(planned.tests[0]) == expected
     assert all(text in resolve.text(planned) for text in expected)
 
 

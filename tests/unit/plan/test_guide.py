@@ -185,16 +185,16 @@ def test_the_users_own_choices_win_over_the_guide() -> None:
     made = planned(network_name="fabric", ip_pool_block=32, launcher="mpi", nccl_env={"NCCL_CROSS_NIC": "1"})
     assert (made.network_attachment, made.ip_pool.block, made.launcher) == ("gpuops-nccl/fabric", 32, "mpi")
     assert settings.overrides(made.tests[0].settings)["NCCL_CROSS_NIC"] == "1"
-    assert "NCCL_CROSS_NIC=1 (rdma_nccl_env)" in made.tests[0].overrides
-    assert "NCCL_NET_PLUGIN=none (profile guide-2024)" in made.tests[0].overrides
+    assert "NCCL_CROSS_NIC=1 (rdma_nccl_env)" in settings.words(made.tests[0])
+    assert "NCCL_NET_PLUGIN=none (profile guide-2024)" in settings.words(made.tests[0])
 
 
 def test_without_the_wish_the_profile_is_as_before() -> None:
     made = planned(guide_literal=False)
-    assert (made.network_attachment, made.ip_pool.name, made.tests[0].overrides) == (
+    assert (made.network_attachment, made.ip_pool.name, settings.words(made.tests[0])) == (
         "gpuops-nccl/rdma-vf",
         "gpuops-rdma",
-        (),
+        [],
     )
 
 

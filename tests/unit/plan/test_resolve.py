@@ -42,7 +42,7 @@ def test_a_usual_cluster() -> None:
     assert made.shapes[H100].nodes == 4
     assert (made.platform, made.launcher, made.mode) == ("oke", "mpi", Mode.SRIOV)
     (test,) = made.tests
-    assert (test.gpus_per_node, test.vfs_per_node, test.max_bytes) == (8, 16, "8G")
+    assert (test.gpus, test.vfs, test.max_bytes) == (8, 16, "8G")
     assert test.env == samples.SHAPES[H100].nccl_env
     assert made.findings == ()
     assert all(item.why for item in made.decisions), "each decision has its reason"
@@ -63,7 +63,7 @@ def test_names_of_any_form_can_stand_side_by_side() -> None:
 def test_mode_host_asks_for_no_vf() -> None:
     made = plan(cluster(), mode="host")
     (test,) = made.tests
-    assert (test.vfs_per_node, test.hca, test.topology) == (0, samples.SHAPES[H100].host_hca, "")
+    assert (test.vfs, test.hca, test.topology) == (0, samples.SHAPES[H100].host_hca, "")
 
 
 def scheduler(ready: int = 1) -> Workload:

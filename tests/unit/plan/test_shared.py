@@ -93,7 +93,7 @@ def test_pods_on_roce_are_on_the_hosts_network_and_not_privileged() -> None:
     assert spec["hostNetwork"] is True and container["resources"]["limits"][RESOURCE] == "1"
     assert "privileged" not in container["securityContext"] and "hostPath" not in json.dumps(spec)
     (test,) = plan.tests
-    assert (test.vfs_per_node, test.hca, test.topology) == (0, samples.SHAPES[H100].host_hca, "")
+    assert (test.vfs, test.hca, test.topology) == (0, samples.SHAPES[H100].host_hca, "")
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("sriov", 16), ("shared", 63), ("host", 0)])

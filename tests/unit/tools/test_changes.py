@@ -77,7 +77,7 @@ def test_there_is_one_of_each_usual_change() -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_a_change_stays_in_one_package(patch: Path) -> None:
     touched = files(patch)
-    packages = {found[1] for name in touched if (found := re.match(r"plugins/\w+_utils/(_\w+)/", name))}
+    packages = {found[1] for name in touched if (found := re.match(r"plugins/plugin_utils/([\w/]+)/\w+\.py", name))}
     assert len(packages) <= 1, f"{patch.name} touches {', '.join(sorted(packages))}"
     others = [name for name in touched if not (BESIDE.match(name) or name.startswith(MODULES) or "_utils/" in name)]
     assert others == []
@@ -85,8 +85,8 @@ def test_a_change_stays_in_one_package(patch: Path) -> None:
 
 
 def test_an_option_becomes_an_input_by_its_documentation_alone(checkout: Path) -> None:
-    assert '    aggregate: "{{ nccl_test_aggregate }}"\n' in (checkout / "roles/nccl_test/tasks/main.yml").read_text()
-    line = 'nccl_test_aggregate: "{{ rdma_nccl_aggregate | default(0) }}"\n'
+    assert '    nccl_aggregate: "{{ plan_nccl_aggregate }}"\n' in (checkout / "roles/plan/tasks/main.yml").read_text()
+    line = 'plan_nccl_aggregate: "{{ rdma_nccl_aggregate | default(0) }}"\n'
     assert line in (checkout / "playbooks/vars/inputs.yml").read_text()
     assert "| `rdma_nccl_aggregate` | int | `0` | Operations of one" in (checkout / "docs/inputs.md").read_text()
 

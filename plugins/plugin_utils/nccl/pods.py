@@ -10,6 +10,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import ROLE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import LAUNCH_FAILED
 
+DELETED = "its pod was deleted while the test ran"
 _NO_START = ("StartError", "ContainerCannotRun", "CreateContainerError")
 _KILLED = ("OOMKilled", "ContainerStatusUnknown")
 """Reasons of a terminated container that are none of its own."""
@@ -85,7 +86,7 @@ def disturbance(pod: Json, deleted: bool = True) -> str:
     if status.get("reason") in _OUTSIDE or any(end.get("reason") in _KILLED for end in _ends(pod)):
         return readiness.failure(pod)
     gone = deleted and pod["metadata"].get("deletionTimestamp")
-    return "its pod was deleted while the test ran" if gone else ""
+    return DELETED if gone else ""
 
 
 def cut_off(pod: Json) -> bool:

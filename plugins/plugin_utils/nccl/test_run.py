@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import split
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.objects import JobObjects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import NOT_STARTED, JobOutcome, judge, not_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.phases import JobLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
@@ -120,18 +121,15 @@ class TestRun:
         return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
 
     def _job_run(self, test: nccl_job.JobTest, log: Path) -> JobRun:
-        return JobRun(
-            self.client,
-            test,
-            self.launcher,
-            log,
-            self.show,
-            start_timeout=self.args["timeout"],
-            grace=self.args["grace"],
-            run_timeout=self.args["run_timeout"] or test.deadline,
-            pull_timeout=self.args["pull_timeout"],
-            queue_timeout=self.args["queue_timeout"],
+        args = self.args
+        limits = JobLimits(
+            start=args["timeout"],
+            grace=args["grace"],
+            run=args["run_timeout"] or test.deadline,
+            pull=args["pull_timeout"],
+            queue=args["queue_timeout"],
         )
+        return JobRun(self.client, test, self.launcher, log, self.show, limits)
 
     def _remove_leftovers(self, log: Path) -> list[Finding]:
         found = self._job_run(self.test, log).clean_before()

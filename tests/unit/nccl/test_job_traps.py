@@ -21,7 +21,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as nccl_outcome
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import JobOutcome
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import REPORTED, JobRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.phases import REPORTED, JobLimits, JobView
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import nccl_jobs, paths
 
@@ -79,17 +80,14 @@ def replayed(name: str, tmp_path: Path, seconds: float, events: bool = False, **
         launcher,
         tmp_path / "a.log",
         lambda line: None,
-        start_timeout=START,
-        grace=GRACE,
-        run_timeout=50.0,
-        queue_timeout=30.0,
-        clock=clock,
+        JobLimits(start=START, grace=GRACE, run=50.0, queue=30.0),
+        clock,
     )
-    run._places = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
+    run.pods.places = {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}
     workers = [pod for pod in pods if pod["metadata"]["labels"][names.ROLE_LABEL] == "worker"]
     master = next((pod for pod in pods if pod not in workers), None)
     while clock.now <= seconds:
-        outcome = run._ended(master, workers, status) or run._overdue(workers, status, master)
+        outcome = run.outcome(JobView(workers, master, status))
         if outcome is not None:
             return outcome
         clock.now += 1.0

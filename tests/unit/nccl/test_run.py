@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import outcome as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import pods as nccl_pods
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import tail as nccl_tail
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import JobOutcome
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.phases import JobLimits, JobView
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.tail import Shown
@@ -32,6 +34,8 @@ from support.paths import RECORDINGS
 
 Json = dict[str, Any]
 SHAPE = "BM.GPU.H100.8"
+TAIL: Any = SimpleNamespace(quiet=0.0)
+"""Of a test that has just printed a line."""
 JUDGED_BY = {"shape": shape_table.shapes()[SHAPE], "table": files.nccl()}
 
 
@@ -71,11 +75,14 @@ def run_of(clock: Clock, tmp_path: Path) -> JobRun:
         "mpi",
         tmp_path / "a.log",
         lambda line: None,
-        start_timeout=100.0,
-        grace=10.0,
-        run_timeout=50.0,
-        clock=clock,
+        JobLimits(start=100.0, grace=10.0, run=50.0),
+        clock,
     )
+
+
+def limited(running: JobRun, **more: float) -> None:
+    """Other limits of the job."""
+    running.start.limits = running.running.limits = replace(running.start.limits, **more)
 
 
 def worker(name: str, node: str = "", phase: str = "Pending", code: int | None = None) -> Json:
@@ -95,13 +102,13 @@ def test_pending_for_longer_than_the_grace_is_given_up_in_the_schedulers_words(t
     clock = Clock()
     running = run_of(clock, tmp_path)
     pods = [worker("nccl-worker-0", "a"), worker("nccl-worker-1")]
-    assert running._overdue(pods, STUCK) is None
+    assert running.outcome(JobView(pods, status=STUCK)) is None
     clock.now = 9.0
-    assert running._overdue(pods, FINE) is None, "room was found: the grace begins anew"
+    assert running.outcome(JobView(pods, status=FINE)) is None, "room was found: the grace begins anew"
     clock.now = 11.0
-    assert running._overdue(pods, STUCK) is None
+    assert running.outcome(JobView(pods, status=STUCK)) is None
     clock.now = 21.0
-    outcome = running._overdue(pods, STUCK)
+    outcome = running.outcome(JobView(pods, status=STUCK))
     assert outcome is not None and outcome.stage == "schedule" and "Insufficient nvidia.com/gpu" in outcome.why
 
 
@@ -110,7 +117,7 @@ def test_pods_that_never_start_meet_our_deadline(tmp_path: Path) -> None:
     running = run_of(clock, tmp_path)
     placed = [worker("nccl-worker-0", "a"), worker("nccl-worker-1", "b")]
     clock.now = 101.0
-    outcome = running._overdue(placed, FINE)
+    outcome = running.outcome(JobView(placed, status=FINE))
     assert outcome is not None and (outcome.stage, outcome.exit_code) == ("start", None)
     assert "did not start within 1m40s" in outcome.why
 
@@ -118,27 +125,27 @@ def test_pods_that_never_start_meet_our_deadline(tmp_path: Path) -> None:
 def test_the_run_itself_has_its_own_deadline(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.tail = object()  # type: ignore[assignment]
+    running.tail = TAIL
     clock.now = 90.0
-    assert running._overdue([], FINE) is None
+    assert running.outcome(JobView([], status=FINE)) is None
     clock.now = 130.0
-    assert running._overdue([], FINE) is None, "it counts from the launcher's start"
+    assert running.outcome(JobView([], status=FINE)) is None, "it counts from the launcher's start"
     clock.now = 141.0
-    outcome = running._overdue([], None)
+    outcome = running.outcome(JobView([], status=None))
     assert outcome is not None and outcome.stage == "deadline"
 
 
 def test_workers_that_run_but_cannot_be_reached_are_no_hung_test(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.run_timeout = 1800.0
-    running.tail = object()  # type: ignore[assignment]
-    assert running._overdue([], FINE) is None
+    limited(running, run=1800.0)
+    running.tail = TAIL
+    assert running.outcome(JobView([], status=FINE)) is None
     clock.now = running.test.reach + 11.0
-    outcome = running._overdue([], FINE)
+    outcome = running.outcome(JobView([], status=FINE))
     assert outcome is not None and outcome.stage == "launch" and "did not reach their sshd" in outcome.why
     running._say("gpuops: 2 workers reached after 3 s")
-    assert running._overdue([], FINE) is None, "from then on the run has its own limit"
+    assert running.outcome(JobView([], status=FINE)) is None, "from then on the run has its own limit"
 
 
 def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> None:
@@ -147,11 +154,11 @@ def test_a_dead_worker_waits_for_the_launchers_last_words(tmp_path: Path) -> Non
     launcher = {"metadata": {"name": "l"}, "spec": {}, "status": {"phase": "Running"}}
     pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Failed", 137)]
     clock.now = 1.0
-    assert running._ended(launcher, pods, FINE) is None
+    assert running.outcome(JobView(pods, launcher, FINE)) is None
     clock.now = 12.0
-    outcome = running._ended(launcher, pods, FINE)
+    outcome = running.outcome(JobView(pods, launcher, FINE))
     assert outcome is not None and outcome.blamed == {"b": "exit 137 (OOMKilled)"}
-    assert running._ended(None, pods, FINE) is not None, "no launcher, no last words"
+    assert running.outcome(JobView(pods, None, FINE)) is not None, "no launcher, no last words"
 
 
 ENDED: Json = {"metadata": {"name": "l"}, "spec": {}, "status": {"phase": "Failed"}}
@@ -163,9 +170,9 @@ def test_a_launcher_that_failed_waits_for_the_kubelet_of_the_worker_that_ended_b
     clock = Clock()
     running = run_of(clock, tmp_path)
     pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Running")]
-    assert running._ended(ENDED, pods, FINE) is None
+    assert running.outcome(JobView(pods, ENDED, FINE)) is None
     clock.now = 1.0
-    outcome = running._ended(ENDED, [pods[0], worker("nccl-worker-1", "b", "Failed", 137)], FINE)
+    outcome = running.outcome(JobView([pods[0], worker("nccl-worker-1", "b", "Failed", 137)], ENDED, FINE))
     assert outcome is not None and (outcome.stage, list(outcome.blamed)) == ("worker", ["b"])
 
 
@@ -176,14 +183,14 @@ def test_of_a_lost_connection_the_busy_kubelets_word_is_awaited(tmp_path: Path) 
     running._say("PRTE has lost communication with a remote daemon.")
     pods = [worker("nccl-worker-0", "a", "Running"), worker("nccl-worker-1", "b", "Running")]
     for clock.now in (0.0, 29.0):
-        assert running._ended(ENDED, pods, FINE) is None
-    outcome = running._ended(ENDED, [pods[0], worker("nccl-worker-1", "b", "Failed", 137)], FINE)
+        assert running.outcome(JobView(pods, ENDED, FINE)) is None
+    outcome = running.outcome(JobView([pods[0], worker("nccl-worker-1", "b", "Failed", 137)], ENDED, FINE))
     assert outcome is not None and (outcome.stage, list(outcome.blamed)) == ("worker", ["b"])
     clock.now = 31.0
-    outcome = running._ended(ENDED, pods, FINE)
+    outcome = running.outcome(JobView(pods, ENDED, FINE))
     assert outcome is not None and outcome.stage == "run", "not for ever"
     clock.now = 4.0
-    assert running._ended(ENDED, [], FINE) is not None, "nobody is left who could say it"
+    assert running.outcome(JobView([], ENDED, FINE)) is not None, "nobody is left who could say it"
 
 
 def test_workers_that_are_deleted_after_the_launcher_failed_are_not_blamed(tmp_path: Path) -> None:
@@ -192,9 +199,9 @@ def test_workers_that_are_deleted_after_the_launcher_failed_are_not_blamed(tmp_p
     gone = worker("nccl-worker-1", "b", "Failed", 255)
     gone["metadata"]["deletionTimestamp"] = "2026-11-22T15:00:00Z"
     gone["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
-    assert running._ended(ENDED, [gone], FINE) is None
+    assert running.outcome(JobView([gone], ENDED, FINE)) is None
     clock.now = 4.0
-    outcome = running._ended(ENDED, [gone], FINE)
+    outcome = running.outcome(JobView([gone], ENDED, FINE))
     assert outcome is not None and (outcome.stage, outcome.exit_code, outcome.blamed) == ("run", 205, {})
 
 
@@ -209,13 +216,13 @@ def pulling(name: str, node: str = "a") -> Json:
 def test_pulling_has_a_limit_of_its_own_and_does_not_count_for_the_start(tmp_path: Path) -> None:
     clock, slow = Clock(), [pulling("nccl-worker-0"), pulling("nccl-worker-1", "b")]
     running = run_of(clock, tmp_path)
-    running.pull_timeout = 400.0
-    assert running._overdue(slow, FINE) is None
-    assert "2 of 2 pods pull i (a, b)" in running._progress(slow, None, FINE)
+    limited(running, pull=400.0)
+    assert running.outcome(JobView(slow, status=FINE)) is None
+    assert "2 of 2 pods pull i (a, b)" in running._progress(JobView(slow, status=FINE))
     clock.now = 390.0
-    assert running._overdue(slow, FINE) is None, "beyond the 100 s of the start"
+    assert running.outcome(JobView(slow, status=FINE)) is None, "beyond the 100 s of the start"
     clock.now = 401.0
-    outcome = running._overdue(slow, FINE)
+    outcome = running.outcome(JobView(slow, status=FINE))
     assert outcome is not None and outcome.stage == "start"
     assert outcome.why == "i was not pulled within 6m40s: nccl-worker-0 on a, nccl-worker-1 on b"
 
@@ -238,9 +245,9 @@ def test_a_missing_image_ends_the_grace_while_other_nodes_pull(tmp_path: Path) -
     slow = pulling("nccl-worker-1", "b")
     looks = [refused("nccl-worker-0"), refused("nccl-worker-0", reason="ImagePullBackOff"), pulling("nccl-worker-0")]
     for clock.now, pod in zip((0.0, 3.0, 6.0), looks):
-        assert running._overdue([slow, pod], FINE) is None
+        assert running.outcome(JobView([slow, pod], status=FINE)) is None
     clock.now = 10.5
-    outcome = running._overdue([slow, refused("nccl-worker-0", reason="ImagePullBackOff")], FINE)
+    outcome = running.outcome(JobView([slow, refused("nccl-worker-0", reason="ImagePullBackOff")], status=FINE))
     assert outcome is not None and outcome.stage == "start"
     assert outcome.why.startswith("nccl-worker-0 on a: ImagePullBackOff r.test/i:1: ErrImagePull: rpc error: code = No")
 
@@ -248,12 +255,12 @@ def test_a_missing_image_ends_the_grace_while_other_nodes_pull(tmp_path: Path) -
 def test_a_pod_whose_image_came_at_the_second_try_is_not_given_up(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    assert running._overdue([refused("nccl-worker-0")], FINE) is None
+    assert running.outcome(JobView([refused("nccl-worker-0")], status=FINE)) is None
     begun = worker("nccl-worker-0", "a", "Running")
     clock.now = 9.0
-    assert running._overdue([begun], FINE) is None
+    assert running.outcome(JobView([begun], status=FINE)) is None
     clock.now = 30.0
-    assert running._overdue([begun, refused("nccl-worker-1", "b")], FINE) is None
+    assert running.outcome(JobView([begun, refused("nccl-worker-1", "b")], status=FINE)) is None
 
 
 # ---- what takes a pod from the test ----------------------------------------------------------------------------------
@@ -318,17 +325,16 @@ def test_a_pod_that_was_taken_from_the_test_is_no_failure(
 ) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.tail = object()  # type: ignore[assignment]
+    running.tail = TAIL
     after = [RUNNING[0], *([pod] if pod else [])]
     for workers in (RUNNING, after):
-        running._place(workers)
-        running._note(workers, LAUNCHER)
+        running.note(JobView(workers, LAUNCHER))
     ended = worker("l", "c", "Failed", code) if code else LAUNCHER
     gone = readiness.Status("broken", "the Job is Aborted", "stopped")
     clock.now = 1.0
-    running._ended(ended, after, gone)
+    running.outcome(JobView(after, ended, gone))
     clock.now = 20.0
-    outcome = running._ended(ended, after, gone)
+    outcome = running.outcome(JobView(after, ended, gone))
     assert outcome is not None
     outcome = running._from_outside(outcome)
     assert outcome.stage == "disturbed" and outcome.why == words
@@ -343,23 +349,24 @@ def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quie
     that is back when the test is given up has its pods cut off for a while: the node's words are those of before."""
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.run_timeout, running._reached, running._running_since = 1800.0, True, 0.0
+    limited(running, run=1800.0)
+    running.running.reached, running.running.since = True, 0.0
     running.tail = SimpleNamespace(quiet=quiet)  # type: ignore[assignment]
-    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
+    running.pods.places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
     both = [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}]
     there = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": both}}
     lost = {**RUNNING[1], "status": {**RUNNING[1]["status"], "conditions": [{**both[0], "status": "False"}, both[1]]}}
     unknown = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
     nodes = [{"kind": "Node", "metadata": {"name": "b"}, "status": {"conditions": [one]}} for one in (unknown, both[0])]
     running.client = Api(nodes[0])  # type: ignore[assignment]
-    assert running._overdue([RUNNING[0], there], FINE) is None
-    assert running._overdue([RUNNING[0], lost], FINE) is None, "it may come back"
+    assert running.outcome(JobView([RUNNING[0], there], status=FINE)) is None
+    assert running.outcome(JobView([RUNNING[0], lost], status=FINE)) is None, "it may come back"
     clock.now = 31.0
-    assert running._overdue([RUNNING[0], there], FINE) is None
-    assert running._overdue([RUNNING[0], lost], FINE) is None, "it was there again"
+    assert running.outcome(JobView([RUNNING[0], there], status=FINE)) is None
+    assert running.outcome(JobView([RUNNING[0], lost], status=FINE)) is None, "it was there again"
     running.client = Api(nodes[1])  # type: ignore[assignment]
     clock.now = 62.0
-    outcome = running._overdue([RUNNING[0], lost], FINE)
+    outcome = running.outcome(JobView([RUNNING[0], lost], status=FINE))
     if quiet < 30.0:
         assert outcome is None, "its containers may run without it"
         return
@@ -372,13 +379,13 @@ def test_a_lost_node_ends_a_test_that_says_nothing_any_more(tmp_path: Path, quie
 def test_a_launcher_that_is_deleted_while_its_job_succeeds_is_named(tmp_path: Path) -> None:
     clock, running = Clock(), run_of(Clock(), tmp_path)
     running.clock = clock
-    running.tail = object()  # type: ignore[assignment]
-    running._note(RUNNING, LAUNCHER)
-    running._note(RUNNING, None)
+    running.tail = TAIL
+    running.note(JobView(RUNNING, LAUNCHER))
+    running.note(JobView(RUNNING, None))
     status = readiness.mpi_job({"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
-    assert running._ended(None, RUNNING, status) is None
+    assert running.outcome(JobView(RUNNING, None, status)) is None
     clock.now = 4.0
-    outcome = running._ended(None, RUNNING, status)
+    outcome = running.outcome(JobView(RUNNING, None, status))
     assert outcome is not None
     outcome = running._from_outside(outcome)
     assert (outcome.stage, outcome.why) == ("disturbed", "l: its pod was deleted while the test ran")
@@ -389,12 +396,12 @@ def test_pods_that_nobody_may_make_are_no_lack_of_room(tmp_path: Path) -> None:
     for launcher, queue in (("mpi", "default"), ("volcano", "gold")):
         clock = Clock()
         running = run_of(clock, tmp_path)
-        running.launcher, running.test = launcher, nccl_jobs.job(queue=queue)
+        running.start = replace(running.start, launcher=launcher, test=nccl_jobs.job(queue=queue))
         refused = readiness.Status("waiting", "Job nccl cannot create pods: exceeded quota", "QuotaExceeded", True)
         clock.now = 1.0
-        assert running._overdue([], refused) is None
+        assert running.outcome(JobView([], status=refused)) is None
         clock.now = 12.0
-        outcome = running._overdue([], refused)
+        outcome = running.outcome(JobView([], status=refused))
         assert outcome is not None and (outcome.stage, outcome.why) == ("start", refused.why)
 
 
@@ -414,23 +421,22 @@ def test_events_of_an_earlier_job_of_the_same_name_are_not_read(tmp_path: Path) 
 
     running = run_of(Clock(), tmp_path)
     running.client = Api(made, *events)
-    assert running._read(Stores())[1].code == "created"  # type: ignore[arg-type]
+    assert running._read(Stores())[0].status.code == "created"  # type: ignore[arg-type]
     events[1]["involvedObject"]["uid"] = "mine"
     running.client = Api(made, *events)
-    assert running._read(Stores())[1].code == "failed"  # type: ignore[arg-type]
+    assert running._read(Stores())[0].status.code == "failed"  # type: ignore[arg-type]
 
 
 def test_an_evicted_pod_that_is_gone_at_once_is_named_as_evicted(tmp_path: Path) -> None:
     """The simulation's pods go faster than real ones: it said that the pod was deleted, and not by what."""
     running = run_of(Clock(), tmp_path)
     evicted, words = DISTURBED["drained"]
-    running._note_deleted([evicted])
-    assert running._disturbed == {}, "before the test runs"
-    running.tail = object()  # type: ignore[assignment]
-    running._note(RUNNING, LAUNCHER)
-    running._note_deleted([RUNNING[0], evicted])
-    running._note(RUNNING[:1], LAUNCHER)
-    (found,) = running._disturbed.items()
+    running.note(JobView(), [evicted])
+    assert running.pods.disturbed == {}, "before the test runs"
+    running.tail = TAIL
+    running.note(JobView(RUNNING, LAUNCHER))
+    running.note(JobView(RUNNING[:1], LAUNCHER), [RUNNING[0], evicted])
+    (found,) = running.pods.disturbed.items()
     assert f"{found[0]} on {found[1][0]}: {found[1][1]}" == words
 
 
@@ -471,47 +477,46 @@ def test_an_eviction_has_the_same_words_whatever_is_seen_of_it_first(
 ) -> None:
     """A full disk was Evicted or TerminationByKubelet, whichever look was the first."""
     running = run_of(Clock(), tmp_path)
-    running.tail = object()  # type: ignore[assignment]
-    running._note(RUNNING, LAUNCHER)
+    running.tail = TAIL
+    running.note(JobView(RUNNING, LAUNCHER))
     for ended in looks:
         if gone:
-            running._note_deleted([look(ended=ended)])
-            running._note(RUNNING[:1], LAUNCHER)
+            running.note(JobView(RUNNING[:1], LAUNCHER), [look(ended=ended)])
         else:
-            running._note([RUNNING[0], look(ended=ended)], LAUNCHER)
-    assert running._disturbed["nccl-worker-1"][0] == "b"
-    assert running._disturbed["nccl-worker-1"][1].startswith(words), running._disturbed
+            running.note(JobView([RUNNING[0], look(ended=ended)], LAUNCHER))
+    assert running.pods.disturbed["nccl-worker-1"][0] == "b"
+    assert running.pods.disturbed["nccl-worker-1"][1].startswith(words), running.pods.disturbed
 
 
 def test_pods_that_a_finished_job_deletes_disturb_nothing(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.tail = object()  # type: ignore[assignment]
-    running._note(RUNNING, LAUNCHER)
+    running.tail = TAIL
+    running.note(JobView(RUNNING, LAUNCHER))
     ended = worker("l", "c", "Failed", 3)
     ended["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "Error"
     leaving = {**RUNNING[1], "metadata": {**RUNNING[1]["metadata"], "deletionTimestamp": "now"}}
-    running._note([leaving], ended)
-    assert running._ended(ended, [leaving], FINE) is None
+    running.note(JobView([leaving], ended))
+    assert running.outcome(JobView([leaving], ended, FINE)) is None
     clock.now = 4.0
-    outcome = running._ended(ended, [leaving], FINE)
+    outcome = running.outcome(JobView([leaving], ended, FINE))
     running.client = Api()
-    assert outcome is not None and running._from_outside(outcome) == JobOutcome("run", "exit 3", 3)
+    assert outcome is not None and running._from_outside(outcome) == JobOutcome("run", "exit 3", 3, running.pods.places)
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_pods_that_are_deleted_because_one_failed_are_not_named(tmp_path: Path, together: bool) -> None:
     """Volcano aborts a job of which a pod failed, and deletes the others while the launcher still runs."""
     running = run_of(Clock(), tmp_path)
-    running.tail = object()  # type: ignore[assignment]
-    running._note(RUNNING, LAUNCHER)
+    running.tail = TAIL
+    running.note(JobView(RUNNING, LAUNCHER))
     leaving = {**RUNNING[0], "metadata": {**RUNNING[0]["metadata"], "deletionTimestamp": "now"}}
     killed = worker("nccl-worker-1", "b", "Failed", 137)
     if not together:
-        running._note([RUNNING[0], killed], LAUNCHER)
-    running._note([leaving, killed], LAUNCHER)
-    running._note([], LAUNCHER)
-    assert running._disturbed == {"nccl-worker-1": ("b", "exit 137 (OOMKilled)")}
+        running.note(JobView([RUNNING[0], killed], LAUNCHER))
+    running.note(JobView([leaving, killed], LAUNCHER))
+    running.note(JobView([], LAUNCHER))
+    assert running.pods.disturbed == {"nccl-worker-1": ("b", "exit 137 (OOMKilled)")}
 
 
 def test_a_lost_node_is_named_although_its_pods_say_running(tmp_path: Path) -> None:
@@ -521,7 +526,7 @@ def test_a_lost_node_is_named_although_its_pods_say_running(tmp_path: Path) -> N
     fine = {"type": "Ready", "status": "True"}
     nodes = [("a", fine), ("b", lost), ("z", lost)]
     running.client = Api(*({"kind": "Node", "metadata": {"name": n}, "status": {"conditions": [c]}} for n, c in nodes))
-    running._places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
+    running.pods.places = {"nccl-worker-0": "a", "nccl-worker-1": "b"}
     for before in (JobOutcome("run", "exit 1", 1), JobOutcome("deadline", "it did not end within 50s")):
         after = running._from_outside(before)
         assert (after.stage, after.why) == ("disturbed", f"node b: not Ready: {said}")
@@ -542,7 +547,7 @@ def test_an_image_that_lacks_a_program_is_no_failure(
     running = run_of(Clock(), tmp_path)
     pod = worker("nccl-worker-0", "a", "Failed", code)
     pod["status"]["containerStatuses"][0]["state"]["terminated"].update(reason=reason, message=f"{said}\n")
-    outcome = running._ended(pod if of == "launcher" else None, [pod] if of == "worker" else [], FINE)
+    outcome = running.outcome(JobView([pod] if of == "worker" else [], pod if of == "launcher" else None, FINE))
     assert outcome is not None and outcome.stage in ("start", "launch")
     if of == "worker" or code == 128:
         assert outcome.why.endswith(f"nccl-worker-0 on a ended with exit {code} ({reason}): {said}")
@@ -553,41 +558,41 @@ def test_an_image_that_lacks_a_program_is_no_failure(
 def test_the_start_has_its_time_after_the_pull(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    assert running._overdue([pulling("nccl-worker-0")], FINE) is None
+    assert running.outcome(JobView([pulling("nccl-worker-0")], status=FINE)) is None
     clock.now = 300.0
     placed = [worker("nccl-worker-0", "a")]
-    assert running._overdue(placed, FINE) is None
+    assert running.outcome(JobView(placed, status=FINE)) is None
     clock.now = 399.0
-    assert running._overdue(placed, FINE) is None
+    assert running.outcome(JobView(placed, status=FINE)) is None
     clock.now = 401.0
-    outcome = running._overdue(placed, FINE)
+    outcome = running.outcome(JobView(placed, status=FINE))
     assert outcome is not None and "did not start within 1m40s" in outcome.why
 
 
 def test_the_runs_deadline_starts_when_the_last_worker_has_its_image(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.tail = object()  # type: ignore[assignment]
+    running.tail = TAIL
     begun = worker("nccl-worker-0", "a", "Running")
     begun["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     clock.now = 90.0
-    assert running._overdue([begun, pulling("nccl-worker-1", "b")], FINE) is None
+    assert running.outcome(JobView([begun, pulling("nccl-worker-1", "b")], status=FINE)) is None
     clock.now = 200.0
-    assert running._overdue([begun, begun], FINE) is None
+    assert running.outcome(JobView([begun, begun], status=FINE)) is None
     clock.now = 249.0
-    assert running._overdue([begun, begun], FINE) is None
+    assert running.outcome(JobView([begun, begun], status=FINE)) is None
     clock.now = 251.0
-    outcome = running._overdue([begun, begun], FINE)
+    outcome = running.outcome(JobView([begun, begun], status=FINE))
     assert outcome is not None and outcome.stage == "deadline"
 
 
 def test_a_job_that_kueue_stops_while_it_runs_is_no_verdict(tmp_path: Path) -> None:
     clock = Clock()
     running = run_of(clock, tmp_path)
-    running.tail = object()  # type: ignore[assignment]
-    assert running._overdue([], FINE) is None
+    running.tail = TAIL
+    assert running.outcome(JobView([], status=FINE)) is None
     halted = readiness.Status("waiting", "the MPIJob is suspended", "suspended", True)
-    outcome = running._overdue([], halted)
+    outcome = running.outcome(JobView([], status=halted))
     assert outcome is not None and outcome.stage == "gone" and "while it ran" in outcome.why
 
 

@@ -70,7 +70,7 @@ class ActionModule(RdmaAction):
         return found
 
     def _known(self, args: dict[str, Any], sets: dict[str, Json]) -> list[str]:
-        """Names of MachineSets, in check mode with the copies that the role machineset would create."""
+        """Names of MachineSets, in check mode with the copies that gpuops.rdma.machineset would create."""
         made = [one["machine_set"] for one in args["pools"] if self.check_mode and one["copy_from"] in sets]
         return [*sets, *made]
 

@@ -11,8 +11,9 @@ version_added: 0.1.0
 description:
 - Writes the configurations into one ConfigMap together with those of other pools, sets it in the ClusterPolicy, labels
   each node with its key and MIG layout, and restarts device plugins that run with another configuration.
-- Waits until each node's allocatable resources and labels match the configuration. The proof runs more simultaneous
-  pods than the node has devices, and with MPS, processes that compute simultaneously on one GPU.
+- Waits until each node's allocatable resources and labels match the configuration.
+- Proves it - more pods run at the same time than the node has GPUs, and with MPS, processes compute at the same time on
+  one GPU, each with its share of the memory.
 - All pools share one ConfigMap and one MIG strategy. The module rejects changes that affect nodes outside the task. It
   restores the previous MIG strategy when the last MIG configuration is removed.
 - Checks the configurations by all rules of NVIDIA's device plugin before it changes anything, and reports the path of

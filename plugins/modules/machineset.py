@@ -14,6 +14,7 @@ description:
 - Rejects values that the API server accepts but no autoscaler uses, before it changes anything.
 - With C(copy_from) in O(pools) a missing set is created as a copy of another one, with a different machine type, zone
   or VM template.
+- Passes if annotations, labels and taints of the set remain as written.
 - The previous values are recorded on the set (annotation C(gpuops.rdma/machineset-before)). O(state=absent) restores
   them and removes a copy that has no machines.
 extends_documentation_fragment:

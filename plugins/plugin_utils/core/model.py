@@ -308,7 +308,7 @@ class NodeFacts:
     taints: tuple[str, ...] = ()
     """``key=value:effect``"""
     own_taints: tuple[str, ...] = ()
-    """Those that the role gpu_taints has added."""
+    """Those that gpuops.rdma.gpu_taints has added."""
     pool: str = ""
     region: str = ""
     zone: str = ""

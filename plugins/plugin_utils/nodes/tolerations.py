@@ -140,7 +140,7 @@ def _reason(one: Json, own: bool, whole: bool) -> str:
     if one["key"] in KNOWN:
         return "known GPU taints"
     if own:
-        return "of the role gpu_taints"
+        return "of gpuops.rdma.gpu_taints"
     return "on every node of a pool" if whole else ""
 
 

@@ -83,11 +83,11 @@ def notes(pool: Json, before: Json, after: Json, machines: int, vfs: bool) -> li
     found = []
     if vfs:
         found.append(
-            "pods that request VFs never scale it from zero. First start its nodes with machine_autoscaler_warm, "
+            "pods that request VFs never scale it from zero. First start its nodes with rdma_autoscaling_warm, "
             "which requests only GPUs"
         )
     if machines and machine_set.node_taints(after) != machine_set.node_taints(before):
-        found.append(f"its {machines} existing machines keep their taints: the role gpu_taints reaches their nodes")
+        found.append(f"its {machines} existing machines keep their taints: gpuops.rdma.gpu_taints reaches their nodes")
     return found
 
 

@@ -61,13 +61,13 @@ class Uses:
     mig_nodes: int = 0
     """Nodes with any MIG layout."""
     mig_noted: bool = False
-    """The role gpu_mig recorded the earlier MIG strategy."""
+    """gpuops.rdma.gpu_sharing recorded the earlier MIG strategy."""
     vgpu: bool = False
     metrics: bool = False
     marked: int = 0
     """Nodes with the verdict of a scan."""
     sets: Sequence[str] = ()
-    """MachineSets of the platform that the role machineset changed."""
+    """MachineSets of the platform that gpuops.rdma.machineset changed."""
 
 
 def revert_commands(found: Uses) -> list[str]:
@@ -89,7 +89,7 @@ def revert_commands(found: Uses) -> list[str]:
 
 
 def _taint_inputs(found: Uses) -> list[Json]:
-    """The role removes only taints that it recorded on each node, so the selector may be wide."""
+    """The module removes only taints that it recorded on each node, so the selector may be wide."""
     if not found.taints:
         return []
     inputs = {"rdma_taints": ",".join(found.taints), "rdma_taints_selector": GPU_NODES}
@@ -102,7 +102,7 @@ def _key_inputs(found: Uses) -> Iterator[Json]:
         chosen = f"{CONFIG_LABEL}={key}" if key in found.chosen else GPU_NODES
         inputs = {f"rdma_{use}_selector": chosen}
         inputs.update({f"rdma_{use}_key": key} if key != default else {})
-        inputs.update({f"gpu_{use}_config_map": found.config} if found.config != CONFIG_MAP else {})
+        inputs.update({f"rdma_{use}_config_map": found.config} if found.config != CONFIG_MAP else {})
         inputs.update(_sets(use, found.key_sets.get(key) or ()))
         yield inputs
 
@@ -112,7 +112,7 @@ def _mig_inputs(found: Uses) -> list[Json]:
         return [{"rdma_mig_selector": MIG_LABEL}] if found.mig_noted and found.mig_nodes else []
     chosen = f"{MIG_LABEL} in ({','.join(found.layouts)})" if found.layouts else GPU_NODES
     name = found.mig_config.removesuffix(MIG_SUFFIX)
-    named = {"gpu_mig_config_map": name} if name != CONFIG_MAP else {}
+    named = {"rdma_mig_config_map": name} if name != CONFIG_MAP else {}
     return [{"rdma_mig_selector": chosen, **named, **_sets("mig", found.layout_sets)}]
 
 
@@ -133,7 +133,7 @@ def _merged(parts: Iterable[Json]) -> list[Json]:
 
 
 def _forget(found: Uses) -> list[str]:
-    """Roles do not run without a GPU node; then only the ClusterPolicy's references to the ConfigMaps are removed."""
+    """Modules do not run without a GPU node: only the ClusterPolicy's references to the ConfigMaps are removed."""
     spec: Json = {}
     spec.update({"devicePlugin": {"config": None}} if found.config else {})
     spec.update({"migManager": {"config": None}} if found.mig_config else {})
@@ -153,7 +153,7 @@ def _play(name: str, inputs: Mapping[str, object]) -> str:
 
 
 def _taints(words: Sequence[str]) -> str:
-    return f"taints {', '.join(words[:SHOWN])} that the role gpu_taints added"
+    return f"taints {', '.join(words[:SHOWN])} that gpuops.rdma.gpu_taints added"
 
 
 def remaining(found: Uses) -> list[str]:
@@ -167,7 +167,7 @@ def remaining(found: Uses) -> list[str]:
         messages.append(f"{_taints(found.stray)} to nodes without label {GPU_NODES}; {UNTAINT}")
     if found.tolerations and found.policy and not found.taints:
         messages.append(
-            f"tolerations that the role gpu_taints added to ClusterPolicy {found.policy}, although none of its "
+            f"tolerations that gpuops.rdma.gpu_taints added to ClusterPolicy {found.policy}, although none of its "
             "taints is left"
         )
     if not found.policy and found.vgpu:

@@ -50,12 +50,6 @@ RIGHT = {
         "… does not have the RDMA device name of …: a VF that a pod uses is not visible on the host. Set "
         "nic_names, or read the host while no pod uses its VFs.",
     ),
-    "a role is named as who did it, not as what to run": (
-        "its … existing machines keep their taints: the role gpu_taints reaches their nodes",
-        "of the role gpu_taints",
-        "taints … that the role gpu_taints added",
-        "tolerations that the role gpu_taints added to ClusterPolicy …, although none of its taints is left",
-    ),
 }
 """Texts that rightly name an option or a role and no input, by reason."""
 _SOURCE = re.compile(r"\\S|\n|(\w+)=\1\b|^\S+$")

@@ -510,5 +510,5 @@ def test_pods_of_a_proof_and_of_a_warm_pool() -> None:
     warm = warming.pods(one, {})
     assert [pod["metadata"]["name"] for pod in warm] == ["gpuops-scale-gpu-a", "gpuops-scale-gpu-a-1"]
     assert {pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in warm} == {"8"}
-    with pytest.raises(InputError, match="run the role machineset for it first"):
+    with pytest.raises(InputError, match=r"run gpuops\.rdma\.machineset for it first"):
         warming.pods(machine_set(), {})

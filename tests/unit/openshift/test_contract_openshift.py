@@ -42,15 +42,15 @@ def test_a_row_without_scenario_or_proof_cannot_be_documented(monkeypatch: pytes
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import openshift_tables
 
-    rows = dict(openshift_tables._rows())
-    assert rows["nfd_gpu_operator"] == "`rdma_site=false`"
-    assert rows["gpu_taints"] == "`rdma_taints_nodes`, `rdma_taints_selector`"
-    assert {"machineset", "gpu_mig", "vgpu", "gpu_serving", "gpu_metrics", "olm_network_operator"} <= set(rows)
-    assert openshift_tables._row("gpu_taints", "x")[3].startswith("Proves that a pod without the toleration waits")
-    with pytest.raises(FileNotFoundError, match="the role plan"):  # it says of nothing that it is proven
-        openshift_tables._row("plan", "x")
-    monkeypatch.setattr(openshift_tables, "PROOF", openshift_tables.re.compile("."))
-    with pytest.raises(FileNotFoundError, match="the role blueprint_nodes has no molecule scenario"):
-        openshift_tables._row("blueprint_nodes", "x")
+    rows = {row[1].strip("`"): row for row in openshift_tables._rows()}
+    assert rows["nfd_gpu_operator"][2] == "`rdma_site=false`"
+    assert rows["gpu_taints"][2] == "`rdma_taints_nodes`, `rdma_taints_selector`"
+    assert rows["gpu_sharing"][4] == "`gpu_mig`, `gpu_time_slicing`, `gpu_mps`"
+    assert {"machineset", "vgpu", "gpu_serving", "gpu_metrics", "olm_network_operator"} <= set(rows)
+    assert rows["gpu_taints"][3].startswith("Proves it - every DaemonSet of the GPU Operator is ready")
+    with pytest.raises(FileNotFoundError, match="plan: plan has no"):  # it says of nothing that it is proven
+        openshift_tables._row("plan", ["plan"], "x")
+    with pytest.raises(FileNotFoundError, match="gpu_sharing: gpu_halving has no molecule scenario"):
+        openshift_tables._row("gpu_sharing", ["gpu_halving"], "x")
     with pytest.raises(ValueError, match="no input turns on"):
         openshift_tables._words("gpu_taints_state == 'present'", {})

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.action import gpu_sharing
 from ansible_collections.gpuops.rdma.plugins.modules import gpu_sharing as gpu_sharing_module
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import MIG_STRATEGY_BEFORE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client as kube_client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import READY, WAITING, Status
@@ -24,7 +25,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import configs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing_io import Sharing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing_plan import NodeWanted
 from support.fake_api import Api, Task, arguments
-from support.paths import ROOT
 
 SPEC = specs.module("gpu_sharing")
 
@@ -457,8 +457,7 @@ def test_a_plugin_from_before_holds_whatever_is_allocatable() -> None:
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
 
-def test_a_strategy_of_the_role_is_written_as_the_operator_reads_it() -> None:
-    path = ROOT / "roles/gpu_mig/meta/argument_specs.yml"
-    spec = yaml.safe_load(path.read_text("utf-8"))["argument_specs"]["main"]["options"]
-    found = ArgumentSpecValidator(spec).validate({"gpu_mig_strategy": "Single"})
-    assert found.error_messages == ["value of gpu_mig_strategy must be one of: single, mixed, got: Single"]
+def test_a_strategy_of_the_playbook_is_written_as_the_operator_reads_it() -> None:
+    spec = {"rdma_mig_strategy": INPUTS["rdma_mig_strategy"]}
+    found = ArgumentSpecValidator(spec).validate({"rdma_mig_strategy": "Single"})
+    assert found.error_messages == ["value of rdma_mig_strategy must be one of: single, mixed, got: Single"]

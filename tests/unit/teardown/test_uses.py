@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
+import generate
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import names
@@ -21,7 +23,9 @@ from support.fake_api import Api
 from support.machine_api import machine_set, thing
 from support.paths import ROOT
 
-ROLES = {"time_slicing": "gpu_time_slicing", "mps": "gpu_mps", "mig": "gpu_mig"}
+DEFAULTS = {
+    key: str(row[1]) for key, row in generate.all_inputs().items() if re.match(r"rdma_(time_slicing|mps|mig)_", key)
+}
 
 
 def inputs(line: str) -> tuple[str, dict[str, Any]]:
@@ -34,11 +38,10 @@ def inputs(line: str) -> tuple[str, dict[str, Any]]:
     return playbook, found
 
 
-def test_the_names_are_the_defaults_of_the_roles() -> None:
-    for use, role in ROLES.items():
-        defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
-        assert defaults[f"{role}_config_map"] == uses.CONFIG_MAP
-        assert use == "mig" or defaults[f"{role}_key"] == use.replace("_", "-")
+def test_the_names_are_the_defaults_of_the_inputs() -> None:
+    for use in ("time_slicing", "mps", "mig"):
+        assert DEFAULTS[f"rdma_{use}_config_map"] == uses.CONFIG_MAP
+        assert use == "mig" or DEFAULTS[f"rdma_{use}_key"] == use.replace("_", "-")
 
 
 def known_inputs() -> set[str]:
@@ -65,12 +68,9 @@ def test_the_commands_name_inputs_of_their_playbooks() -> None:
     )
     lines = [inputs(line) for line in uses.revert_commands(whole)]
     known = known_inputs()
-    defaults = {
-        key for role in ROLES.values() for key in yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
-    }
     for playbook, given in lines:
         assert (ROOT / "playbooks" / f"{playbook.rpartition('.')[2]}.yml").exists()
-        assert set(given) <= known | defaults, set(given) - known - defaults
+        assert set(given) <= known, set(given) - known
     assert [playbook for playbook, _given in lines] == [
         "gpuops.rdma.workloads",
         "gpuops.rdma.sharing",
@@ -81,7 +81,7 @@ def test_the_commands_name_inputs_of_their_playbooks() -> None:
     assert first["rdma_mps_selector"] == "nvidia.com/device-plugin.config=mps"
     assert first["rdma_mps_machine_sets"] == "s,t"
     assert first["rdma_mig_selector"] == "nvidia.com/mig.config in (one,two)"
-    assert (first["rdma_time_slicing_key"], first["gpu_mps_config_map"]) == ("night", "other")
+    assert (first["rdma_time_slicing_key"], first["rdma_mps_config_map"]) == ("night", "other")
     assert second["rdma_time_slicing_selector"] == "nvidia.com/gpu.present=true", "no node chooses that key"
     assert lines[3][1]["rdma_autoscaling_pools"] == [{"machine_set": "gpu-a", "max_replicas": 1}]
     assert uses.revert_commands(Uses(policy="p", runs=True, gpu_nodes=2, mig_nodes=1)) == []
@@ -95,7 +95,7 @@ def test_without_a_gpu_node_only_the_policy_is_patched() -> None:
     words = shlex.split(line)
     assert words[:4] == ["kubectl", "patch", "clusterpolicy", "gpus"]
     assert json.loads(words[-1]) == {"spec": {"devicePlugin": {"config": None}}}
-    assert "taints a:NoSchedule that the role gpu_taints added: there is no GPU node" in uses.remaining(found)[0]
+    assert "taints a:NoSchedule that gpuops.rdma.gpu_taints added: there is no GPU node" in uses.remaining(found)[0]
     (licence,) = uses.revert_commands(Uses(policy="gpus", vgpu=True, metrics=True))
     assert json.loads(shlex.split(licence)[-1]) == {"spec": {"driver": {"licensingConfig": None}}}
     (role,) = uses.revert_commands(Uses(policy="gpus", runs=True, vgpu=True))
@@ -106,7 +106,7 @@ def test_without_a_gpu_node_only_the_policy_is_patched() -> None:
     ("found", "words"),
     [
         (Uses(taints=["a:NoSchedule"]), "the GPU Operator is no longer installed"),
-        (Uses(policy="p", runs=True, gpu_nodes=1, tolerations=True), "tolerations that the role gpu_taints added"),
+        (Uses(policy="p", runs=True, gpu_nodes=1, tolerations=True), "tolerations that gpuops.rdma.gpu_taints added"),
         (Uses(vgpu=True), "label gpuops.rdma/vgpu=true of nodes"),
         (Uses(metrics=True), "cluster-monitoring"),
         (Uses(policy="p", metrics=True), "settings of the DCGM exporter"),

@@ -213,12 +213,18 @@ def test_a_field_that_was_cleared_runs_no_row(playbook: str, blank: Any) -> None
 
 
 def _whens(playbook: str) -> dict[str, str]:
-    """Role -> when of all tasks that a list of nodes or a selector switches on."""
+    """Use -> when of all tasks that a list of nodes or a selector switches on."""
     texts = [ROOT / "playbooks" / f"{playbook}.yml"]
-    texts += [ROOT / "playbooks" / "tasks" / "sharing.yml"] if playbook != "workloads" else []
+    texts += [ROOT / f"playbooks/tasks/{name}.yml" for name in ("taints", "sharing") if playbook != "workloads"]
     tasks = [task for path in texts for play in yaml.safe_load(path.read_text("utf-8")) for task in _tasks(play)]
     named = [task for task in tasks if "_selector" in str(task.get("when"))]
-    return {task["ansible.builtin.include_role"]["name"].rpartition(".")[2]: task["when"] for task in named}
+    return {_use(task): task["when"] for task in named}
+
+
+def _use(task: dict[str, Any]) -> str:
+    """The name of a task's result, or of the role that it includes."""
+    role = task.get("ansible.builtin.include_role", {}).get("name", "").rpartition(".")[2]
+    return str(role or task["register"].removesuffix("_result"))
 
 
 def _tasks(play: dict[str, Any]) -> list[dict[str, Any]]:

@@ -113,18 +113,19 @@ def _rows() -> Iterator[tuple[str, ...]]:
         yield _row(name, [name], given)
 
 
-def _run(tasks: list[Any], variables: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _run(tasks: list[Any], variables: Mapping[str, Any], given: str = "") -> Iterator[tuple[str, str, str]]:
     """(module or role, use, condition) of all tasks; a use of a module is named by its result. The stages that they
     share with site.yml are site.yml's."""
     for task in tasks:
-        condition = task.get("when", "")
+        condition = task.get("when", given)
         if "ansible.builtin.import_tasks" in task:
             yield from _run(_load(PLAYBOOKS / task["ansible.builtin.import_tasks"]), variables)
+        if "ansible.builtin.include_tasks" in task:
+            for step in variables[re.findall(r"\w+", task["loop"])[0]]["present"]:
+                yield from _run(_load(PLAYBOOKS / f"tasks/{step}.yml"), variables, condition)
         role = task.get("ansible.builtin.include_role", {}).get("name", "").rpartition(".")[2]
         if role and not condition.startswith("rdma_site"):
-            looped = task.get("loop", [role])
-            each = looped if isinstance(looped, list) else variables[re.findall(r"\w+", looped)[0]]["present"]
-            yield from ((one, one, condition) for one in each)
+            yield role, role, condition
         modules = [key.removeprefix("gpuops.rdma.") for key in task if key.startswith("gpuops.rdma.")]
         if modules and str(task.get("register")).endswith("_result"):
             yield modules[0], task["register"].removesuffix("_result"), condition

@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Applies the ClusterAutoscaler, the ConfigMap of its Priority expander, and a MachineAutoscaler per pool, strictly
   validated.
-- Then waits until the cluster autoscaler uses them, and proves that a GPU pod makes a set grow from zero and that the
+- Waits until the cluster autoscaler uses them, and proves that a GPU pod makes a set grow from zero and that the
   node is removed again. If no node appears it reports the cause from the events, the autoscaler's status ConfigMap, and
   the labels and annotations that this version reads.
 - First checks them against this cluster - the fields of its definition, MachineSets and their owners, how long

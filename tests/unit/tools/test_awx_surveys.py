@@ -215,7 +215,8 @@ def test_a_field_that_was_cleared_runs_no_row(playbook: str, blank: Any) -> None
 def _whens(playbook: str) -> dict[str, str]:
     """Use -> when of all tasks that a list of nodes or a selector switches on."""
     texts = [ROOT / "playbooks" / f"{playbook}.yml"]
-    texts += [ROOT / f"playbooks/tasks/{name}.yml" for name in ("taints", "sharing") if playbook != "workloads"]
+    found = re.findall(r"tasks/\w+\.yml", texts[0].read_text("utf-8"))
+    texts += [ROOT / "playbooks" / name for name in found]
     tasks = [task for path in texts for play in yaml.safe_load(path.read_text("utf-8")) for task in _tasks(play)]
     named = [task for task in tasks if "_selector" in str(task.get("when"))]
     return {_use(task): task["when"] for task in named}

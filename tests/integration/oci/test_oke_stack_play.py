@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role oke_stack, by ansible-playbook: its inventory reaches an operator host through a real sshd as jump host."""
+"""oke_stack by ansible-playbook: its inventory reaches an operator host through a real sshd as jump host."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ class Site:
             archive.writestr("variables.tf", TERRAFORM)
         self.inventory = folder / "train.yml"
         self.variables = {
-            "oke_stack_compartment": GPU,
-            "oke_stack_name": "train",
-            "oke_stack_service_endpoint": url,
-            "oke_stack_config_file": str(oci_site.config_file(config, folder)),
-            "oke_stack_inventory": str(self.inventory),
-            "oke_stack_kubeconfig": str(folder / "kubeconfig"),
+            "compartment": GPU,
+            "name": "train",
+            "service_endpoint": url,
+            "config_file": str(oci_site.config_file(config, folder)),
+            "inventory": str(self.inventory),
+            "kubeconfig_dest": str(folder / "kubeconfig"),
         }
         self.made = {
-            "oke_stack_zip": str(folder / "stack.zip"),
-            "oke_stack_variables": {"cluster_name": "train"},
-            "oke_stack_secret_variables": {"admin_password": SECRET},
+            "zip": str(folder / "stack.zip"),
+            "variables": {"cluster_name": "train"},
+            "secret_variables": {"admin_password": SECRET},
         }
 
     def kubeconfig(self, fake: FakeOci, request: Request) -> Any:
         return Answer(b"apiVersion: v1\nkind: Config\n") if request.path.endswith("/kubeconfig/content") else None
 
     def play(self, *args: str, **changes: Any) -> str:
-        task = {"ansible.builtin.include_role": {"name": "gpuops.rdma.oke_stack"}, "name": "Stack"}
-        told = {"ansible.builtin.debug": {"var": "oke_stack_result"}, "name": "Result"}
-        variables = {**self.variables, **changes}
-        document = [{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": [task, told]}]
+        given = {**self.variables, **changes}
+        task = {"gpuops.rdma.oke_stack": given, "name": "Stack", "register": "stack"}
+        shown = {"ansible.builtin.debug": {"var": "stack"}, "name": "Result"}
+        document = [{"hosts": "localhost", "gather_facts": False, "tasks": [task, shown]}]
         (self.folder / "play.yml").write_text(yaml.safe_dump(document))
         return ansible("ansible-playbook", str(self.folder / "play.yml"), "-i", "localhost,", "-vv", *args)
 
@@ -104,7 +104,7 @@ def test_made_once_and_written_down(site: Site) -> None:
 
 def test_a_cluster_that_is_there_is_taken_as_it_is(site: Site) -> None:
     key = next(iter(site.fake.tables["clusters"]))
-    output = site.play(oke_stack_cluster=key, oke_stack_jump="opc@gate")
+    output = site.play(cluster=key, jump="opc@gate")
     assert "failed=0" in output and not site.stacks.stacks, output
     (told,) = yaml.safe_load(site.inventory.read_text())["all"]["children"]["clusters"]["hosts"].values()
     assert told["oci_cluster_id"] == key and told["oci_public_endpoint"] == "203.0.113.10:6443"
@@ -121,7 +121,7 @@ def servers(tmp_path: Path) -> Iterator[dict[str, Server]]:
 @pytest.mark.parametrize("by", ["agent", "key"])
 def test_the_operator_host_is_reached_through_the_bastion(site: Site, servers: dict[str, Server], by: str) -> None:
     """With ProxyJump where the agent has the key (here: ssh_config), with ProxyCommand where a file is named."""
-    key = {"oke_stack_ssh_key": str(servers["bastion"].key)} if by == "key" else {}
+    key = {"ssh_key": str(servers["bastion"].key)} if by == "key" else {}
     assert "failed=0" in site.play(**site.made, **key)
     places = [(BASTION, "bastion"), (OPERATOR, "operator")]
     config = site.folder / "ssh_config"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""blueprints_install: the role by ansible-playbook against the fake Resource Manager; certificate and place by
+"""blueprints_install: by ansible-playbook against the fake Resource Manager; certificate and place by
 themselves."""
 
 from __future__ import annotations
@@ -219,12 +219,16 @@ class Site:
         }
 
     def play(self, **changes: Any) -> str:
-        role = {"ansible.builtin.include_role": {"name": "gpuops.rdma.blueprints_install"}, "name": "Install"}
-        login = "login is there: {{ blueprints_install_login.admin_password == blueprints_install_admin_password }}"
-        shown = {"ansible.builtin.debug": {"var": "blueprints_install_result"}, "name": "Result"}
-        tasks = [role, shown, {"ansible.builtin.debug": {"msg": login}, "name": "For who needs it"}]
-        variables = {f"blueprints_install_{key}": value for key, value in {**self.variables, **changes}.items()}
-        document = [{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]
+        given = {**self.variables, **changes}
+        access = {key: given[key] for key in ("compartment", "service_endpoint", "config_file")}
+        login = f"login is there: {{{{ login.admin_password == {given['admin_password']!r} }}}}"
+        tasks = [
+            {"gpuops.rdma.blueprints_install": given, "register": "installed"},
+            {"gpuops.rdma.blueprints_install": {**access, "state": "login"}, "register": "login"},
+            {"ansible.builtin.debug": {"var": "installed"}},
+            {"ansible.builtin.debug": {"msg": login}},
+        ]
+        document = [{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]
         (self.folder / "play.yml").write_text(yaml.safe_dump(document))
         program = str(Path(sys.executable).with_name("ansible-playbook"))
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}

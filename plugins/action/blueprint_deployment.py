@@ -9,23 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, lint, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.lint import RDMA
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_io import DeploymentProof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
+SHOWN = 50
+
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Deploys and proves, undeploys, lists or reads logs; returns the deployments, the proof and the number of
-        requests."""
+        """Deploys and proves, undeploys, lists, reads logs, or only checks; returns the deployments, the proof and the
+        number of requests, or the findings."""
         documents = _documents(args)
         state = args["state"]
+        if state == "linted":
+            return _linted(documents, _known(args))
         proves = state == "present" and args["prove"]
         if state == "present" and not documents and not proves:
             return {"changed": False, "deployments": [], "posts": 0}  # the list may be empty on a second run
@@ -36,7 +39,7 @@ class ActionModule(RdmaAction):
         site = BlueprintServer(
             connection,
             lambda line: self.progress(connection.secrets.text(line)),
-            known={**(self._around(documents) if args["record"] else {}), **args["known"]},
+            known={**(self._around(documents) if args["record"] else {}), **_known(args)},
             timeout=args["timeout"],
             recreate=args["recreate"],
             again=args["again"],
@@ -51,7 +54,7 @@ class ActionModule(RdmaAction):
 
     def _around(self, documents: list[Json]) -> Json:
         """Facts of the cluster for the lint: its nodes, and the number of nodes of each shared pool."""
-        rdma = any(one.get(RDMA) is True for one in documents)
+        rdma = any(one.get(lint.RDMA) is True for one in documents)
         nodes = self.client.projected("/api/v1/nodes", blueprint_nodes.node)
         return {"nodes": [item.name for item in nodes], "pools": blueprint_nodes.pools(nodes, rdma)}
 
@@ -72,3 +75,25 @@ def _documents(args: dict[str, Any]) -> list[Json]:
     if args["fields"]:
         found.append(api.typed(dict(args["fields"]), rules.facts()["fields"]))
     return found
+
+
+def _known(args: dict[str, Any]) -> Json:
+    return {key: value for key, value in args["known"].items() if value is not None}
+
+
+def _linted(documents: list[Json], known: Json) -> Json:
+    """Findings on all documents; failed if one is an error."""
+    if not documents:
+        raise InputError("Nothing to lint: set blueprints, src or fields.")
+    found = rules.lint(documents, known)
+    errors = [item for item in found if item.severity == "error"]
+    result: Json = {
+        "changed": False,
+        "documents": len(documents),
+        "accepted": lint.accepted(found),
+        "findings": [to_dict(item) for item in found[:SHOWN]],
+    }
+    if errors:
+        lines = "\n".join(f"- {item.line()}" for item in errors[:SHOWN])
+        result.update(failed=True, msg=f"{len(errors)} faults in {len(documents)} blueprints:\n{lines}")
+    return result

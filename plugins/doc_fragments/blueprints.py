@@ -8,9 +8,10 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   url:
-    description: Address of the API, C(https://api.<domain>), not of the portal.
+    description: Address of the API, C(https://api.<domain>), not of the portal. Required, except with
+      O(state=linted).
     type: str
-    required: true
+    default: ''
   username:
     description: User name of the login. Not needed with O(token).
     type: str

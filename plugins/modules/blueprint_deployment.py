@@ -8,9 +8,11 @@ module: blueprint_deployment
 short_description: Deploy blueprints with OCI AI Blueprints once, and prove that they use RDMA
 version_added: 0.1.0
 description:
-- Checks blueprints like M(gpuops.rdma.blueprint_lint), deploys new ones one at a time, and waits until each has the
-  requested resources. An existing deployment with this name and content is not changed, because the server would reject
-  the name or deploy it twice.
+- Checks fields and types of blueprints against the schema, and applies rules that the schema lacks
+  (docs/blueprint_lint.md). The most important one finds a pool without its RDMA flag, which the server would create
+  without RDMA. Fails if a blueprint has errors, and lists all of them.
+- Deploys new ones one at a time, and waits until each has the requested resources. An existing deployment with this
+  name and content is not changed, because the server would reject the name or deploy it twice.
 - If the answer to a request is lost, the module does not send it again but searches for the deployment.
 - OCI AI Blueprints publishes no list of statuses. The module knows the statuses that have been observed. On an unknown
   status it waits until the timeout, and the error contains the deployment's log. See docs/blueprints.md.
@@ -29,8 +31,9 @@ options:
     - V(present) deploys. V(absent) undeploys and waits until the deployment is gone. Undeploying a shared pool deletes
       its nodes.
     - V(listed) lists all deployments. V(logged) returns the log of one deployment.
+    - V(linted) only checks the blueprints. It contacts no server and needs no login.
     type: str
-    choices: [present, absent, listed, logged]
+    choices: [present, absent, listed, logged, linted]
     default: present
   blueprints:
     description: Blueprints to deploy. With an empty list and without O(prove) the module does nothing and does not log
@@ -72,9 +75,46 @@ options:
     type: str
     default: ''
   known:
-    description: Further options of M(gpuops.rdma.blueprint_lint), by name.
+    description: Facts for the check. A rule whose facts are missing is not applied.
     type: dict
     default: {}
+    suboptions:
+      rdma:
+        description: V(false) accepts pools of RDMA shapes without RDMA.
+        type: bool
+      region:
+        description: Region of the pool, e.g. V(eu-frankfurt-1).
+        type: str
+      compartment:
+        description: OCID of the pool's compartment.
+        type: str
+      availability_domains:
+        description: Full names of the existing availability domains.
+        type: list
+        elements: str
+      images:
+        description: Existing images by OCID, with C(compartment) and C(os).
+        type: dict
+      pools:
+        description: Existing shared pools with their number of nodes. The default is those of the cluster with
+          O(record).
+        type: dict
+      names:
+        description: Names of existing deployments.
+        type: list
+        elements: str
+      nodes:
+        description: Names of the cluster's nodes. The default is those of the cluster with O(record).
+        type: list
+        elements: str
+      secrets:
+        description: Names of existing Secrets.
+        type: list
+        elements: str
+      mig:
+        description: MIG layouts of the existing shared pools.
+        type: list
+        elements: str
   prove:
     description:
     - Prove that the deployment O(name) uses RDMA, and retry until the proof succeeds or O(timeout) expires. Without
@@ -119,6 +159,15 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Check a pool and its user together, without a server
+  gpuops.rdma.blueprint_deployment:
+    state: linted
+    src:
+      - rdma_shared_node_pool.json
+      - rdma_distributed_inference.json
+    known:
+      region: eu-frankfurt-1
+
 - name: Deploy Oracle's sample
   gpuops.rdma.blueprint_deployment:
     url: https://api.198-51-100-7.nip.io
@@ -153,24 +202,33 @@ deployments:
   - C(different) names the fields that differ. C(content) is the source of the comparison (V(server), V(record),
     V(sent), V(unknown)). C(duplicates) lists other deployments of the same name. C(log) has up to 200 lines with
     O(state=logged).
-  returned: always
+  returned: unless O(state=linted)
   type: list
   elements: dict
 posts:
   description: Number of requests that deployed or undeployed something.
-  returned: success
+  returned: unless O(state=linted)
   type: int
 api_requests:
   description: Number of all requests to the API.
-  returned: success
+  returned: unless O(state=linted)
   type: int
+documents:
+  description: Number of documents checked.
+  returned: with O(state=linted)
+  type: int
+accepted:
+  description: Whether no blueprint has an error.
+  returned: with O(state=linted)
+  type: bool
 verdict:
   description: V(proven), V(failed) or V(unknown).
   returned: with O(prove)
   type: str
 findings:
-  description: What speaks against it, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
-  returned: with O(prove)
+  description: What speaks against it, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy). With
+    O(state=linted) the first 50.
+  returned: with O(prove) or O(state=linted)
   type: list
   elements: dict
 pods:

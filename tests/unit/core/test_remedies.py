@@ -16,12 +16,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.targets impo
 from support.paths import ROOT
 
 MODULES_ONLY = {
-    "blueprint.rdma-flag": "option of blueprint_lint, for which no playbook has an input",
+    "blueprint.rdma-flag": "option of blueprint_deployment, for which no playbook has an input",
 }
 """Findings of modules that are used without a playbook."""
 RIGHT = {
     "a module is called without what it needs, which no playbook does": (
-        "Nothing to lint: set blueprints or src.",
+        "Nothing to lint: set blueprints, src or fields.",
         "cluster adopts an existing cluster: leave out stack and zip, and use state=present.",
         "gpuops.rdma.manifest everything=true removes: it needs state=absent.",
         "gpuops.rdma.release state=absent needs operator or chart.",

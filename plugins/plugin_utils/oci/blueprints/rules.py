@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""blueprint_lint with the collection's facts. PRIVATE to the collection."""
+"""The lint of blueprints with the collection's facts. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def facts() -> Json:
 
 
 def lint(documents: Union[Json, Sequence[Json]], known: Mapping[str, Any]) -> list[Finding]:
-    """Findings on the documents. ``known``: options of blueprint_lint by name; InputError for others."""
+    """Findings on the documents. ``known``: facts by name; InputError for others."""
     unknown = sorted(set(known) - set(KNOWN))
     if unknown:
-        raise InputError(f"blueprint_lint has no option {', '.join(unknown)}. Known: {', '.join(KNOWN)}.")
+        raise InputError(f"known has no {', '.join(unknown)}. Known: {', '.join(KNOWN)}.")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in known.items()}
     try:
         values["pools"] = {name: int(size) for name, size in (values.get("pools") or {}).items()}

@@ -189,7 +189,7 @@ def test_options_and_the_collections_facts() -> None:
     assert rules.lint(BASES["pool"], {}) == []
     found = rules.lint({**BASES["inference"], "recipe_nvidia_gpu_count": 9}, {})
     assert [item.id for item in found] == ["blueprint.gpus", "blueprint.parallelism"], "GPUs come from files/topology"
-    with pytest.raises(InputError, match="has no option colour"):
+    with pytest.raises(InputError, match="known has no colour"):
         rules.lint(BASES["pool"], {"colour": "red"})
     with pytest.raises(InputError, match="pools must be"):
         rules.lint(BASES["pool"], {"pools": {"a": "many"}})

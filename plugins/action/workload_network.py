@@ -8,15 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.namespaces import NamespaceSetup
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.placing import Placing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Changes, and the namespaces that were set up or reverted. With the tag plan alone the manifest of an
-        account."""
-        one = NamespaceSetup(self, args)
+        """Changes, the namespaces that were set up or reverted, and the objects of schedulers. With the tag plan alone
+        the manifests of accounts."""
+        setup = NamespaceSetup(self, args) if args["namespaces"] or not args["placement"] else None
+        placing = Placing(self, args) if args["placement"] else None
+        parts = [one for one in (setup, placing) if one]
         if self.only_plan():
-            self.progress(one.account())
+            for one in parts:
+                self.progress(one.account())
             return {"changes": [], "namespaces": []}
-        return one.run()
+        results = [one.run() for one in parts]
+        both = {key: [one for result in results for one in result.get(key, ())] for key in ("changes", "diff")}
+        result = {key: value for one in results for key, value in one.items()}
+        return {**result, **both, "changed": any(one["changed"] for one in results)}

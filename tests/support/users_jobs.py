@@ -32,7 +32,7 @@ PLACES = {
     "ResourceFlavor": "workloads/kueue.x-k8s.io_resourceflavors.yaml",
     "HyperNode": "workloads/topology.volcano.sh_hypernodes.yaml",
 }
-"""What workload_placement makes."""
+"""What the placement of workload_network makes."""
 HOST_HCA = "=mlx5_0,mlx5_1,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7,mlx5_8,mlx5_9,mlx5_10,mlx5_12,mlx5_13,mlx5_14,mlx5_15,mlx5_16,mlx5_17"  # noqa: E501
 
 

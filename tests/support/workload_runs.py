@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs of workload_network and workload_placement over a client that holds objects."""
+"""Runs of both parts of workload_network over a client that holds objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 from support.fake_api import Api, Task, arguments
 
 NETWORK_SPEC = specs.module("workload_network")
-PLACEMENT_SPEC = specs.module("workload_placement")
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"
@@ -86,4 +85,4 @@ def placement_ran(api: Api, folder: Path, *, check: bool = False, **given: Any) 
     plan = Plan(mode=Mode.SRIOV, shapes={H100: PlannedShape(4)}, tests=(NcclTest("t", H100),))
     (folder / "plan.json").write_text(json.dumps(to_dict(plan)))
     task = Task(api, check)
-    return Placing(task, arguments(PLACEMENT_SPEC, {"plan": str(folder / "plan.json"), **given})).run()
+    return Placing(task, arguments(NETWORK_SPEC, {"plan": str(folder / "plan.json"), **given})).run()

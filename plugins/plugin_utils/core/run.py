@@ -74,7 +74,6 @@ HARMLESS = (
     "perftest",
     "node_mark",
     "workload_network",
-    "workload_placement",
     "workload_render",
 )
 """Tasks that only create their own pods, mark nodes or prepare users' jobs: an earlier test's result stays valid."""

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What workload_network and workload_placement request, as permissions. PRIVATE to the collection."""
+"""What workload_network and its placement request, as permissions. PRIVATE to the collection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rights of workload_network and workload_placement are those of the requests that they make: all, and no other."""
+"""The rights of workload_network, and of its placement, are those of the requests that they make: all, and no other."""
 
 from __future__ import annotations
 

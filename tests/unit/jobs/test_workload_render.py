@@ -131,7 +131,7 @@ FOLLOWERS: dict[str, Callable[[str], Plan | str]] = {
     "workload_render": lambda path: made(plan=path)[0].fabric.network,
     "workload_lint": linted_by,
     "workload_network": lambda path: namespaces.NamespaceSetup(TASK, {"plan": path, "state": "present"}).plan,
-    "workload_placement": lambda path: placing.Placing(TASK, {"plan": path}).plan,
+    "placement": lambda path: placing.Placing(TASK, {"plan": path}).plan,
     "node_mark": lambda path: node_mark.ActionModule.__new__(node_mark.ActionModule)._plan(path),
 }
 """What follows a PASS -> the plan that it reads, or that plan's network."""

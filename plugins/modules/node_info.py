@@ -60,7 +60,7 @@ options:
   page_size:
     description: Nodes per request.
     type: int
-    default: 500
+    default: 100
   max_nodes:
     description: Maximum number of entries in RV(nodes). RV(summary) always counts all nodes.
     type: int

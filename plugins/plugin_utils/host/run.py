@@ -40,8 +40,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, s
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 
-PAGE = 100
-"""Documents per list request, of up to 64 KiB each."""
 NAMED = 3
 """Late nodes that are named in the progress line."""
 READ_AGAIN = 2.0
@@ -299,7 +297,7 @@ class HostRun:
             return node, take(node, document) if document is not None and node in wanted else None, why
 
         selector = self.daemon.documents(self.run)
-        found = self.client.projected(path, one, limit=PAGE, label_selector=selector)
+        found = self.client.projected(path, one, label_selector=selector)
         taken = {node: value for node, value, _why in found if value is not None}
         return taken, {node: why for node, _value, why in found if why}
 

@@ -35,8 +35,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 STREAM_SECONDS = 60.0
 """Length of one watch request; the next one continues where it ended."""
 RETRY_SECONDS = 2.0
-PAGE = 200
-"""Objects per list request: two pages are in memory at a time."""
 COALESCE_SECONDS = 0.1
 """Changes arrive in bursts (a rollout); one reading serves them all."""
 
@@ -121,7 +119,7 @@ class Store:
             self._settle({f"/{name}": value for name, value in named.items()}, absent=False)
             return version
         found, version = {}, ""
-        for page in self._watcher.client.pages(self.path, limit=PAGE, **self.selectors):
+        for page in self._watcher.client.pages(self.path, **self.selectors):
             version = page.get("metadata", {}).get("resourceVersion", "")
             for obj in page.get("items") or []:
                 found[_key(obj)] = self.project(obj)

@@ -73,7 +73,7 @@ def _device_ids(client: Client, names: list[str]) -> dict[str, Json]:
 
 def _readings(client: Client, api_version: str, kind: str, read: Callable[[Json], Ids]) -> list[Ids]:
     try:
-        return client.projected(client.path(api_version, kind), read, limit=200)
+        return client.projected(client.path(api_version, kind), read)
     except (NotFound, Forbidden):
         return []
 

@@ -346,7 +346,7 @@ def test_the_proxy_is_the_one_that_kubectl_and_helm_take(
     server.good, user = {"Bearer good"}, {"token": "good"}
     login_to_proxy = server.url.replace("//", "//u%40x:p@")
     assert nodes(kubeconfig(user, **behind(login_to_proxy))) == []
-    assert server.proxied == [(f"{FAR}/api/v1/nodes?limit=500", "Basic dUB4OnA=")]
+    assert server.proxied == [(f"{FAR}/api/v1/nodes?limit=100", "Basic dUB4OnA=")]
     # The kubeconfig's before that of the environment, NO_PROXY or not; HTTP_PROXY is not for https.
     monkeypatch.setenv("HTTP_PROXY", "http://other.invalid:3128")
     monkeypatch.setenv("NO_PROXY", "api.invalid")

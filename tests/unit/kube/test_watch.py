@@ -20,7 +20,7 @@ class Server:
     def __init__(self):
         self.over = threading.Event()
 
-    def pages(self, path, limit, **selectors):
+    def pages(self, path, **selectors):
         return [{"metadata": {"resourceVersion": "1"}, "items": [POD]}]
 
     def watch(self, path, **_):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -123,7 +124,8 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
             "plan, with this run's inputs), or set the folder of another plan (rdma_report_dir)."
         )
     try:
-        plan = Plan.from_json(_whole(Path(path)))
+        plan, secret = _parsed(Path(path), *map(_identity, (Path(path), Path(path).with_name(PLAN_SECRETS))))
+        _hide(secret)
     except DataError as error:
         raise InputError(
             f"Cannot use the plan {path}: {error}. Make a new one with the inputs of this run: "
@@ -155,15 +157,31 @@ def refusal(plan: Plan) -> str:
     return "\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults])
 
 
-def _whole(path: Path) -> Json:
-    """The plan's document with its secrets, which the task does not show from then on; without them once the run has
-    ended."""
+def _identity(path: Path) -> tuple[int, ...]:
+    """What a file that is written anew has different; () without one."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(path: Path, *_identities: tuple[int, ...]) -> tuple[Plan, list[Any]]:
+    """The plan with its secrets, and what a task does not show of it; without secrets once the run has ended. A process
+    reads it once until a file changes."""
     document, place = read(path), path.with_name(PLAN_SECRETS)
     kept = read(place) if place.exists() else {}
-    TASK.learn(list(kept.values()))
     whole = joined(document, kept)
-    TASK.learn(whole.get("releases"))
-    return dict(whole)
+    secret = [list(kept.values()), whole.get("releases")]
+    _hide(secret)
+    return Plan.from_json(dict(whole)), secret
+
+
+def _hide(secret: list[Any]) -> None:
+    """Makes the task show none of it from now on."""
+    for part in secret:
+        TASK.learn(part)
 
 
 def write_plan(path: Path, plan: Plan, *, secret: bool = True) -> None:

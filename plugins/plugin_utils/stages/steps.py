@@ -26,8 +26,8 @@ GPU, NETWORK, BATCH = "gpu_operator", "network_operator", "batch"
 
 
 class Stage:
-    """What the steps of a stage do. ``args``: the options of gpuops.rdma.stage. Each step reads the plan anew, since a
-    wait may have left nodes out of it."""
+    """What the steps of a stage do. ``args``: the options of gpuops.rdma.stage. Each step asks for the plan, since
+    a wait may have left nodes out of it."""
 
     def __init__(self, task: Caller, args: Json) -> None:
         self.task, self.args = task, args

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Locality, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import PlanOptions
 from support.paths import ROOT
 from support.plan_samples import cluster, gpu_node, survey, whole
@@ -50,6 +51,23 @@ def test_a_plan_comes_back_from_its_file(asked: dict[str, Any], tmp_path: Path) 
 def test_a_plan_that_is_not_there_names_what_makes_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^There is no plan .*run the role gpuops.rdma.plan first .*--tags plan"):
         run.read_plan(str(tmp_path / "plan.json"))
+
+
+def test_a_process_reads_a_plan_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next task of the process hides its secrets all the same."""
+    path, parsed = tmp_path / "plan.json", Plan.from_json
+    reads: list[int] = []
+    monkeypatch.setattr(run.Plan, "from_json", lambda document: reads.append(1) or parsed(document))
+    release = Release("g", "g", "c", "1", values={"env": {"API_KEY": "geheim-3"}})
+    run.write(path, Plan(releases={"gpu_operator": release}))
+    first = run.read_plan(str(path))
+    TASK.forget()
+    assert run.read_plan(str(path)) is first and len(reads) == 1
+    assert TASK.text("a geheim-3 b") == "a (hidden) b"
+    run.write(path, dataclasses.replace(first, profile="p"))
+    assert run.read_plan(str(path)).profile == "p" and len(reads) == 2
+    run.forget_plan(tmp_path)
+    assert run.read_plan(str(path)).releases["gpu_operator"].values["env"]["API_KEY"] == "(hidden)"
 
 
 def test_a_plans_secrets_are_beside_it_until_its_run_ends(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def merged(found: Sequence[options.Json]) -> options.Json:
 def _set() -> set[str]:
     """What the playbooks set: variables, registered results, and artifacts, which AWX gives to the next job."""
     return _read(rf"(?m)^ *(?:- )?({_NAME}):|register: ({_NAME})$") | _read(
-        rf'[\[{{]"({_NAME})"', "plugins/action/*.py"
+        rf'[\[{{]"({_NAME})"', "plugins/plugin_utils/report/keep_io.py"
     )
 
 

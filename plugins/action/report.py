@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import datetime
 import platform
 from pathlib import Path
 from typing import Any, Optional
@@ -20,12 +19,25 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders, html, prometheus
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.keep_io import ReportKeeper
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
+    beside_runs = True
+
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The report's verdict, or the place of its page."""
+        if args["state"] == "kept":
+            return ReportKeeper(self, args, self._host).run()
+        return self._written(args)
+
+    @property
+    def _host(self) -> str:
+        return str(self._task_vars.get("inventory_hostname", ""))
+
+    def _written(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes report.json, junit.xml, report.prom and report.html; returns verdict, reason and failing nodes. Raises
         InputError if the run folder has no stage's record."""
         folder = Path(args["dir"])
@@ -59,7 +71,7 @@ class ActionModule(RdmaAction):
             predicted=end.get("predicted"),
         )
         report: Json = TASK.data(made)
-        self._write(folder, report)
+        folders.write(folder, report, self._host)
         run.forget_plan(run_dir, passed=build.passed(report))
         for line in (*build.text(report), f"report: {folder / 'report.html'}"):
             self.progress(line)
@@ -135,16 +147,3 @@ class ActionModule(RdmaAction):
             if held and (held[0].get("status") or {}).get("installedCSV"):
                 found[stage] = str(held[0]["status"]["installedCSV"])
         return found
-
-    def _write(self, folder: Path, report: Json) -> None:
-        """Writes report.json first, so that it exists even if a later file fails. Raises InputError."""
-        report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        run.write(folder / "report.json", report)
-        (folder / "report.json").chmod(0o644)
-        try:
-            (folder / "junit.xml").write_text(build.junit(report), encoding="utf-8")
-            cluster = str(self._task_vars.get("inventory_hostname", ""))
-            (folder / "report.prom").write_text(prometheus.text(report, cluster), encoding="utf-8")
-            (folder / "report.html").write_text(html.render(report), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"Cannot write the report into {folder}: {error.strerror}.") from None

@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: report
-short_description: Write the report and give the verdict
+short_description: Write the report, give the verdict, and keep the page
 version_added: 0.1.0
 description:
 - Writes C(report.json), C(report.html), C(junit.xml) and C(report.prom) from a run folder, prints the summary, and
@@ -13,10 +13,22 @@ description:
 - The report of the last earlier run with a test result is kept as C(previous.json); the new report also shows its
   curve.
 - The report is always written, even if a stage failed.
+- An AWX job's pod is deleted together with the folder of the report. O(state=kept) copies C(report.html) into the
+  cluster that it describes, into a bucket of OCI Object Storage, or into the job's artifacts. With every O(keep) the
+  artifacts get C(rdma_report) for a later job of a workflow. It contains for each cluster the verdict, whether it fails
+  the job, its reason, the report's path, the place where it is kept, and the bad nodes. AWX reads artifacts only of
+  tasks that do not fail, so this is a task of its own.
+- A page of more than 1,000 KiB is compressed to C(report.html.gz) before it is stored in a ConfigMap or Secret.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
+- gpuops.rdma.oci
 options:
+  state:
+    description: V(written) writes the report. V(kept) copies the page of a report that was written.
+    type: str
+    choices: [written, kept]
+    default: written
   dir:
     description: Folder of the report, which contains the run folder.
     type: path
@@ -37,30 +49,84 @@ options:
     - Results of an earlier run in the run folder count, unless something was changed afterwards.
     type: bool
     default: false
+  keep:
+    description:
+    - Additional place for report.html. V(none) keeps no copy.
+    - V(configmap) and V(secret) store it in the cluster. The next report overwrites it.
+    - V(object_storage) writes C(PREFIX/CLUSTER/TIME-report.html) into a bucket. Earlier reports are kept.
+    - V(artifact) stores the page, compressed with gzip and encoded in base64, in C(rdma_report_html) of the job's
+      artifacts, by cluster. At most 256 KiB.
+    type: str
+    default: none
+    choices: [none, configmap, secret, object_storage, artifact]
+  name:
+    description: Name of the ConfigMap or Secret.
+    type: str
+    default: gpuops-report
+  namespace:
+    description: Namespace of the ConfigMap or Secret. It must exist.
+    type: str
+    default: gpuops-nccl
+  bucket:
+    description:
+    - Bucket of Object Storage, for V(object_storage). The connection to OCI comes from the environment or
+      C(module_defaults) of C(group/gpuops.rdma.oci).
+    type: str
+    default: ''
+  prefix:
+    description: Prefix of the object's name.
+    type: str
+    default: ''
+  failed:
+    description: Whether the report's verdict fails the job. By default every verdict except pass does.
+    type: bool
 """
 
 EXAMPLES = r"""
 - name: Report
   gpuops.rdma.report:
     dir: rdma-report
+
+- name: Store the report in the cluster
+  gpuops.rdma.report:
+    dir: rdma-report
+    state: kept
+    keep: configmap
+
+- name: Store each report in a bucket
+  gpuops.rdma.report:
+    dir: rdma-report
+    state: kept
+    keep: object_storage
+    bucket: rdma-reports
+    auth_type: instance_principal
 """
 
 RETURN = r"""
 verdict:
   description: V(pass), V(degraded), V(fail) or V(incomplete).
-  returned: always
+  returned: unless O(state=kept)
   type: str
 reason:
   description: The reason, in one sentence. If the task fails, only report.json and the printed verdict have it.
-  returned: success
+  returned: success, unless O(state=kept)
   type: str
 report:
   description: Path of report.json.
-  returned: always
+  returned: unless O(state=kept)
   type: str
 bad_nodes:
   description: At most 50 nodes that fail.
-  returned: always
+  returned: unless O(state=kept)
   type: list
   elements: str
+place:
+  description: Location of the report.
+  returned: with O(state=kept)
+  type: str
+  sample: configmap gpuops-nccl/gpuops-report
+fetch:
+  description: Command that fetches it.
+  returned: with O(state=kept)
+  type: str
 """

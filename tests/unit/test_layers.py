@@ -47,7 +47,7 @@ LAYERS = {
         "admission_io compose compose_addon compose_olm left preflight_run queues rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
-    "report": ("host nccl nodes", "command folders html"),
+    "report": ("host kube nccl nodes oci", "command folders html keep_io"),
     "sharing": (
         "kube nccl nodes",
         "configs metrics_io mps_proof serving_io sharing_io taints_io use vgpu_io",

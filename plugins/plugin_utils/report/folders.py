@@ -1,11 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the documents of a run folder for the report. PRIVATE to the collection."""
+"""Reads the documents of a run folder for the report, and writes the report. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
@@ -16,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import messages
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, html, messages, prometheus
 
 
 def scans(run_dir: Path, shapes: Mapping[str, Shape]) -> tuple[list[Json], list[Json]]:
@@ -72,3 +73,16 @@ def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
         except InputError as error:
             findings.append(to_dict(finding("report.document", path.name, str(error), expected="a whole document")))
     return documents, findings
+
+
+def write(folder: Path, report: Json, cluster: str) -> None:
+    """Writes report.json first, so that it exists even if a later file fails. Raises InputError."""
+    report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    run.write(folder / "report.json", report)
+    (folder / "report.json").chmod(0o644)
+    try:
+        (folder / "junit.xml").write_text(build.junit(report), encoding="utf-8")
+        (folder / "report.prom").write_text(prometheus.text(report, cluster), encoding="utf-8")
+        (folder / "report.html").write_text(html.render(report), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"Cannot write the report into {folder}: {error.strerror}.") from None

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
+from ansible_collections.gpuops.rdma.plugins.action import report as action_file
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep as report_keep
 
-SPEC = specs.module("report_keep")
+SPEC = specs.module("report")
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "kept"
@@ -48,7 +48,9 @@ class Keeper(action_file.ActionModule):
         (self._folder / "report.json").write_text(json.dumps(REPORT), "utf-8")
         (self._folder / "report.html").write_bytes(page)
         defaults = {option: spec.get("default") for option, spec in SPEC.items()}
-        return self.act({**defaults, "dir": str(self._folder), "keep": keep, "name": name, "namespace": namespace})
+        return self.act(
+            {**defaults, "state": "kept", "dir": str(self._folder), "keep": keep, "name": name, "namespace": namespace}
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)

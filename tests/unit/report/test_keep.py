@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import report_keep as action_file
+from ansible_collections.gpuops.rdma.plugins.action import report as action_file
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep as report_keep
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep_io
 
 OCI = specs.fragment("oci")
 
@@ -106,7 +107,7 @@ class Keeper(action_file.ActionModule):
 
     def keep(self, folder: Path, how: str, **more: Any) -> dict[str, Any]:
         names = {"name": "r", "namespace": "ns", "bucket": "", "prefix": "", "failed": None, **AUTH}
-        return self.act({"dir": str(folder), "keep": how, **names, **more})
+        return self.act({"state": "kept", "dir": str(folder), "keep": how, **names, **more})
 
 
 @pytest.fixture(name="folder")
@@ -171,7 +172,7 @@ class Bucket:
 
 
 def test_object_storage_keeps_each_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(action_file.oci, "Session", Bucket)
+    monkeypatch.setattr(keep_io.oci, "Session", Bucket)
     monkeypatch.setattr(Bucket, "kept", {})
     first, second = (Keeper().keep(folder, "object_storage", bucket="b") for _turn in range(2))
     assert (first["changed"], second["changed"]) == (True, False)

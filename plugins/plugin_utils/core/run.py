@@ -59,6 +59,7 @@ OURS = (
     PLAN_SECRETS,
     "survey.json",
     "end.json",
+    "nodes-list.json",
     "journal.jsonl",
     predicted.FILE,
     "stage-*.json",

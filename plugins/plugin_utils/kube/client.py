@@ -108,6 +108,8 @@ class Client:
         self._granted: set[str] = set()
         self.guard: Callable[[], None] = _unguarded
         """Called before each write that is no dry run; what it raises keeps the write from being sent."""
+        self.wrote: Callable[[], bool] = lambda: True
+        """Whether the run has written to the cluster; True where that is not known."""
         self.at_end: Callable[[str], Optional[bool]] = lambda _path: None
         """None: the object is removed now. Else it goes at the run's end, as the run needs it until then: whether it
         was there before the run."""

@@ -11,14 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Shape, image_name
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
+    INSTANCE_TYPE,
+    NodeFacts,
+    Shape,
+    image_name,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness, rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NODES, NodeCache
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 
 NFD_IMAGE = "node-feature-discovery"
 
@@ -77,8 +83,7 @@ class Awaited:
     def _others(self) -> str:
         """The cluster's GPU nodes where none is of the wanted shapes: they are read once, since the shape is misspelt
         more often than a node of another one joins."""
-        run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
-        seen = NodeCache(self.watcher.client, run_dir, self.shapes).facts()
+        seen = self._cache().facts()
         gpu = [one for one in seen if one.shape in self.shapes or nodes_facts.has_gpu(one)]
         counts = Counter(one.shape or "no known shape" for one in gpu)
         return (
@@ -111,11 +116,25 @@ class Awaited:
     def _seen(self) -> dict[str, NodeFacts]:
         shapes = self._wanted_shapes()
         selector = nodes_facts.shape_selector(shapes, self.shapes)
-        run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
-        cache = NodeCache(self.watcher.client, run_dir, self.shapes)
+        cache = self._cache()
         read = functools.partial(nodes_facts.node_facts, shapes=self.shapes)
-        store = self.watcher.store(NODES, read, label_selector=selector, first=lambda: cache.look(selector))
+        store = self.watcher.store(
+            NODES,
+            read,
+            label_selector=selector,
+            first=lambda: cache.current(
+                selector, lambda facts: not selector or facts.labels.get(INSTANCE_TYPE) in shapes
+            ),
+        )
         return {facts.name: facts for facts in store.items()}
+
+    def forget(self) -> None:
+        """Makes the run's next reader of nodes list them: they have changed while this wait lasted."""
+        self._cache().forget()
+
+    def _cache(self) -> NodeCache:
+        run_dir = Path(self.args["plan"]).parent if self.args["plan"] else None
+        return NodeCache(self.watcher.client, run_dir, self.shapes)
 
     # ---- what a node has to offer
 

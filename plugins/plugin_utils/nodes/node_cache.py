@@ -6,7 +6,8 @@
 A node is 20 to 30 KB, of which decisions need two, and every stage looks at all nodes. So what was read stays in the
 run folder (``nodes.json``, also for the next run) with each node's uid and resourceVersion: a later look lists the
 metadata alone, a sixth of the bytes, and reads again what has another version. It sees what a full list would see, and
-can be watched from there.
+can be watched from there. What a run waits for before its first write, it looks for in its last list and watches from
+there (``current``): no change of the run is younger than that.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ import dataclasses
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Optional
+from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Locality, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, boottime
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 
-NODES = "/api/v1/nodes"
 FILE = "nodes.json"
 FEW = 16
 SHARE = 25
 """Of so many changed nodes, or of every 25th, each is read by itself; more, or most of all, are read with a list.
 Kubelets write their node every five minutes, changed or not."""
+LIST = "nodes-list.json"
+"""Notes the last list of all nodes."""
+CURRENT = 30.0
+"""Seconds for which a list is used again."""
 Entry = tuple[str, NodeFacts]
 """uid/resourceVersion and facts"""
 
@@ -45,9 +49,40 @@ class NodeCache:
         self._site = {name: shape for name, shape in (shapes or {}).items() if shape.site}
         self._shapes = shapes or {}
         self._file = run_dir / FILE if run_dir else None
+        self._used = False
 
     def look(self, selector: str = "") -> tuple[dict[str, NodeFacts], str]:
         """Nodes by name as they are now, and the resourceVersion to watch them from."""
+        began = boottime()
+        found, version = self._look(selector)
+        if self._file and not selector:
+            noted = {"process": run.process(), "made_by": self._made_by(), "began": began, "version": version}
+            run.write(self._file.with_name(LIST), noted, compact=True)
+        return found, version
+
+    def current(self, selector: str, selects: Callable[[NodeFacts], bool]) -> tuple[dict[str, NodeFacts], str]:
+        """As ``look``; from the last list if this run made it a moment ago and has written nothing at all. Only once,
+        since whoever watches from there and asks again was told to list anew. ``selects``: what ``selector`` does."""
+        noted = {} if self._used or self.client.wrote() else self._noted()
+        self._used = True
+        known = self._load() if noted and boottime() < noted["began"] + CURRENT else {}
+        if not known:
+            return self.look(selector)
+        return {name: facts for name, (_at, facts) in known.items() if selects(facts)}, noted["version"]
+
+    def forget(self) -> None:
+        """Makes the next reader list the nodes: the cluster has changed by itself."""
+        if self._file:
+            self._file.with_name(LIST).unlink(missing_ok=True)
+
+    def _noted(self) -> Json:
+        with contextlib.suppress(InputError, KeyError):
+            noted = run.read(self._file.with_name(LIST)) if self._file else {}
+            if (noted["process"], noted["made_by"]) == (run.process(), self._made_by()):
+                return noted
+        return {}
+
+    def _look(self, selector: str) -> tuple[dict[str, NodeFacts], str]:
         known = self._load()
         if not known:
             return self._whole(selector, known)

@@ -120,11 +120,14 @@ class WaitView:
                 remedy=lambda late: self.target.remedy_of(late, self.planned, self.plan.namespaces),
             )
         except WaitFailed as error:
+            self.nodes.forget()
             bad = targets.dispensable(error.late, self.planned) if self.args["tolerate"] else {}
             if not bad:
                 self._keep_causes(error.late)
                 raise
             return {**self._leave_out(bad, show), "seconds": round(time.monotonic() - start, 1)}
+        if len(result.timeline) > 1:
+            self.nodes.forget()
         self._keep_notes()
         return _result(result)
 

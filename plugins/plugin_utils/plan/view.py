@@ -40,7 +40,7 @@ def read(
     found = preflight.PreflightView(
         plan=plan,
         survey=survey,
-        nodes=cache.facts() if again else cache.kept(),
+        nodes=list(cache.current("", lambda _node: True)[0].values()) if again else cache.kept(),
         shapes=shape_table.shapes(plan.site_shapes),
         profile=files.profile(plan.profile, plan.platform),
         wanted_crds=survey_io.WANTED_CRDS,

@@ -82,6 +82,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         """Writes need the cluster's Lease; the first one of a task also asks the API server for it."""
         one, looked = self.one_run, iter([True])
         client.guard = lambda: one.require(client, look=next(looked, False))
+        client.wrote = lambda: one.wrote(client)
         client.at_end = lambda path: one.until_the_end(client, path)
         client.suffix = one.suffix
 

@@ -137,6 +137,10 @@ class OneRun:
                 raise RdmaError(STOPPED.format(_lost(found)))
             self._state(client).with_suffix(".wrote").touch()
 
+    def wrote(self, client: Client) -> bool:
+        """Whether the run has written to the client's cluster, or is about to."""
+        return self._state(client).with_suffix(".wrote").exists()
+
     def until_the_end(self, client: Client, path: str) -> Optional[bool]:
         """None for an object that is removed now. The Lease's namespace goes when the run ends: whether it was there
         before the run."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client, boottime
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import node_cache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import FEW, FILE, NodeCache
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,3 +137,48 @@ def test_any_history_reads_as_a_full_list(
         assert seen(NodeCache(server, folder)) == gpus(server)
         assert {facts.name for facts in NodeCache(server, folder).kept()} == set(server.nodes)
         assert [facts.name for facts in NodeCache(Server(server.nodes)).facts()] == list(server.nodes)
+
+
+def begun(cache: NodeCache) -> dict[str, int]:
+    found, version = cache.current("", lambda facts: facts.name != "other")
+    assert version == "9"
+    return {name: facts.allocatable["nvidia.com/gpu"] for name, facts in found.items()}
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server whose node a has lost its GPUs since the run has listed the nodes."""
+    server = Server({"a": (1, 8), "other": (2, 8)})
+    server.wrote = lambda: False
+    NodeCache(server, tmp_path).facts()
+    server.nodes["a"] = (3, 0)
+    return server
+
+
+def test_a_run_that_has_written_nothing_begins_with_its_list_and_asks_again_after_that(
+    tmp_path: Path, listed: Server
+) -> None:
+    cache = NodeCache(listed, tmp_path)
+    assert begun(cache) == {"a": 8}
+    assert begun(cache) == {"a": 0, "other": 8}, "a watch that has lost the thread lists anew"
+
+
+@pytest.mark.parametrize("why", ["wrote", "old", "forgotten", "process", "damaged", "no nodes", "another server"])
+def test_a_list_proves_nothing_after_a_change(
+    why: str, tmp_path: Path, listed: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "wrote":
+        listed.wrote = lambda: True
+    elif why == "old":
+        monkeypatch.setattr(node_cache, "boottime", lambda: boottime() + node_cache.CURRENT)
+    elif why == "forgotten":
+        NodeCache(listed, tmp_path).forget()
+    elif why == "process":
+        monkeypatch.setattr(node_cache.run, "process", lambda: 1)
+    elif why == "damaged":
+        (tmp_path / node_cache.LIST).write_text("{")
+    elif why == "no nodes":
+        (tmp_path / FILE).unlink()
+    else:
+        listed.host = "https://b"
+    assert begun(NodeCache(listed, tmp_path)) == {"a": 0, "other": 8}

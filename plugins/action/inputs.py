@@ -50,6 +50,8 @@ class ActionModule(RdmaAction):
                 *self._decided(args["plan"]),
             ]:
                 self.progress(line)
+        if self._task.run_once:  # of a play whose hosts are nodes
+            self._note_forks()
         if args["writes"] and self.one_run.writes():
             self._take()
         if args["run_dir"]:
@@ -58,6 +60,11 @@ class ActionModule(RdmaAction):
         secret = [name for name in given if inputs.secret(name, values.get(name))]
         result = {"unknown": sorted(unknown), "given": given, "secrets": secret}
         return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
+
+    def _note_forks(self) -> None:
+        known = self._task_vars
+        if line := inputs.too_few_forks(len(known["ansible_play_hosts_all"]), int(known.get("ansible_forks") or 5)):
+            self.progress(line)
 
     def _take(self) -> None:
         """Takes the cluster's Lease before anything is planned. What else is wrong with the cluster the stages say."""

@@ -107,3 +107,11 @@ def shown(host: str, values: Mapping[str, Any], by: Mapping[str, str]) -> list[s
 
 def _text(name: str, value: Any) -> str:
     return "(secret)" if INPUTS[name].get("no_log") or value is None else short(value)
+
+
+def too_few_forks(hosts: int, forks: int) -> str:
+    """How to check many hosts faster; "" where Ansible's forks are enough."""
+    if hosts <= 4 * forks:
+        return ""
+    wanted = min(hosts, 50)
+    return f"forks: {hosts} hosts, {forks} at a time: --forks {wanted} (or ANSIBLE_FORKS={wanted}) makes it faster"

@@ -236,7 +236,7 @@ def ip_pool(
             f"{vfs_per_node + 1}"
         )
     if (net.num_addresses - 2) // size < nodes:
-        raise InputError(_too_small(name, net, nodes, size))
+        raise InputError(_too_small(name, net, nodes, size) + _smaller_blocks(net, nodes, vfs_per_node + 1))
     spec: Json = {"subnet": str(net), "perNodeBlockSize": size, "gateway": str(net[1])}
     if shapes:
         spec["nodeSelector"] = {"nodeSelectorTerms": node_terms(shapes)}
@@ -327,6 +327,11 @@ def _too_small(name: str, net: Network, nodes: int, size: int) -> str:
         f"{nodes * size}. A /{prefix} would do{example} (it must not overlap pods, services, nodes or the RDMA ports' "
         "own network)"
     )
+
+
+def _smaller_blocks(net: Network, nodes: int, least: int) -> str:
+    fit = (net.num_addresses - 2) // least
+    return f", or rdma_ip_pool_block={least}, with room for {fit} nodes" if fit >= nodes else ""
 
 
 def _meta(name: str, namespace: str) -> Json:

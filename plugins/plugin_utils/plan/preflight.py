@@ -13,7 +13,7 @@ import ipaddress
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import DMA
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach, scale
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
@@ -87,6 +87,8 @@ class PreflightView:
     """Nodes that the run needs; () = all of the plan."""
     requested: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Node -> (cores, bytes) requested by its pods, for the nodes that were examined."""
+    pids_limit: Optional[int] = None
+    """podPidsLimit of a node for the launcher, -1 = none; None = unknown, or not needed."""
     priority_fault: str = ""
     """Why the PriorityClass of the run's pods cannot be used."""
     evicting: Mapping[str, str] = field(default_factory=dict)
@@ -795,6 +797,16 @@ def expected_nodes(view: PreflightView) -> Iterator[Finding]:
         yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
 
 
+def launcher_processes(view: PreflightView) -> Iterable[Finding]:
+    """A launcher of thousands of workers that needs more processes than a pod may have."""
+    return scale.too_many_processes(scale.processes(view.plan), view.pids_limit)
+
+
+def object_size(view: PreflightView) -> Iterable[Finding]:
+    """Objects of the run that are too large for the API server."""
+    return scale.too_large(item.tried.obj for item in view.admission.answers)
+
+
 CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "permissions": permissions,
     "helm": helm,
@@ -829,6 +841,8 @@ CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "admission": admitted,
     "quota": quota,
     "network-policy": network_policy,
+    "launcher-processes": launcher_processes,
+    "object-size": object_size,
 }
 OF_PODS = ("tolerations", "admission", "quota", "network-policy")
 """Checks for a playbook that makes some pods of ours and nothing else."""

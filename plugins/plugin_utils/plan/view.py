@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    ClusterError,
+    DataError,
+    Forbidden,
+    InputError,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts, priority
@@ -23,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     preflight,
     queues,
     rights,
+    scale,
     survey_io,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
@@ -56,7 +63,7 @@ def read(
     if again:
         return found
     seen = admission_io.look(client, plan, survey, args["pods"], dry_run=not (plan.faults or args["read_only"]))
-    found = dataclasses.replace(found, admission=seen)
+    found = dataclasses.replace(found, admission=seen, pids_limit=_pids_limit(client, found))
     if args["pods"]:
         return found
     faults = helm.findings() if found.installs else []
@@ -70,6 +77,17 @@ def read(
         definitions={} if faults else _definitions(client, plan),
         requested=_requested(client, found) if found.installs else {},
     )
+
+
+def _pids_limit(client: Client, view: preflight.PreflightView) -> Optional[int]:
+    """podPidsLimit of a node on which the launcher can run, -1 = none; None where it is not needed or may not be
+    read."""
+    nodes = preflight.candidates(view.nodes, view.shapes) or view.gpu_nodes
+    if scale.processes(view.plan) and nodes:
+        with contextlib.suppress(ClusterError, KeyError, TypeError, ValueError):
+            path = f"{client.path('v1', 'Node', '', nodes[0].name)}/proxy/configz"
+            return int(client.unguarded(patience=0.0).get(path)["kubeletconfig"].get("podPidsLimit", -1))
+    return None
 
 
 def _priority_fault(client: Client, plan: Plan) -> str:

@@ -88,8 +88,13 @@ def laid_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
     return merged
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
 def to_dict(value: Any) -> Any:
     """Plain JSON data of a dataclass, also nested or with tuples."""
+    if type(value) in _PLAIN:  # most of a large document
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):

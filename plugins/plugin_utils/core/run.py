@@ -125,7 +125,7 @@ def read_plan(path: str, *, faulty: bool = False) -> Plan:
             "plan, with this run's inputs), or set the folder of another plan (rdma_report_dir)."
         )
     try:
-        plan, secret = _parsed(Path(path), *map(_identity, (Path(path), Path(path).with_name(PLAN_SECRETS))))
+        plan, secret = _parsed(Path(path), *map(identity, (Path(path), Path(path).with_name(PLAN_SECRETS))))
         _hide(secret)
     except DataError as error:
         raise InputError(
@@ -158,7 +158,7 @@ def refusal(plan: Plan) -> str:
     return "\n- ".join(["This plan cannot be carried out; nothing was changed:", *plan.faults])
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def identity(path: Path) -> tuple[int, ...]:
     """What a file that is written anew has different; () without one."""
     try:
         found = path.stat()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,13 +120,10 @@ class NodeCache:
 
     def _load(self) -> dict[str, Entry]:
         """The stored entries; {} when they are absent, damaged or of another cluster: then everything is read again."""
-        if self._file is None or not self._file.exists():
+        if self._file is None:
             return {}
-        with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):
-            document = run.read(self._file)
-            if document["made_by"] == self._made_by():
-                return {name: (item["version"], _facts_of(item["facts"])) for name, item in document["nodes"].items()}
-        return {}
+        made_by, entries = _stored(self._file, run.identity(self._file))
+        return dict(entries) if made_by == self._made_by() else {}
 
     def _save(self, entries: dict[str, Entry]) -> None:
         if self._file is None:
@@ -142,6 +140,16 @@ class NodeCache:
         meta = node["metadata"]
         version = f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}"
         return version, nodes_facts.node_facts(node, self._shapes)
+
+
+@functools.lru_cache(maxsize=1)
+def _stored(file: Path, _identity: tuple[int, ...]) -> tuple[list[str], dict[str, Entry]]:
+    """Who made the stored entries, and these; a process reads them once until the file changes."""
+    with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):
+        document = run.read(file)
+        entries = {name: (item["version"], _facts_of(item["facts"])) for name, item in document["nodes"].items()}
+        return document["made_by"], entries
+    return [], {}
 
 
 def _facts_of(item: Json) -> NodeFacts:

@@ -63,7 +63,9 @@ ECC_XIDS = (48, 94, 95, 140)
 REMAP_XIDS = (63, 64)
 BOOT = "Linux version 0"
 PERSISTENCE = "NVRM: Persistence mode is deprecated"
-MAX_EVENTS = 96
+MAX_EVENTS, MAX_XIDS = 96, 128
+OTHER = "other"
+ERROR = 3
 PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
 HW_COUNTERS = (
     "out_of_sequence",
@@ -619,7 +621,7 @@ def memory_limit(text: str, unit: int) -> int | str:
 # The kernel log: what a line must contain to be looked at, and the kinds of events. Of a line only what the pattern
 # matches is kept, without the group ``gone``; it must match itself again.
 _LOOK = re.compile(
-    rb"NVRM: |nvidia-nvswitch|mlx5_core|Linux version \d|gpuops: |PCIe Bus Error|DPC: |\[Hardware Error\]|reset done"
+    rb"NVRM: |nvidia|mlx5_|infiniband |pcieport |Linux version \d|gpuops: |PCIe Bus Error|\[Hardware Error\]|reset done"
     rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|blocked for more than|DMAR: |AMD-Vi: |clock throttled"
     rb"|filesystem read-only|EDAC MC\d|<cut>$"
 )
@@ -631,10 +633,10 @@ _RECOVERY = r"GPU recovery action changed from 0x\w+ \([\w ]+\) to 0x"
 EVENTS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
-        # What undoes earlier events of the same function: reset, and firmware that recovered by itself.
-        ("reset", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): 154, {_RECOVERY}0 \(None\)"),
+        # What undoes earlier events of the same function, see _UNDOES: reset, and what recovered by itself.
+        ("gpu_recovered", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): 154, {_RECOVERY}0 \(None\)"),
         ("reset", rf"vfio-pci {_BDF}: reset done|(?:^|\W)gpuops: (?P<pci2>{_ADDRESS}) reset"),
-        ("reset", rf"{_MLX5}health recovery succeeded"),
+        ("nic_recovered", rf"{_MLX5}health recovery succeeded"),
         ("recovery", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>154), {_RECOVERY}\w+ \((?P<detail>[\w ]+)\)"),
         (
             "xid",
@@ -680,10 +682,39 @@ EVENTS = tuple(
         ("hung", r"(?P<detail>blocked for more than \d+ seconds)"),
         ("throttle", r"(?P<detail>(?:Core|Package) temperature) above threshold, cpu clock throttled"),
         ("read_only", r"(?P<detail>Remounting filesystem read-only)"),
+        # Any other line about a GPU, NVSwitch, NIC, RDMA device or bridge, if it is an error: see log_event.
+        (
+            OTHER,
+            r"(?:(?<=;)|(?<=\] )|(?<=kernel: )|^)(?P<detail>(?:NVRM:|nvidia[\w-]*:?|mlx5_\w+|infiniband|pcieport)"
+            rf"(?: {_BDF})?\W[\x20-\x7e]{{1,160}})",
+        ),
     )
+)
+# Lines of level error that say nothing of their own, each with its source.
+_HARMLESS = re.compile(
+    # Kernel drivers/pci/pcie/aer.c: they belong to the line "PCIe Bus Error" beside them.
+    r"AER: (?:Multiple )?(?:Corrected|Correctable|Uncorrected|Uncorrectable) .*received|AER: +(?:TLP Header|\[ *\d+\])"
+    r"|(?:AER: +)?device \[\w{4}:\w{4}\] error status/mask="
+    # Kernel drivers/net/ethernet/mellanox/mlx5/core/health.c, print_health_info: they belong to the line "synd 0x".
+    r"|print_health_info:|assert_(?:var|exit_ptr|callra)|(?:raw )?fw_ver \d|hw_id 0x|irisc_index \d|ext_synd 0x"
+    # NVIDIA Fabric Manager User Guide, SXid messages: the lines after the first one of an SXid.
+    r"|SXid \([^)]*\): \d+, (?:Severity|Data)\b"
+    # mlx5/core/cmd.c: the firmware has no such register for this function; the request is answered, the device goes on.
+    r"|mlx5_cmd_\w+:\d+:\(pid \d+\): ACCESS_REG\(0x805\) .*failed, status bad (?:parameter|operation)"
+    # NVIDIA's open-gpu-kernel-modules, nvidia/nv.c: printed at each load, of whatever level the log has.
+    r"|NVRM: loading NVIDIA|NVRM: Persistence mode is|NVRM: GPU at PCI:|NVRM: GPU Board Serial"
+    r"|nvidia: (?:loading out-of-tree module|module (?:license|verification))"
+)
+# A log without levels: the words of an error.
+_TROUBLE = re.compile(
+    r"(?i)\b(?:error|fail(?:ed|ure|s)?|fatal|tim(?:ed|e) ?out|hung|lost|corrupt\w*|uncorrect\w*|dead)\b"
 )
 # Where one function has one state, the last event has its text; of the others each text is an event of its own.
 _STATES = ("recovery", "gpu_init", "nic_health", "nic_command", "mce", "mce_corrected", "hung", "api_mismatch")
+# A recovery undoes what it recovers from, not the cable, power or PCIe errors of the same function.
+_OF_GPU = ("recovery", "xid", "gpu_init", "gpu_gsp", "gpu_bar")
+_OF_NIC = ("nic_health", "nic_command", "nic_tx")
+_UNDOES = {"gpu_recovered": _OF_GPU, "nic_recovered": _OF_NIC, "reset": _OF_GPU + _OF_NIC}
 _ON_A_WAY = ("aer", "aer_corrected", "dpc")
 
 
@@ -692,13 +723,17 @@ def log_event(line: str) -> tuple[dict[str, Any], str] | None:
     kind, match = next(((kind, match) for kind, match in ((k, p.search(line)) for k, p in EVENTS) if match), ("", None))
     if match is None:
         return None
+    record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
+    if kind == OTHER:
+        bad = int(record.group(1)) & 7 <= ERROR if record else bool(_TROUBLE.search(match.group(0)))
+        if not bad or _HARMLESS.search(match.group(0)):
+            return None
     found = match.groupdict()
     pci = (found.get("pci") or found.get("pci2") or "").lower()
     if re.fullmatch(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", pci):
         pci = f"0000:{pci}"
     elif re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", pci):
         pci += ".0"
-    record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
     stamp = re.search(r"\[ {0,12}(\d{1,12}\.\d{1,9})\]", line[: match.start()])
     at = int(record.group(2)) / 1e6 if record else float(stamp.group(1)) if stamp else None
     kept = match.group(0)
@@ -708,7 +743,7 @@ def log_event(line: str) -> tuple[dict[str, Any], str] | None:
         "kind": kind,
         "pci": pci or None,
         "code": int(found["code"]) if found.get("code") else None,
-        "detail": re.sub(r" +", " ", found.get("detail") or "")[:80],
+        "detail": re.sub(r" +", " ", found.get("detail") or "")[: 160 if kind == OTHER else 80],
         "severity": int(record.group(1)) & 7 if record else None,
         "at": None if at is None else round(at, 1),
         "count": int(found.get("count") or 1),
@@ -744,17 +779,35 @@ def kernel_lines(content: bytes) -> bytes:
 
 
 def log_events(lines: list[str]) -> list[dict[str, Any]]:
-    """The events of kept lines, equal ones counted; those before the last reset of their PCI function are left out."""
+    """The events of kept lines, equal ones counted; without those from which their PCI function recovered later."""
     seen = [found[0] for found in map(log_event, lines) if found]
-    reset = {event["pci"]: number for number, event in enumerate(seen) if event["kind"] == "reset"}
+    undone = {
+        (event["pci"], kind): number for number, event in enumerate(seen) for kind in _UNDOES.get(event["kind"], ())
+    }
     events: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, event in enumerate(seen):
-        if event["kind"] == "reset" or number < reset.get(event["pci"], -1):
+        kind = event["kind"]
+        if kind == "reset" or number < undone.get((event["pci"], kind), -1):
             continue
-        key = (event["kind"], event["pci"], event["code"], "" if event["kind"] in _STATES else event["detail"])
+        text = re.sub(r"0x[0-9a-fA-F]+|\d+", "N", event["detail"]) if kind == OTHER else event["detail"]
+        key = (kind, event["pci"], event["code"], "" if kind in _STATES else text)
         events[key] = {**event, "count": event["count"] + (events[key]["count"] if key in events else 0)}
     order = [kind for kind, _pattern in EVENTS]
     return sorted(events.values(), key=lambda e: (order.index(e["kind"]), e["pci"] or "", e["code"] or 0, e["detail"]))
+
+
+def fair(events: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """At most ``most`` of the events, in their order: no kind takes the place of the first ones of another."""
+    if len(events) <= most:
+        return events
+    share = most // len(EVENTS)
+    taken: dict[str, int] = {}
+    first: list[int] = []
+    rest: list[int] = []
+    for number, event in enumerate(events):
+        taken[event["kind"]] = taken.get(event["kind"], 0) + 1
+        (first if taken[event["kind"]] <= share else rest).append(number)
+    return [events[number] for number in sorted(first + rest[: most - len(first)])]
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -903,6 +956,8 @@ class Probe:
         # Bridges between GPUs and the NICs near them.
         self._between: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
+        # Kind -> how many of its events the document has no place for.
+        self.cut: dict[str, int] = {}
 
     def document(self, interval: float = 0, with_pci: bool = False) -> dict[str, Any]:
         """Returns the host document. ``interval``: seconds between two readings of the counters, 0 for one reading;
@@ -924,7 +979,8 @@ class Probe:
         out["os"] = system
         out["runtime"] = self._runtime()
         out["driver"] = driver
-        out["kernel_log"] = {"events": self._events(gpus, functions)}
+        events = self._events(gpus, functions)
+        out["kernel_log"] = {"events": events, "cut": None if events is None else self.cut}
         out["nvswitches"] = None if pci is None else sum(v == (NVIDIA, "0680") for v in pci.values())
         out["nvswitch_bridges"] = self._nvswitch_bridges(functions)
         out["gpus"] = gpus
@@ -1273,9 +1329,19 @@ class Probe:
                 name: self.is_there(f"driver.modules.{name}", f"sys/module/{name}", "sys/module")
                 for name in ("nouveau", "ib_umad")
             },
-            "xids": None if self.events is None else _count_xids(self.events),
+            "xids": None if self.events is None else self._count_xids(self.events),
             "xids_since": since,
         }
+
+    def _count_xids(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        counts: dict[tuple[int, str], int] = {}
+        for event in events:
+            if event["kind"] in ("xid", "recovery"):
+                key = event["code"], event["pci"]
+                counts[key] = counts.get(key, 0) + event["count"]
+        xids = [{"code": code, "pci": pci, "count": count} for (code, pci), count in sorted(counts.items())]
+        self.cut.update({"xids": len(xids) - MAX_XIDS} if len(xids) > MAX_XIDS else {})
+        return xids[:MAX_XIDS]
 
     def _library(self, origin: str | None) -> str | None:
         """Version of the driver's user-space library: the target of the link libnvidia-ml.so.1."""
@@ -1394,7 +1460,7 @@ class Probe:
                 self.at["driver.xids"] = path
                 best = lines, "log"
         if best[0] is None:
-            for name in ("driver.xids", "driver.xids_since", "kernel_log.events"):
+            for name in ("driver.xids", "driver.xids_since", "kernel_log.events", "kernel_log.cut"):
                 self.note(name, "; ".join(reasons))
         return best
 
@@ -1408,9 +1474,11 @@ class Probe:
         others = {address for address, kind in self._slots.items() if kind != BRIDGE and address not in mine}
         events = [e for e in self.events if e["kind"] not in _ON_A_WAY or e["pci"] not in others]
         self.at["kernel_log.events"] = self.at["driver.xids"]
-        if len(events) > MAX_EVENTS:
-            self.note("kernel_log.events", f"{len(events)} events, the first {MAX_EVENTS} are here")
-        return events[:MAX_EVENTS]
+        kept = fair(events, MAX_EVENTS)
+        for event in events:
+            if not any(event is one for one in kept):
+                self.cut[event["kind"]] = self.cut.get(event["kind"], 0) + event["count"]
+        return kept
 
     def _pci(self) -> dict[str, tuple[str, str]] | None:
         """address -> (vendor, class) of every PCI function; fills the table of directories."""
@@ -2460,15 +2528,6 @@ def _netns_option(line: str, path: str) -> str:
     if not found:
         raise Unread(f"{path}: {line.strip()[:60]!r} has no value for netns_mode")
     return "exclusive" if found.group(1) in "0nN" else "shared"
-
-
-def _count_xids(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    counts: dict[tuple[int, str], int] = {}
-    for event in events:
-        if event["kind"] in ("xid", "recovery"):
-            key = event["code"], event["pci"]
-            counts[key] = counts.get(key, 0) + event["count"]
-    return [{"code": code, "pci": pci, "count": count} for (code, pci), count in sorted(counts.items())][:64]
 
 
 def _gpudirect_path(

@@ -15,7 +15,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 
-_SEVERITIES = {"fail": "error", "warn": "warning"}
+_SEVERITIES = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 
 
 @dataclass(frozen=True)

@@ -351,7 +351,15 @@ def _logged(rule: HostRule, host: CheckedHost) -> Answer:
         for event in found
     ]
     expected = rule.expected or (f"at most {most} of a kind since boot" if most else "none since boot or reset")
+    if not found:
+        _whole(host, rule.events["kind"])
     return _need(not found, f"{rule.found}: {listed(named, _SHOWN, '; ')}", expected)
+
+
+def _whole(host: CheckedHost, kind: str) -> None:
+    """Raises Missing if the document has no place for all events of this kind."""
+    if left := host.get("kernel_log.cut").get(kind):
+        raise Missing("kernel_log.events", f"the document has no place for {left} more events of kind {kind}")
 
 
 def _filled(text: str, host: CheckedHost, value: Any = "") -> str:
@@ -439,6 +447,8 @@ def driver_xid_other(host: CheckedHost) -> Answer:
 def _xids(host: CheckedHost, wanted: Callable[[int], bool], expected: str) -> Answer:
     found = [item for item in host.get("driver.xids") if wanted(item["code"])]
     named = [f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]
+    if not found:
+        _whole(host, "xids")
     return _need(not found, listed(named, _SHOWN), expected)
 
 
@@ -1151,7 +1161,7 @@ def _without_effects(result: RuleResult, found: Mapping[str, RuleResult]) -> Rul
 
 def _finding(result: RuleResult, subject: str) -> Finding:
     remedy = result.rule.remedy
-    if result.status == "unknown":
+    if result.status == "unknown" != result.rule.severity:
         remedy = f"make it readable for the probe (docs/host_document.md lists what it reads), or mute {result.rule.id}"
     return finding(
         result.rule.id,

@@ -456,9 +456,73 @@ def test_a_reset_clears_the_events_of_its_gpu_and_no_others(mark: str, tree: Pat
     assert {"code": 79, "pci": GPU, "count": 1} in again["driver"]["xids"]
 
 
-def test_a_nics_firmware_that_recovered_is_no_event(tree: Path) -> None:
+def test_a_nics_firmware_that_recovered_is_no_event_but_what_it_does_not_mend_stays(tree: Path) -> None:
     mark = f"6,90,1,-;mlx5_core {PF}: mlx5_health_try_recover:330:(pid 9): health recovery succeeded\n"
-    assert "nic_health" not in {one["kind"] for one in events(tree, LOG + mark)["kernel_log"]["events"]}
+    lasting = (
+        f"3,80,1,-;mlx5_core {PF}: Port module event[error]: module 0, Cable error, Bad or shorted cable/module\n"
+        f"3,81,1,-;mlx5_core {PF}: mlx5_pcie_event:299:(pid 312): Detected insufficient power on the PCIe slot (27W).\n"
+        f"3,82,1,-;pcieport {PF}: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer\n"
+    )
+    found = events(tree, LOG + lasting + mark * 3)["kernel_log"]["events"]
+    kinds = {one["kind"]: one["count"] for one in found if one["pci"] == PF}
+    assert "nic_health" not in kinds and {"nic_cable", "nic_power", "aer"} <= set(kinds)
+    assert kinds["nic_recovered"] == 3, "how often it failed and recovered"
+
+
+OTHERS = [
+    ("3", f"mlx5_core {PF}: mlx5_eq_comp_int:123:(pid 0): Completion event for bogus CQ 0x1f", PF),
+    ("3", "NVRM: kgspHealthCheck_TU102: ********************************* GSP-CrashCat Report *********", None),
+    ("2", "nvidia-nvswitch3: NVLink error on port 12", None),
+    ("3", "infiniband mlx5_2: mlx5_ib_post_send:1088:(pid 77): Failed to prepare WQE", None),
+    ("3", "pcieport 0000:00:01.0: pciehp: Slot(1): Card not present", "0000:00:01.0"),
+]
+
+
+@pytest.mark.parametrize(("level", "line", "pci"), OTHERS)
+def test_an_error_that_nobody_knows_is_an_event_with_its_line(level: str, line: str, pci: str, tree: Path) -> None:
+    boot = "6,1,0,-;Linux version 6\n"
+    (found,) = events(tree, f"{boot}{level},2,1,-;{line}\n{level},3,2,-;{line}\n")["kernel_log"]["events"]
+    assert (found["kind"], found["pci"], found["detail"], found["count"]) == ("other", pci, re.sub(" +", " ", line), 2)
+    assert events(tree, f"{boot}6,2,1,-;{line}\n")["kernel_log"]["events"] == [], "it is no error"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"mlx5_core {PF}: mlx5_cmd_out_err:838:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation",
+        f"mlx5_core {PF}: print_health_info:431:(pid 0): assert_var[0] 0x00000001",
+        "pcieport 0000:00:01.0: AER: Multiple Corrected error message received from 0000:0c:00.0",
+        "pcieport 0000:00:01.0:   device [8086:352a] error status/mask=00000001/00002000",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+        "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+    ],
+)
+def test_harmless_errors_are_no_events(line: str, tree: Path) -> None:
+    assert events(tree, f"6,1,0,-;Linux version 6\n3,2,1,-;{line}\n")["kernel_log"]["events"] == []
+
+
+def test_without_levels_the_words_of_an_error_decide_and_only_of_the_kernel(tree: Path) -> None:
+    (tree / "dev/kmsg").unlink()
+    (tree / "var/log").mkdir(parents=True, exist_ok=True)
+    (tree / "var/log/kern.log").write_text(
+        "Nov 20 10:00:00 gpu-0 kernel: [    0.000000] Linux version 6.8.0\n"
+        f"Nov 20 10:00:01 gpu-0 kernel: [    9.500000] mlx5_core {PF}: firmware version: 28.43.1014\n"
+        f"Nov 20 10:00:02 gpu-0 kernel: [    9.600000] mlx5_core {PF}: mlx5e_open: failed to create RQ\n"
+        "Nov 20 10:00:03 gpu-0 kubelet[812]: nvidia.com/gpu: failed to allocate\n"
+    )
+    (found,) = probe(str(tree))["kernel_log"]["events"]
+    assert (found["kind"], found["at"]) == ("other", 9.6) and "failed to create RQ" in found["detail"]
+
+
+def test_what_the_document_has_no_place_for_is_counted_and_no_rule_passes_on_it(tree: Path) -> None:
+    """A memory error after 96 other events passed."""
+    flood = "".join(f"3,{n},{n},-;NVRM: Xid (PCI:0000:{n:02x}:00): 13, x\n" for n in range(2, 200))
+    flood += "".join(f"3,{n},{n},-;EDAC MC0: 1 UE memory read error on DIMM_{n} (page:0x0)\n" for n in range(200, 260))
+    log = events(tree, f"6,1,0,-;Linux version 6\n{flood}")["kernel_log"]
+    kinds = [one["kind"] for one in log["events"]]
+    assert len(kinds) == host_probe.MAX_EVENTS and kinds.count("memory") >= 2
+    assert log["cut"]["memory"] + kinds.count("memory") == 60
+    assert log["cut"]["xid"] + kinds.count("xid") == 198 == log["cut"]["xids"] + host_probe.MAX_XIDS
 
 
 def test_nvlink5_errors_have_unit_and_severity(tree: Path) -> None:
@@ -480,7 +544,7 @@ def test_nvlink5_errors_have_unit_and_severity(tree: Path) -> None:
 )
 def test_odd_lines_of_the_log_do_not_raise(line: str, tree: Path) -> None:
     document = events(tree, f"6,1,0,-;Linux version 6\n{line}\n")
-    assert {one["code"] for one in document["kernel_log"]["events"]} <= {13}
+    assert {one["code"] for one in document["kernel_log"]["events"]} <= {13, None}
     json.dumps(document, allow_nan=False)
 
 

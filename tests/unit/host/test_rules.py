@@ -26,7 +26,7 @@ SHAPES = shape_table.shapes()
 SUPPORTED = sorted(name for name, shape in SHAPES.items() if shape.status == "supported")
 H100, B200 = SHAPES["BM.GPU.H100.8"], SHAPES["BM.GPU.B200.8"]
 CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")
-VALID = {"fail", "warn"}
+VALID = {"fail", "warn", "unknown"}
 FACTS = yaml.safe_load((ROOT / "tests/fixtures/hosts/rule_facts.yml").read_text("utf-8"))
 
 
@@ -72,7 +72,7 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         "host": "gpu-0",
         "unread": {},
         "uptime": 86400,
-        "kernel_log": {"events": []},
+        "kernel_log": {"events": [], "cut": {}},
         "platform": {"kind": "bare_metal", "oci": True},
         "os": {"name": "Ubuntu 22.04.5 LTS", "kernel": "6.8.0-1035-oracle", "cgroup": 2, "secure_boot": False}
         | {"lockdown": "none"},
@@ -251,6 +251,7 @@ EVENTS = {
     "host.mce-corrected": ("mce_corrected", None, "corrected", 101),
     "host.memory": ("memory", None, "CPU_SrcID#0_MC#1_Chan#0_DIMM#0", 1),
     "host.memory-corrected": ("memory_corrected", None, "CPU_SrcID#0_MC#1_Chan#0_DIMM#0", 101),
+    "host.kernel-errors": ("other", None, "NVRM: nobody knows this", 1),
     "host.lockup": ("lockup", None, "soft lockup", 1),
     "host.hung-task": ("hung", None, "blocked for more than 120 seconds", 1),
     "host.oom": ("oom", None, "Out of memory: Killed", 1),
@@ -263,6 +264,7 @@ EVENTS = {
     "gpu.reboot-required": ("recovery", 154, "Node Reboot Required", 1),
     "gpu.reset-required": ("recovery", 154, "GPU Reset Required", 1),
     "gpu.drain-required": ("recovery", 154, "Drain P2P", 1),
+    "gpu.recovered": ("gpu_recovered", None, "", 3),
     "gpu.nvlink5": ("xid", 145, "RLW_SRC_TRACK Fatal", 1),
     "gpu.nvlink5-ber": ("xid", 149, "NETIR_BER_EVENT Nonfatal", 1),
     "nvswitch.sxid": ("sxid", 20034, "Fatal", 1),
@@ -271,12 +273,22 @@ EVENTS = {
     "pcie.aer-corrected": ("aer_corrected", None, "Corrected", 101),
     "pcie.dpc": ("dpc", None, "containment event", 1),
     "nic.health": ("nic_health", None, "device's health compromised", 1),
+    "nic.recovered": ("nic_recovered", None, "", 3),
     "nic.power": ("nic_power", None, "Detected insufficient power on the PCIe slot", 1),
     "nic.temperature": ("nic_temperature", None, "High temperature on sensors", 1),
     "nic.cable": ("nic_cable", None, "module 0, Cable error, Bus stuck", 1),
     "nic.command": ("nic_command", None, "ENABLE_HCA(0x104) timeout", 1),
     "nic.tx-timeout": ("nic_tx", None, "TX timeout detected", 1),
 }
+
+
+def test_no_rule_passes_on_events_that_were_cut() -> None:
+    for rule in ("host.memory", "driver.xid"):
+        kind = {"driver.xid": "xids"}.get(rule, "memory")
+        document = healthy()
+        document["kernel_log"]["cut"] = {kind: 7}
+        result = status(document, rule)
+        assert (result.status, "no place for 7 more events" in result.found) == ("unknown", True), result
 
 
 def event(kind: str, code: int | None, detail: str, count: int) -> Json:

@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.action import report as action_file
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS, OWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep as report_keep
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import keep_io
 
@@ -124,6 +125,8 @@ def test_awx_is_told_the_verdict_whatever_is_kept(folder: Path) -> None:
     assert list(stats["data"]) == ["rdma_report"]
     keeper = Keeper()
     kept = keeper.keep(folder, "artifact")
+    # AWX gives artifacts to the next job as extra variables, which must not be refused as unknown inputs there.
+    assert set(kept["ansible_stats"]["data"]) <= {*INPUTS, *OWN}
     packed = kept["ansible_stats"]["data"]["rdma_report_html"]["lab"]
     assert gzip.decompress(base64.b64decode(packed)) == PAGE
     assert keeper.lines == [f"report kept: {kept['place']}; get it: {kept['fetch']}"] and "gunzip" in kept["fetch"]

@@ -58,6 +58,10 @@ def section_faults() -> Iterator[str]:
     yield from (f"{where}: {page} stands there {count} times" for page, count in listed.items() if count > 1)
     reached = reachable()
     yield from (f"docs/{page}.md is reached by no link from README.md" for page in sorted(there - reached))
+    index = (ROOT / "README.md").read_text("utf-8").partition("\n## Documentation\n")[2]
+    order = re.findall(r"\]\(docs/([\w-]+)\.md\)", index)
+    if order != [page for page in listed if page in there]:
+        yield f"README.md, Documentation: its pages or their order are not those of {where}"
 
 
 def reachable() -> set[str]:

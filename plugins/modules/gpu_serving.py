@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
 - Serves one model on several GPUs of one node (tensor parallel) or of several nodes (pipeline parallel between them)
   with vLLM, by KServe (ServingRuntime and InferenceService) or LeaderWorkerSet.
-- Calculates whether weights and cache fit on the GPUs, and rejects options that cannot work. See docs/serving.md.
+- Calculates whether weights and cache fit on the GPUs, and rejects options that cannot work. See docs/workloads.md.
 - With a plan, pods on several nodes get the same VFs, networks and variables as the plan's NCCL job.
 - Proves it - every pod is Ready, the model answers, every GPU takes part, and NCCL's log shows NET/IB with GDRDMA
   between nodes.

@@ -124,9 +124,9 @@ def here(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]
 
 
 def as_in_the_docs(here: Here) -> None:
-    """Every command of docs/howto_blueprints.md as it stands there; only what is the reader's own is added: endpoints
+    """Every command of docs/blueprints.md as it stands there; only what is the reader's own is added: endpoints
     of the fakes, the password, and leave to make the pool anew."""
-    page = (ROOT / "docs" / "howto_blueprints.md").read_text("utf-8")
+    page = (ROOT / "docs" / "blueprints.md").read_text("utf-8")
     blocks = re.findall(r"```shell\n(.*?)```", page, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
     lint, export, play = (shlex.split(line) for line in lines)

@@ -57,6 +57,7 @@ def test_a_page_without_section_and_a_section_without_page_are_named(monkeypatch
     assert "docs/quickstart.md is in no section of tools/site/sections.yml" in faults
     assert "there is no docs/no_such_page.md" in faults
     assert "scan stands there 2 times" in faults
+    assert "README.md, Documentation: its pages or their order are not those of tools/site/sections.yml" in faults
 
 
 def test_links_that_lead_nowhere_are_named(tmp_path):

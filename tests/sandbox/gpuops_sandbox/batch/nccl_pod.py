@@ -37,7 +37,7 @@ PULL, START = 0.4, 0.3
 HEAD, ROW = 0.4, 0.06
 """Seconds before the first row of a table, and between two rows."""
 SOCKETS, SOCKETS_HALF = 1.9, 1 << 20
-"""GB/s over TCP between nodes, as two H200 showed (docs/real_gpus.md), and the size that reaches half of it."""
+"""GB/s over TCP between nodes, as two H200 showed (docs/simulated.md), and the size that reaches half of it."""
 REACH = 120.0
 """Seconds that a launcher waits for its workers."""
 LAUNCH_FAILED, KILLED, TERMINATED = 97, 137, 143

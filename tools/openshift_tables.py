@@ -106,8 +106,8 @@ to, custom resources first. The roles do the same with `nfd_gpu_operator_state` 
     tests/sandbox/sandbox exec default -- ansible-playbook playbooks/openshift_site.yml -i inventories/sandbox_openshift
     tests/sandbox/sandbox fault add olm-csv-fails:gpu-operator-certified
 
-Simulated: OLM, NFD's operator, Machine API and autoscaler, each with `--without NAME` left out. Definitions are
-OpenShift's own where the recorded ones are at hand, else minimal ones.
+OLM, NFD's operator, Machine API and autoscaler are simulated; `--without NAME` leaves one out. The definitions are
+OpenShift's own if the recordings exist, otherwise minimal ones.
 """
 
 CONTRACT = """

@@ -397,9 +397,9 @@ EDITS = (
 
 HEAD = """# Edited logs and their verdicts
 
-A healthy log of four nodes of BM.GPU.H100.8 at full speed, edited as faulty nodes or a careless copy would have it, and
-judged with `transport` and `checked` ([nccl.md](nccl.md#judging)). Every row is a test; the table is made by the judge:
-`python -m support.edited_logs`, with `tests` and `tests/sandbox` in `PYTHONPATH`.
+Each row is a healthy log of four nodes of BM.GPU.H100.8 at full speed with one edit, as faulty nodes or a careless copy
+would cause, and its verdict with `transport` and `checked` ([nccl.md](nccl.md#judging)). Every row is a test. `python
+-m support.edited_logs`, with `tests` and `tests/sandbox` in `PYTHONPATH`, prints this page.
 
 """
 

@@ -865,15 +865,16 @@ _LIST = (
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}
 
 
-PAGE = """# Faults of hosts that are seen
+PAGE = """# Detected faults of hosts
 
-Each of these faults is put into the files of a simulated host, as the thing itself would show there, and the
-[rule](host_rules.md) in its row must name it, as the first of what fails. A healthy host of every shape has no finding.
-The table is made of the tests' list: `python -m support.host_faults`, with `tests` in `PYTHONPATH`.
+The tests write each of these faults into the files of a simulated host as a real fault would appear, and the
+[rule](host_rules.md) in its row must be the first one that fails. A healthy host of every shape has no finding. `python
+-m support.host_faults`, with `tests` in `PYTHONPATH`, prints this page from the tests' list.
 
-Not seen, because no file of a host shows it: memory errors that an earlier boot counted (`nvidia-smi -q -d ECC`),
-power caps and clocks of GPUs, settings in a card's firmware (`mlxconfig`), congestion control, and everything on the
-switch. A slow GPU, NIC or cable without an error is found by the [NCCL test](nccl.md) and its [scan](scan.md).
+The following faults are not detected, because no file of a host shows them: memory errors that an earlier boot counted
+(`nvidia-smi -q -d ECC`), power caps and clocks of GPUs, settings in a card's firmware (`mlxconfig`), congestion
+control, and everything on the switch. The [NCCL test](nccl.md) and its [scan](scan.md) find a slow GPU, NIC or cable
+without an error.
 
 """
 

@@ -68,12 +68,12 @@ def test_an_expired_token_is_refused_and_one_that_expires_is_renewed(sandbox: An
     with pytest.raises(Forbidden, match=r"refuses the token of .*, which expired at .*, 12\d s ago .*: log in again"):
         Client.connect(by_program(sandbox, tmp_path, SANDBOX_LOGIN_LIFE="-120")).get("/api/v1/nodes")
     client = Client.connect(by_program(sandbox, tmp_path, SANDBOX_LOGIN_LIFE="-57"))
-    header = client._login.header()
+    header = client.login.header()
     version = client.get("/api/v1/nodes")["metadata"]["resourceVersion"]
     time.sleep(14)  # of which the server keeps what it has found for 10
-    assert client._login.header() == header
+    assert client.login.header() == header
     list(client.watch("/api/v1/nodes", resource_version=version, timeout=1))
-    assert client._login.header() != header, "the server refused the first"
+    assert client.login.header() != header, "the server refused the first"
 
 
 def test_each_other_login_and_none(sandbox: Any, embedded: dict[str, Any], tmp_path: Path) -> None:

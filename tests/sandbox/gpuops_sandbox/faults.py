@@ -160,7 +160,8 @@ def table() -> str:
     for name, kind in known.items():
         form = name + FORMS[kind.node] + (f"[:{kind.arg}]" if kind.arg else "")
         rows.append(f"  {form:<28} {kind.what}")
-    return "\n".join([*rows, *textwrap.wrap(hosts, 112, initial_indent=" " * 6, subsequent_indent=" " * 6)])
+    indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
+    return "\n".join([*rows, *textwrap.wrap(hosts, 112, break_on_hyphens=False, **indent)])
 
 
 def parse(text: str, gpu_nodes: Sequence[str]) -> Fault:

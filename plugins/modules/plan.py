@@ -143,7 +143,7 @@ options:
     default: {}
     suboptions:
       keep:
-        description: As in M(gpuops.rdma.report_keep).
+        description: As in M(gpuops.rdma.report) with O(gpuops.rdma.report#module:state=kept).
         type: str
         default: none
         choices: [none, configmap, secret, object_storage, artifact]

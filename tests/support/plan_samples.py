@@ -100,4 +100,4 @@ def faults(made: Plan) -> dict[str, str]:
 
 def plan(facts: Sequence[NodeFacts], seen: Any = None, **asked: Any) -> Plan:
     chosen = options(**asked)
-    return resolve.decide(Given(chosen, seen or survey(), facts, SHAPES, profile(chosen.profile), 0.0))
+    return resolve.decide(Given(chosen, seen or survey(), facts, SHAPES, profile(chosen.profile), 0.0))[0]

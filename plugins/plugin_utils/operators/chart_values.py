@@ -270,11 +270,11 @@ def pull_secrets(entry: Json, names: Sequence[str]) -> Json:
     return found
 
 
-def tolerations(entry: Json, bearing: Tolerated) -> Json:
+def tolerations(entry: Json, tolerated: Tolerated) -> Json:
     """Chart values with the chart's own lists of tolerations and what they lack; {} where they lack nothing."""
     found: Json = {}
     for path, present in entry.get("tolerations", {}).items():
-        wanted = bearing.over(present)
+        wanted = tolerated.over(present)
         found = merge(found, nested(path, wanted)) if wanted != present else found
     return found
 

@@ -80,11 +80,11 @@ POLICY_NAMES = {"gpu_operator": "cluster-policy", "network_operator": "nic-clust
 def compose(given: Given) -> Plan:
     """The plan of everything that a run will do, with rejected inputs as findings."""
     given = _literal(given)
-    plan = resolve.decide(given)
-    configured, bearing = _configured(plan, given), resolve.tolerated(given)[0]
+    plan, tolerated = resolve.decide(given)
+    configured = _configured(plan, given)
     there = _there(plan, given)
     choice, refused = _drivers(plan, given, there)
-    released = _releases(plan, given, choice, configured, there, bearing)
+    released = _releases(plan, given, choice, configured, there, tolerated)
     plan = replace(
         plan,
         driver=choice.driver,
@@ -278,7 +278,7 @@ class Released:
 
 
 def _releases(
-    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: There, bearing: Tolerated
+    plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], there: There, tolerated: Tolerated
 ) -> Released:
     """Releases of the operators through ``plan.install``, and of the batch system by Helm or manifest."""
     options, faults = given.options, Faults()
@@ -287,13 +287,13 @@ def _releases(
     olm: dict[str, tuple[OlmOperator, ...]] = {}
     by_helm = {"batch": _batch(plan)}
     if plan.install == "olm":
-        wants = functools.partial(compose_olm.wants, plan.operators, options, given.profile, choice, bearing)
+        wants = functools.partial(compose_olm.wants, plan.operators, options, given.profile, choice, tolerated)
         olm = faults.attempt("rdma_olm", wants) or {}
         found = {stage: compose_olm.release(stage, olm[stage]) for stage in olm}
     elif plan.install == "oke_addon":
         oke = compose_addon.oke(options)
         for stage in plan.operators:
-            call = functools.partial(compose_addon.release, stage, options, given.survey, given.profile, bearing)
+            call = functools.partial(compose_addon.release, stage, options, given.survey, given.profile, tolerated)
             found[stage] = faults.attempt(f"rdma_{stage}_values", call)
     else:
         by_helm = {**{name: name for name in plan.operators}, **by_helm}
@@ -304,7 +304,7 @@ def _releases(
             overrides=options.values(operator),
             extra=chart_values.merge(
                 _needed_values(operator, plan, given.profile, choice, configured, faults),
-                chart_values.tolerations(given.profile[operator], bearing),
+                chart_values.tolerations(given.profile[operator], tolerated),
             ),
             driver=choice.driver,
             mode=str(plan.mode),

@@ -49,10 +49,10 @@ def oke(options: PlanOptions) -> Json:
     return given
 
 
-def release(stage: str, options: PlanOptions, survey: Survey, profile: Json, bearing: Tolerated) -> Release:
+def release(stage: str, options: PlanOptions, survey: Survey, profile: Json, tolerated: Tolerated) -> Release:
     """The entry of plan.releases for a stage. Raises InputError for values or a chart that add-ons do not support."""
     entry = table()[stage]
-    known = [_want(stage, one, entry, options, profile, bearing) for one in entry["addons"]]
+    known = [_want(stage, one, entry, options, profile, tolerated) for one in entry["addons"]]
     own, wants = known[-1], _without_others(known, survey)
     decisions = [addon.resolve(want, survey.addons, survey.releases, survey.workloads) for want in wants]
     refused = [item.why for item in decisions if item.action == "refuse"]
@@ -74,7 +74,7 @@ def release(stage: str, options: PlanOptions, survey: Survey, profile: Json, bea
     )
 
 
-def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Json, bearing: Tolerated) -> Addon:
+def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Json, tolerated: Tolerated) -> Addon:
     if profile["network_operator"]["policy_by"] != "us":
         raise InputError(f"The profile {options.profile} is older than OKE's add-ons. Use rdma_profile=current.")
     last = one is entry["addons"][-1]
@@ -85,7 +85,7 @@ def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Jso
     if last and options.image_registry:
         raise InputError("OKE's add-ons use images from Oracle's registry. Leave out rdma_image_registry.")
     by_mode = one.get("modes", {}).get(options.mode, {})
-    defaults = {**one["configuration"], **by_mode, **_tolerations(one.get("tolerations", {}), bearing)}
+    defaults = {**one["configuration"], **by_mode, **_tolerations(one.get("tolerations", {}), tolerated)}
     configuration = addon.configuration(defaults, values)
     return Addon(
         name=one["name"],
@@ -100,9 +100,9 @@ def _want(stage: str, one: Json, entry: Json, options: PlanOptions, profile: Jso
     )
 
 
-def _tolerations(lists: Mapping[str, Sequence[Json]], bearing: Tolerated) -> dict[str, str]:
+def _tolerations(lists: Mapping[str, Sequence[Json]], tolerated: Tolerated) -> dict[str, str]:
     """The lists of tolerations, as JSON by key, of those that lack something."""
-    wanted = {key: bearing.over(present) for key, present in lists.items()}
+    wanted = {key: tolerated.over(present) for key, present in lists.items()}
     return {key: json.dumps(one) for key, one in wanted.items() if one != lists[key]}
 
 

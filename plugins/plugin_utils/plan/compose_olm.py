@@ -44,7 +44,7 @@ OPTIONS = (
 
 
 def wants(
-    stages: Sequence[str], options: PlanOptions, profile: Json, choice: Choice, bearing: Tolerated
+    stages: Sequence[str], options: PlanOptions, profile: Json, choice: Choice, tolerated: Tolerated
 ) -> dict[str, tuple[OlmOperator, ...]]:
     """``plan.olm``. Raises InputError for invalid rdma_olm or values of an operator."""
     given = options.olm
@@ -58,7 +58,7 @@ def wants(
         )
     return {
         stage: tuple(
-            _want(name, given.get(name) or {}, options, profile, choice, bearing)
+            _want(name, given.get(name) or {}, options, profile, choice, tolerated)
             for name in STAGES[stage]
             if name != "sriov_operator" or options.rdma_mode.vfs
         )
@@ -78,16 +78,16 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _want(
-    name: str, given: Json, options: PlanOptions, profile: Json, choice: Choice, bearing: Tolerated
+    name: str, given: Json, options: PlanOptions, profile: Json, choice: Choice, tolerated: Tolerated
 ) -> OlmOperator:
     values = dict(given.get("values") or {})
     if name == "gpu_operator":
         base = chart_values.merge(profile["gpu_operator"]["values"], choice.gpu_operator_values)
         lists = {key: one for key, one in profile["gpu_operator"]["tolerations"].items() if key == IN_POLICY}
-        base = chart_values.merge(base, chart_values.tolerations({"tolerations": lists}, bearing))
+        base = chart_values.merge(base, chart_values.tolerations({"tolerations": lists}, tolerated))
         base = chart_values.merge(base, chart_values.as_values(options.gpu_operator_values))
         values = chart_values.merge(base, values)
-    if name == "nfd" and (needed := bearing.over(NFD_WORKERS)[1:]):
+    if name == "nfd" and (needed := tolerated.over(NFD_WORKERS)[1:]):
         values = chart_values.merge({"operand": {"workerTolerations": needed}}, values)
     want = olm_run.complete({**given, "values": values, "operator": name})
     if name == "gpu_operator":  # gpuops.rdma.wait checks the policy and each node's GPUs

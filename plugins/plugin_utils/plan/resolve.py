@@ -79,11 +79,11 @@ KNOWN_KEYS = {
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
 
 
-def decide(given: Given) -> Plan:
-    """The plan without drivers, releases, objects and permissions."""
+def decide(given: Given) -> tuple[Plan, tolerations.Tolerated]:
+    """(the plan without drivers, releases, objects and permissions, what its pods and the operators' tolerate)."""
     options, survey, profile = given.options, given.survey, given.profile
-    bearing, toleration_faults = tolerated(given)
-    nodes, node_findings = _nodes(given, bearing.all)
+    tolerated, toleration_faults = _tolerated(given)
+    nodes, node_findings = _nodes(given, tolerated.all)
     counts = Counter(node.shape for node in nodes)
     shapes = [given.shapes[name] for name in counts]
     place = platform(options, survey, given.facts)
@@ -106,7 +106,7 @@ def decide(given: Given) -> Plan:
     version = Decision("profile", options.profile, profile["title"])
     why = "rdma_guide_literal: names, pool, topology file and test are those of the guide"
     literal = [Decision("guide", "literal", why)] if options.guide_literal and "literal" in profile else []
-    return Plan(
+    plan = Plan(
         simulated=any(node.simulated for node in nodes),
         platform=place.value,
         server_version=survey.server_version,
@@ -131,7 +131,7 @@ def decide(given: Given) -> Plan:
                 install,
                 topology,
             ),
-            *_toleration_decision(bearing),
+            *_toleration_decision(tolerated),
         ),
         findings=(
             *option_faults(options, given.shapes),
@@ -158,12 +158,13 @@ def decide(given: Given) -> Plan:
         set_netns=options.set_netns,
         host_checks=options.host_checks,
         report_keep=ReportKeep(**(options.report_keep or {})),
-        tolerations=bearing.all,
+        tolerations=tolerated.all,
         pod_extras=options.pod_extras,
         probe=Probe(options.images.get("vf_config") or profile["vf_config_image"], options.image_pull_secrets),
         restart_plugin=profile["network_operator"].get("plugin_restart", "") if options.rdma_mode.vfs else "",
         tests=tests,
     )
+    return plan, tolerated
 
 
 def text(plan: Plan) -> str:
@@ -275,7 +276,7 @@ def _shape_fault(name: str, shapes: dict[str, Shape], options: PlanOptions) -> s
 # ---- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def tolerated(given: Given) -> tuple[tolerations.Tolerated, list[Finding]]:
+def _tolerated(given: Given) -> tuple[tolerations.Tolerated, list[Finding]]:
     """(what all pods on GPU nodes tolerate, faults of rdma_tolerations). All GPU nodes of the cluster count, since the
     operators' objects serve them all."""
     faults = Faults()
@@ -295,7 +296,7 @@ def _toleration_decision(found: tolerations.Tolerated) -> list[Decision]:
     return [Decision("tolerations", ", ".join(more), "; ".join(why))] if more else []
 
 
-def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], list[Finding]]:
+def _nodes(given: Given, tolerated: Sequence[Json]) -> tuple[tuple[Node, ...], list[Finding]]:
     options, shapes = given.options, given.shapes
     nodes, findings = [], []
     for fact in sorted(given.facts, key=lambda item: _natural(item.name)):
@@ -319,7 +320,7 @@ def _nodes(given: Given, bearing: Sequence[Json]) -> tuple[tuple[Node, ...], lis
                 )
             )
             continue
-        nodes.append(_node(fact, shapes[fact.shape], tolerations.excluded(fact, bearing)))
+        nodes.append(_node(fact, shapes[fact.shape], tolerations.excluded(fact, tolerated)))
         if fact.cordoned:
             findings.append(
                 finding(

@@ -80,7 +80,7 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
         samples.profile("current"),
         0.0,
     )
-    made = resolve.decide(given_)
+    made, _tolerated = resolve.decide(given_)
     assert made.findings == () and decision(made, "transport").value == "socket"
     test = job.of_plan(made, made.tests[0], made.test_nodes("lab"))
     job.check(test, "mpi")
@@ -91,7 +91,7 @@ def test_without_rdma_any_shape_is_tested_over_sockets_by_pods_with_gpus_alone()
         {},
     )
     assert test.fabric.resources()["limits"] == {"nvidia.com/gpu": "8"}
-    refused = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
+    refused, _tolerated = resolve.decide(dataclasses.replace(given_, options=samples.options(mode="host")))
     assert "has no NIC with mlx5" in refused.findings[0].found
 
 

@@ -2,12 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lines that pass a module's option on, from an input of the playbooks through the role's variable: added to the
-role's task and to playbooks/vars where a comment asks for it, so that a new option is written by hand only in its
-module's DOCUMENTATION. A line that is there stays as it is, whatever its names."""
+role's task and to playbooks/vars where a comment asks for it, and to the playbooks that set the options of all our pods
+for their modules, so that a new option is written by hand only in its DOCUMENTATION. A line that is there stays as it
+is, whatever its names."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import options
@@ -19,6 +22,9 @@ _TASK = re.compile(r"(?P<indent> +)# make docs adds the module's other options(?
 _INPUTS = re.compile(r"# make docs adds the role's other variables: (?P<role>\w+)_\* from (?P<input>rdma_\w*)\*$")
 
 
+_PODS = "    group/gpuops.rdma.own_pods:"
+
+
 def write(root: Path = options.ROOT, check: bool = False) -> list[Path]:
     """The files that lack lines; they are added unless ``check``. The roles' variables follow from their tasks."""
     tasks = sorted((root / "roles").glob("*/tasks/*.yml"))
@@ -26,6 +32,12 @@ def write(root: Path = options.ROOT, check: bool = False) -> list[Path]:
     options.roles.cache_clear()
     inputs = root / "playbooks/vars/inputs.yml"
     known = {name: list(one["options"]) for name, one in options.roles(root).items()}
+    pods = list(specs.fragment_options("own_pods", root / "plugins"))
+    stale += [
+        path
+        for path in sorted((root / "playbooks").glob("*.yml"))
+        if _written(path, of_pods(path.read_text("utf-8"), pods), check)
+    ]
     return stale + ([inputs] if _written(inputs, of_inputs(inputs.read_text("utf-8"), known), check) else [])
 
 
@@ -45,7 +57,7 @@ def of_task(text: str, role: str, root: Path = options.ROOT) -> str:
         if found := _MODULE.match(line):
             module, given = found[1], set()
         elif found := _TASK.match(line):
-            known, left_out = specs.own_options(module, root / "plugins"), set(re.findall(r"\w+", found["but"] or ""))
+            known, left_out = _options(module, root / "plugins"), set(re.findall(r"\w+", found["but"] or ""))
             if wrong := sorted(left_out - set(known) | left_out & given):
                 raise SystemExit(
                     f"{role}: the comment leaves out {', '.join(wrong)}, which {module} lacks or is given."
@@ -56,6 +68,22 @@ def of_task(text: str, role: str, root: Path = options.ROOT) -> str:
             given.add(found[2])
         made.append(line)
     return "\n".join(made) + "\n"
+
+
+def _options(module: str, plugins: Path) -> list[str]:
+    """A module's own options, and those that it shares with all that make pods."""
+    own = list(specs.own_options(module, plugins))
+    pods = "own_pods" in specs.fragments(module, plugins)
+    return [*own, *(specs.fragment_options("own_pods", plugins) if pods else ())]
+
+
+def of_pods(text: str, names: Sequence[str]) -> str:
+    """A playbook whose defaults for the modules that make pods have each of these options."""
+    head, group, rest = text.partition(f"{_PODS}\n")
+    given = "".join(itertools.takewhile(lambda line: line.startswith(6 * " "), rest.splitlines(keepends=True)))
+    lacks = [name for name in names if f" {name}: " not in given]
+    more = "".join(f'{6 * " "}{name}: "{{{{ rdma_{name} | default(omit) }}}}"\n' for name in lacks)
+    return f"{head}{group}{given}{more}{rest.removeprefix(given)}" if group else text
 
 
 def of_inputs(text: str, variables: dict[str, list[str]]) -> str:

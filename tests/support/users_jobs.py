@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from support.paths import upstream
 
 Json = dict[str, Any]
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -27,6 +30,14 @@ JOBS = {
     "Job": "crds/volcano/batch.volcano.sh_jobs.yaml",
 }
 """Kind of a job, Volcano's among them -> the file of its definition in ../shared/upstream."""
+
+
+def definition(kind: str) -> Path:
+    """The file of a kind's definition; the test is skipped by its name where there is none."""
+    assert kind in JOBS, f"enter the definition of {kind} in JOBS of tests/support/users_jobs.py"
+    return upstream(JOBS[kind])
+
+
 PLACES = {
     "Topology": "workloads/kueue.x-k8s.io_topologies.yaml",
     "ResourceFlavor": "workloads/kueue.x-k8s.io_resourceflavors.yaml",

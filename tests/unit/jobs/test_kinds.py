@@ -12,8 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds
-from support.paths import upstream
-from support.users_jobs import JOBS
+from support.users_jobs import JOBS, definition
 
 
 def pod_templates(schema: Any, path: str = "") -> Iterator[str]:
@@ -32,9 +31,8 @@ def pod_templates(schema: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", JOBS)
 def test_the_places_are_those_of_the_definition_and_no_other(name: str) -> None:
     """A role of kubeflow's jobs is a key of a map there."""
-    file = upstream(JOBS[name])
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    crd = next(one for one in yaml.load_all(file.read_text(), Loader=loader) if one)
+    crd = next(one for one in yaml.load_all(definition(name).read_text(), Loader=loader) if one)
     known = [one for one in kinds.KINDS if one.kind == name and one.group == crd["spec"]["group"]]
     assert [one.plural for one in known] == [crd["spec"]["names"]["plural"]]
     assert known[0].namespaced == (crd["spec"]["scope"] == "Namespaced")

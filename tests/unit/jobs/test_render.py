@@ -25,12 +25,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import fabric, jo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import crd_schema, nccl_jobs
 from support.paths import upstream
-from support.users_jobs import JOBS
+from support.users_jobs import definition
 
 Json = dict[str, Any]
 H100 = "BM.GPU.H100.8"
 VF = "nvidia.com/sriov_rdma_vf"
-DEFINITIONS = {**JOBS, "PodGroup": "crds/volcano/scheduling.volcano.sh_podgroups.yaml"}
+POD_GROUP = "crds/volcano/scheduling.volcano.sh_podgroups.yaml"
 BESIDE = {"MPIJob": 1, "RayCluster": 1}
 """Kind -> pods without GPUs."""
 CELLS = list(itertools.product(render.KINDS, list(Mode)[1:], (1, 4)))
@@ -59,7 +59,7 @@ def faults(obj: Json) -> list[str]:
     if obj["apiVersion"] in ("v1", "batch/v1"):
         return []
     obj = {**obj, "kind": obj["kind"].replace("TrainingRuntime", "ClusterTrainingRuntime")}
-    return crd_schema.faults(obj, upstream(DEFINITIONS[obj["kind"]]))
+    return crd_schema.faults(obj, upstream(POD_GROUP) if obj["kind"] == "PodGroup" else definition(obj["kind"]))
 
 
 @pytest.mark.parametrize(("kind", "mode", "nodes"), CELLS)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import INST
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, Resources, input_fault
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import (
     cluster,
+    kinds,
     linted,
     manifest,
     namespaces,
@@ -28,6 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import (
     render,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import next_step
+from support.paths import ROOT
 
 SPEC = specs.module("workload_render")
 
@@ -54,7 +57,12 @@ def made(**more: Any) -> tuple[render.JobSpec, str]:
 
 
 def test_the_kinds_of_the_documentation_are_those_that_are_rendered() -> None:
-    assert SPEC["kind"]["choices"] == list(render.KINDS)
+    choices = "plugins/modules/workload_render.py has other choices of kind than KINDS of jobs/render.py"
+    assert SPEC["kind"]["choices"] == list(render.KINDS), choices
+    linted = (ROOT / "plugins/modules/workload_lint.py").read_text("utf-8").partition("options:")[0]
+    named = set(re.findall(r"\w+", linted))
+    unnamed = [one.kind for one in kinds.KINDS if one.kind not in named and not one.kind.endswith("Runtime")]
+    assert unnamed == [], "the description of plugins/modules/workload_lint.py lists the kinds of jobs/kinds.py"
     assert (SPEC["near"]["choices"], SPEC["level"]["choices"]) == (list(render.NEAR), list(render.LEVELS))
 
 

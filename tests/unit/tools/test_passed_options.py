@@ -52,6 +52,19 @@ def test_a_comment_that_is_no_longer_true_is_refused(root: Path, name: str) -> N
         passed_options.of_task(TASK.replace("but inner", f"but inner, {name}"), "burn", root)
 
 
+def test_a_playbook_gives_all_modules_with_pods_of_ours_the_options_of_these() -> None:
+    play = """- name: Burn
+  module_defaults:
+    group/gpuops.rdma.own_pods:
+      pod_labels: "{{ rdma_pod_labels | default({}) }}"
+  tasks: []
+"""
+    made = passed_options.of_pods(play, ["pod_labels", "pod_heat"])
+    assert made == play.replace("  tasks", '      pod_heat: "{{ rdma_pod_heat | default(omit) }}"\n  tasks')
+    assert passed_options.of_pods(made, ["pod_labels", "pod_heat"]) == made
+    assert passed_options.of_pods("- hosts: all\n", ["pod_heat"]) == "- hosts: all\n"
+
+
 def test_a_marked_role_gets_inputs_for_its_other_variables() -> None:
     made = passed_options.of_inputs(INPUTS, {"burn": ["burn_share", "burn_depth"]})
     assert made == INPUTS.replace("# make", 'burn_depth: "{{ rdma_gpu_depth | default() }}"\n# make')

@@ -12,6 +12,7 @@ import functools
 from dataclasses import dataclass
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 
@@ -53,11 +54,14 @@ def _of_workloads() -> dict[str, FindingKind]:
 
 @functools.cache
 def _of_hosts() -> dict[str, FindingKind]:
+    rules = document("host_rules.yml")["rules"]
+    if odd := [str(rule["id"]) for rule in rules if rule.get("severity") not in _SEVERITIES or "remedy" not in rule]:
+        raise DataError(f"files/host_rules.yml: {', '.join(odd)}: severity is fail or warn, and there is a remedy.")
     return {
         rule["id"]: FindingKind(
             rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md"
         )
-        for rule in document("host_rules.yml")["rules"]
+        for rule in rules
     }
 
 

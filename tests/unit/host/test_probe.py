@@ -116,7 +116,7 @@ def test_a_healthy_host_has_nothing_unread(healthy: Path) -> None:
     document = probe(str(healthy))
     assert document["v"] == 1
     assert [path for path, value in leaves(document) if value is None and path not in NULL_IS_A_VALUE] == []
-    assert document["unread"] == {}
+    assert document["unread"] == {}, "put the files of these facts into tests/support/host_trees.py"
     assert len(document["gpus"]) == 8
     assert document["platform"] == {
         "kind": "bare_metal",
@@ -142,7 +142,7 @@ def test_every_key_is_in_the_page(healthy: Path) -> None:
     document = probe(str(healthy))
     names = {path.rpartition(".")[2] for path, _value in leaves(document)}
     missing = [name for name in sorted(names) if not re.search(rf"`[\w.\[\]`, ]*\b{name}(\[\])?`", PAGE)]
-    assert not missing
+    assert not missing, "docs/host_document.md has a row for each key"
 
 
 def test_every_file_read_is_in_the_page(healthy: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_every_file_read_is_in_the_page(healthy: Path, tmp_path: Path) -> None:
         read = [member.name for member in archive if member.isfile()]
     assert len(read) > 500
     unknown = [name for name in read if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-    assert not unknown
+    assert not unknown, "docs/host_document.md lists the files below its heading Files"
 
 
 def _documented_files() -> Iterator[str]:

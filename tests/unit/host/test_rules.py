@@ -224,7 +224,8 @@ def test_rules_are_complete(rule: rules.HostRule) -> None:
 def test_a_healthy_host_of_every_shape_passes(name: str, mode: str) -> None:
     shape = SHAPES[name]
     found = rules.results(TABLE, healthy(shape, mode), shape, mode=Mode(mode), profile=CURRENT)
-    assert {item.rule.id: item.found for item in found if item.status not in ("pass", "skip")} == {}
+    others = {item.rule.id: item.found for item in found if item.status not in ("pass", "skip")}
+    assert others == {}, "enter the good value of a new fact in healthy()"
     assert sum(item.status == "pass" for item in found) > 50
     assert rules.judge(TABLE, healthy(shape, mode), shape, mode=Mode(mode), profile=CURRENT) == []
 
@@ -461,7 +462,8 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
 
 def test_every_rule_can_fail() -> None:
     with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", "driver.ib-umad"}
-    assert {rule for rule, _change, _words in FAULTS} | with_inputs == set(RULES)
+    tried = {rule for rule, _change, _words in FAULTS} | with_inputs
+    assert tried == set(RULES), "each rule has a case in FAULTS, and each case a rule"
 
 
 # ---- what is not known is not passed -------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ def _of_workloads() -> dict[str, FindingKind]:
 def _of_hosts() -> dict[str, FindingKind]:
     rules = document("host_rules.yml")["rules"]
     if odd := [str(rule["id"]) for rule in rules if rule.get("severity") not in _SEVERITIES or "remedy" not in rule]:
-        raise DataError(f"files/host_rules.yml: {', '.join(odd)}: severity is fail or warn, and there is a remedy.")
+        known = "severity is fail, warn or unknown, and there is a remedy"
+        raise DataError(f"files/host_rules.yml: {', '.join(odd)}: {known}.")
     return {
         rule["id"]: FindingKind(
             rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md"

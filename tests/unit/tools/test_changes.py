@@ -19,7 +19,9 @@ from support.paths import ROOT, SHARED
 PATCHES = sorted((ROOT / "tests" / "changes").glob("*.patch"))
 BESIDE = re.compile(r"(files|tests|changelogs/fragments|docs)/")
 """Where a change may write besides a package: data, tests, a fragment, a page."""
-MODULES = ("plugins/modules/", "plugins/action/")
+MODULES = ("plugins/modules/", "plugins/action/", "plugins/doc_fragments/")
+SHARED_BY_ALL = {"plugins/plugin_utils/core/plan.py"}
+"""The plan's fields, by which packages hand on what was decided."""
 
 
 def files(patch: Path) -> list[str]:
@@ -71,17 +73,27 @@ def run(copy: Path, *command: str) -> str:
 
 
 def test_there_is_one_of_each_usual_change() -> None:
-    assert {patch.stem for patch in PATCHES} == {"finding", "host_rule", "nccl_option", "release", "shape"}
+    ours = {"finding", "host_fact", "host_rule", "job_kind", "nccl_option", "release", "runtime_class", "shape"}
+    assert {patch.stem for patch in PATCHES} == ours
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_a_change_stays_in_one_package(patch: Path) -> None:
     touched = files(patch)
-    packages = {found[1] for name in touched if (found := re.match(r"plugins/plugin_utils/([\w/]+)/\w+\.py", name))}
+    rest = [name for name in touched if name not in SHARED_BY_ALL]
+    packages = {found[1] for name in rest if (found := re.match(r"plugins/plugin_utils/([\w/]+)/\w+\.py", name))}
     assert len(packages) <= 1, f"{patch.name} touches {', '.join(sorted(packages))}"
-    others = [name for name in touched if not (BESIDE.match(name) or name.startswith(MODULES) or "_utils/" in name)]
+    others = [name for name in rest if not (BESIDE.match(name) or name.startswith(MODULES) or "_utils/" in name)]
     assert others == []
     assert words_for(patch), f"{patch.name} names no test"
+
+
+@pytest.mark.parametrize("name", ["host_fact", "host_rule", "job_kind", "runtime_class"])
+def test_contributing_names_each_file_of_a_change(name: str) -> None:
+    """Other rows name a package, in which the change chooses the file."""
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    touched = files(ROOT / f"tests/changes/{name}.patch")
+    assert [one for one in touched if "/".join(one.split("/")[-2:]) not in page] == []
 
 
 def test_an_option_becomes_an_input_by_its_documentation_alone(checkout: Path) -> None:

@@ -163,7 +163,61 @@ def _loads(topology: str) -> Callable[[], str]:
     return functools.cache(lambda: log(topology=topology))
 
 
-R, T, C, W, F, P = "ranks and GPUs", "transport", "checks", "warnings", "failures", "the text"
+def _said(**texts: str) -> Change:
+    """Each rank prints a line more at its beginning. ``texts``: of the ranks of node_N; ``others``: of all others."""
+
+    def line(found: re.Match[str]) -> str:
+        own = texts.get(found[2].replace("-", "_"), texts.get("others", ""))
+        return found[0] + "".join(f"\n{found[1]}{one}" for one in own.split("|") if one)
+
+    return sub(r"^((node-\d):\d+:\d+ \[\d\] NCCL INFO )Bootstrap.*$", line)
+
+
+def _distances(far: str) -> Change:
+    """As 2.27 prints them: each GPU's own two HCAs near (5, PXB), those of GPU 3 of ``far`` behind a CPU (8, PHB)."""
+
+    def line(found: re.Match[str]) -> str:
+        device = int(found[4])
+        rank = 8 * int(found[3]) + device
+        away = 8 if (found[2], device) == (far, 3) else 5
+        gpu, end = f"{found[1]}GPU Direct RDMA Enabled for GPU {rank}", f"(distance {away} <= 8), read 1 mode Default"
+        return "\n".join([found[0], *(f"{gpu} / HCA {2 * device + i:x} {end}" for i in (0, 1))])
+
+    return both(sub(r"2\.30\.4", "2.27.3"), sub("nccl-library=23004", "nccl-library=22703"),
+                sub(r"^((node-(\d)):\d+:\d+ \[(\d)\] NCCL INFO )Bootstrap.*$", line))  # fmt: skip
+
+
+def _causes(slow: float, verdict: str) -> tuple[Edit, ...]:
+    """Slow logs that contain their cause."""
+    base = functools.cache(lambda: log(slow=slow))
+    much = f"at {round(100 * slow)} %, "
+    tc = "NCCL_IB_TC set by environment to "
+    causes = {
+        "a port of node-1 went down": ("node-1: NCCL warned: NET/IB : mlx5_6:1 Got async", add(warned(PORT_ERROR))),
+        "NCCL replaced a connection of node-1": (
+            "node-1: NCCL continued without a port",
+            add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbResiliencyReplaceQps: Replacing QP: qpIndex=0")),
+        "GPUs of node-2 exchange data through SHM": (
+            "node-2: GPUs exchanged data through host memory (SHM)",
+            on("node-2", "via P2P/CUMEM", "via SHM/direct/direct")),
+        "the TC of node-2 is another": (
+            "node-2: NCCL_IB_TC is 0, on the other hosts 41", _said(node_2=tc + "0.", others=tc + "41.")),
+        "the TC of node-2 is not set": (
+            "node-2: NCCL_IB_TC is not set, on the other hosts 41", _said(node_2="", others=tc + "41.")),
+        "one rank of node-2 has another TC": (
+            "node-2: NCCL_IB_TC is 0, on the other hosts 41",
+            both(_said(others=tc + "41."), on("node-2:43", "NCCL_IB_TC set by environment to 41", tc + "0"))),
+        "GPUDirect RDMA of node-2 crosses a CPU": (
+            "node-2: GPUDirect RDMA between GPU 3 and mlx5_7 crosses a CPU (NCCL's distance 8; 5 on other hosts)",
+            _distances("node-2")),
+        "the driver of node-3 is older": (
+            "node-3: CUDA driver is 12.4, on the other hosts 13.0",
+            _said(node_3="cudaDriverVersion 12040", others="cudaDriverVersion 13000")),
+    }  # fmt: skip
+    return tuple(Edit(S, much + text, verdict, words, change, base=base) for text, (words, change) in causes.items())
+
+
+R, T, C, W, F, P, S = "ranks and GPUs", "transport", "checks", "warnings", "failures", "the text", "slow"
 
 EDITS = (
     Edit(R, "nothing", "pass", "transport proven on 4 of 4 hosts"),
@@ -256,7 +310,7 @@ EDITS = (
     Edit(T, "one rank of node-2 chose TCP and prints no channel", "fail", "NET/Socket) on node-2", CHOSE_TCP),
     Edit(T, "the same, where no transport is demanded", "fail", "NET/Socket) on node-2", CHOSE_TCP,
          expect={"transport": None}),
-    Edit(T, "channels crowd on one HCA of node-2", "degraded", "on node-2 NCCL gave",
+    Edit(T, "channels crowd on one HCA of node-2", "degraded", "node-2: NCCL gave",
          add(*[f"node-2:4{i}:14{i} [{i}] NCCL INFO Channel 09/0 : 0[0] -> 1[1] [send] via NET/IB/7/GDRDMA"
                for i in range(8)])),
     Edit(T, "channels through another GPU (PXN)", "pass", "4 of 4", sub(r"via NET/IB/5/", "via NET/IB/5(3)/")),
@@ -312,7 +366,7 @@ EDITS = (
     Edit(C, "the footer's number has 5000 digits", "fail", "", sub("values : 0 OK", f"values : {LONG} FAILED")),
     Edit(C, "the program was not to compare", "incomplete", "", sub("validation: 1", "validation: 0")),
     # Warnings of a run at full speed.
-    Edit(W, "a port went down", "degraded", "NCCL warned on node-1", add(warned(PORT_ERROR))),
+    Edit(W, "a port went down", "degraded", "node-1: NCCL warned", add(warned(PORT_ERROR))),
     Edit(W, "a port went down before the first row", "degraded", "mlx5_6",
          add(warned(PORT_ERROR), before="NCCL version")),
     Edit(W, "a device has a catastrophic error", "degraded", "catastrophic",
@@ -335,11 +389,11 @@ EDITS = (
     Edit(W, "a peer did not answer in time, in the words of 2.18", "degraded", "with error 12",
          add(warned("NET/IB : Got completion from peer 10.0.0.1<4000> with error 12, opcode 0, len 0, vendor err 129 "
                     "(Send)"))),
-    Edit(W, "a port went down, by a thread without a device", "degraded", "NCCL warned on node-1",
+    Edit(W, "a port went down, by a thread without a device", "degraded", "node-1: NCCL warned",
          add(warned(PORT_ERROR).replace("[3]", "[-1]"))),
     Edit(W, "a queue was drained at its end", "pass", "4 of 4",
          add(warned("NET/IB : mlx5_6:1 Got async error event: last WQE reached"))),
-    Edit(W, "NCCL went on over another port", "degraded", "without a port on node-1",
+    Edit(W, "NCCL went on over another port", "degraded", "node-1: NCCL continued without a port",
          add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbResiliencyReplaceQps: Replacing QP: qpIndex=0 (qp_num=7, "
              "devIndex=0) to qpIndex=1 (qp_num=9, devIndex=1) on send communicator (comm=0x1)")),
     Edit(W, "a port went down after 50 harmless warnings", "degraded", "mlx5_6",
@@ -356,6 +410,20 @@ EDITS = (
     Edit(F, "all rows, then a failure of CUDA", "fail", "",
          ended("node-1: Test CUDA failure common.cu:1010 'an illegal memory access was encountered'")),
     Edit(F, "every row is a tenth slower", "fail", "threshold 360", base=functools.cache(lambda: log(slow=0.9))),
+    # Slow runs whose log contains the cause: below the threshold, and just above it.
+    *_causes(0.9, "fail"),
+    *_causes(0.95, "degraded"),
+    Edit(S, "at full speed, the driver of node-3 is older", "pass", "node-3: CUDA driver is 12.4",
+         _said(node_3="cudaDriverVersion 12040", others="cudaDriverVersion 13000")),
+    Edit(S, "at full speed, GPUs of node-2 exchange data through SHM", "degraded", "node-2: GPUs exchanged data",
+         on("node-2", "via P2P/CUMEM", "via SHM/direct/direct")),
+    Edit(S, "at 90 %, all nodes are over TCP", "fail", "NET/Socket", sub(r"via NET/IB/\d+/GDRDMA", "via NET/Socket/0"),
+         base=functools.cache(lambda: log(slow=0.9))),
+    Edit(S, "at 90 %, one channel of node-2 is over TCP", "fail", "NET/Socket) on node-2",
+         on("node-2", "NET/IB/5/GDRDMA", "NET/Socket/0"), base=functools.cache(lambda: log(slow=0.9))),
+    Edit(S, "at 90 %, all nodes have one TC, and one driver", "fail", "some node or rail is slow, run nccl_scan",
+         _said(others="NCCL_IB_TC set by environment to 41.|cudaDriverVersion 13000"),
+         base=functools.cache(lambda: log(slow=0.9))),
     # Text that was cut, mixed or changed.
     Edit(P, "the end is lost", "incomplete", "", ended("")),
     Edit(P, "the last row is lost", "incomplete", "", drop(rf"^ +{LAST} ")),

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Finding,
@@ -31,8 +32,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import 
     ceiling,
     hierarchical_bound,
     limit,
+    model_busbw,
     size_text,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clues import Clue, clues, findings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import (
     NEAR,
@@ -51,6 +54,8 @@ RANKING = ("fail", "incomplete", UNJUDGED, "degraded", "pass")
 HALVES_APART = 0.95
 _SLACK = 1.02
 _CROWDED = 4
+_HEALTHY = 0.98
+"""Part of the model's bandwidth below which a difference between hosts counts as the cause of a loss."""
 _FEW_RAILS = ("sendrecv", "gather", "scatter")
 
 
@@ -68,6 +73,8 @@ class _Case:
         self.findings: list[Finding] = []
         self.standard: Optional[_Standard] = None
         self.usual: Optional[Baseline] = None
+        self.clues: tuple[Clue, ...] = ()
+        """What the log says of why the run may be slow."""
 
     @property
     def transport(self) -> Json:
@@ -175,6 +182,7 @@ def judge(
     row = _largest(run.rows)
     case.standard = _standard(case, table, threshold)
     case.usual = _usual(case, row, history)
+    case.clues = _clues(case, table)
     for check in _CHECKS:
         answer = check(case)
         if answer is not None:
@@ -354,12 +362,20 @@ def _check_net(case: _Case) -> _Answer:
         over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
         hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
         where = f" on {listed(hosts, 4)}" if hosts and len(hosts) < len(case.hosts) else ""
-        return "fail", f"NCCL used TCP sockets (NET/Socket{over}){where}, not RDMA{_set(case)}"
+        found = f"NCCL used TCP sockets (NET/Socket{over})"
+        _blame(case, "nccl.sockets", hosts, f"{found}, not RDMA")
+        return "fail", f"{found}{where}, not RDMA{_set(case)}"
     if case.expect.get("transport") and not net:
         why = f"; set was {case.expect['silenced']}" if case.expect.get("silenced") else ""
         text = f"no INFO line shows the network{why}"
         case.findings.append(finding("nccl.transport", "nccl", text, expected=f"NET/{case.net}"))
     return None
+
+
+def _blame(case: _Case, ident: str, hosts: Sequence[str], found: str) -> None:
+    """A finding per host, unless the fault is that of all, and so of none of them."""
+    if len(hosts) < len(case.hosts):
+        case.findings += [finding(ident, host, found) for host in hosts]
 
 
 def _set(case: _Case) -> str:
@@ -376,8 +392,12 @@ def _check_gdr(case: _Case) -> _Answer:
     if off:
         hosts = facts.get("no_gdr_hosts") or []
         where = f" on {listed(hosts, 4)}" if hosts else ""
-        found = f"GPUDirect RDMA was off for {listed(off, 4)}{where}: data was copied through host memory"
-        return "fail", f"{found}{_set(case)}"
+        what, effect = f"GPUDirect RDMA was off for {listed(off, 4)}", "data was copied through host memory"
+        for group in (facts.get("by_host") or ()) if len(hosts) < len(case.hosts) else ():
+            mine = [hca for hca, on in group["gdr"].items() if not on]
+            if mine:
+                _blame(case, "nccl.gdr-off", group["hosts"], f"GPUDirect RDMA was off for {listed(mine, 4)}: {effect}")
+        return "fail", f"{what}{where}: {effect}{_set(case)}"
     return None
 
 
@@ -389,15 +409,15 @@ def _check_hcas(case: _Case) -> _Answer:
     short = [group for group in facts.get("hcas_by_host") or () if len(group["hcas"]) < want]
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
+        _blame(case, "nccl.hcas-unused", worst["hosts"], f"NCCL found {len(worst['hcas'])} of {want} HCAs")
         return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}{_set(case)}"
     few = {host: (len(found["used"]), idle) for host, found in case.whole() if (idle := _unused(case, found))}
     if few:
         number, idle = max(few.values(), key=lambda one: len(one[1]))
         alike = [host for host, one in few.items() if one == (number, idle)]
-        return "fail", (
-            f"NCCL used {min(number, want - 1)} of {want} HCAs on {listed(alike, 4)}; no channel went over "
-            f"{listed(idle, 4)}{_set(case)}"
-        )
+        found, none = f"NCCL used {min(number, want - 1)} of {want} HCAs", f"no channel went over {listed(idle, 4)}"
+        _blame(case, "nccl.hcas-unused", alike, f"{found}; {none}")
+        return "fail", f"{found} on {listed(alike, 4)}; {none}{_set(case)}"
     return None
 
 
@@ -407,10 +427,9 @@ def _check_ports(case: _Case) -> _Answer:
     for host, seen in case.traffic():
         number = len(seen.busy) + seen.unread
         if seen.busy and number < want <= number + len(seen.idle):
-            return "fail", (
-                f"port counters of {host} show traffic over {len(seen.busy)} of {want} HCAs; almost none went over "
-                f"{listed(seen.idle, 4)}{_set(case)}"
-            )
+            found = f"show traffic over {len(seen.busy)} of {want} HCAs; almost none went over {listed(seen.idle, 4)}"
+            _blame(case, "nccl.hcas-unused", [host], f"port counters {found}")
+            return "fail", f"port counters of {host} {found}{_set(case)}"
     return None
 
 
@@ -590,20 +609,27 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
             "incomplete",
             f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}, so the log is from other nodes",
         )
-    if row.busbw < value and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
-        return "unjudged", f"{text}, which does not apply, because it is for the shape's own settings{_set(case)}"
-    if row.busbw < value and source != _GIVEN and is_older(table, source, case.run.nccl_version):
+    slow = row.busbw < value
+    if slow and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
+        why = "which does not apply, because it is for the shape's own settings"
+        return "unjudged", f"{text}, {why}{_set(case)}{_named(case)}"
+    if slow and source != _GIVEN and is_older(table, source, case.run.nccl_version):
         why = f"which is for NCCL {table['from_nccl']} or newer ({source})"
         remedy = "Use a newer image, or set a threshold of your own"
-        return "unjudged", f"{text}, {why}: NCCL {case.run.nccl_version} may be slower, not a node. {remedy}"
-    if row.busbw < value:
-        return "fail", text + _by_itself(case) + _suspect(case, table, row) + _above(case, row.busbw)
+        may = f"NCCL {case.run.nccl_version} may be slower, not a node"
+        return "unjudged", f"{text}, {why}: {may}. {remedy}{_named(case)}"
+    if slow:
+        case.findings += findings(case.clues, "error")
+        suspect = _named(case) or _suspect(case, table, row)
+        return "fail", text + _by_itself(case) + suspect + _above(case, row.busbw)
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
     weak = _weakness(case, row, value)
+    case.findings += findings(case.clues, "warning")
     proven = _share_proven(case) if case.several else _ALONE if case.expect.get("transport") else ""
-    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + proven + _above(case, row.busbw))
+    mild = f"{_named(case)}, at full speed" if case.clues else ""
+    return ("degraded", f"{text}, but {weak}") if weak else ("pass", text + proven + mild + _above(case, row.busbw))
 
 
 _ALONE = "; one node uses no network, so RDMA was not tested"
@@ -622,9 +648,8 @@ def _share_proven(case: _Case) -> str:
 
 def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     """Why a run that reached its threshold is degraded; "" if it is not."""
-    ill = _alarm(case) or _crowded(case)
-    if ill:
-        return ill
+    if any(not clue.mild for clue in case.clues) or (case.clues and _below_model(case, row)):
+        return _named(case).lstrip("; ")
     halves = [half for half in (row.out_busbw, row.in_busbw) if half is not None]
     if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
@@ -638,25 +663,35 @@ def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     return ""
 
 
-def _alarm(case: _Case) -> str:
-    """What NCCL warned of although it went on: a port error, a retry, a failover."""
-    for error in case.run.warnings:
-        rest = len(case.run.warnings) - 1
-        more = f", and {counted(rest, 'other warning')}" if rest else ""
-        return f"NCCL warned on {error.host or 'a host'}: {error.text}{more}"
-    for host, text in (case.transport.get("failover") or {}).items():
-        return f"NCCL continued without a port on {host}: {text}"
-    return ""
+def _clues(case: _Case, table: Json) -> tuple[Clue, ...]:
+    nvlink = case.shape is None or case.shape.nvswitches != 0
+    return (*clues(case.run, table.get("harmless") or (), nvlink), *_crowded(case))
 
 
-def _crowded(case: _Case) -> str:
-    """An HCA with many times the channels of another on its host. A tree may give one up to three times as many."""
+def _named(case: _Case) -> str:
+    """The clues of the log, for the end of a reason; "" without one."""
+    words = [clue.words for clue in case.clues]
+    return f"; {listed(words, 3, '; ')}" if words else ""
+
+
+def _below_model(case: _Case, row: NcclRow) -> bool:
+    """Whether healthy nodes are faster; False if that is not known."""
+    if case.shape is None or not case.nodes or case.partial or case.sockets:
+        return False
+    try:
+        healthy = model_busbw(case.shape, case.collective, case.nodes, row.size, _algo(case))
+    except InputError:
+        return False
+    return (row.busbw or 0.0) < _HEALTHY * healthy
+
+
+def _crowded(case: _Case) -> Iterator[Clue]:
+    """HCAs with many times the channels of another on their host. A tree may give one up to three times as many."""
     for host, found in case.whole() if case.several else ():
         used = found["used"]
         if used and max(used.values()) >= _CROWDED * min(used.values()):
             busy, idle = (pick(used, key=lambda hca: used[hca]) for pick in (max, min))
-            return f"on {host} NCCL gave {used[busy]} channels to {busy} and {used[idle]} to {idle}"
-    return ""
+            yield Clue("nccl.uneven", (host,), f"NCCL gave {used[busy]} channels to {busy} and {used[idle]} to {idle}")
 
 
 def _suspect(case: _Case, table: Json, row: NcclRow) -> str:
@@ -667,8 +702,7 @@ def _suspect(case: _Case, table: Json, row: NcclRow) -> str:
             return f", and reaches the ring's threshold {ring[0]:.4g}: the algorithm is slower, not a node"
     if case.several:
         return "" if case.sockets else "; some node or rail is slow, run nccl_scan"
-    shared = any(way.startswith("SHM") for way in case.transport.get("channels") or ())
-    return "; GPUs exchanged data through host memory (SHM), not NVLink" if shared else "; a GPU or NVLink is slow"
+    return "; a GPU or NVLink is slow"
 
 
 def _by_itself(case: _Case) -> str:

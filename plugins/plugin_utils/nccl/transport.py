@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import short_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import FAILOVER
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, short, whole
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, release, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
 # a whole way: one that was cut, or that another process wrote into, says nothing about GPUDirect RDMA. RCCL adds a comm
 _NET = re.compile(r"NET/([^/]+)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?(?:\s.*)?")
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+)")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
+_DISTANCE = re.compile(
+    # to 2.28, the HCA in hexadecimal from 2.21 on, the GPU an address to 2.23 and a rank since; 2.29; not from 2.30 on
+    r"GPU Direct RDMA Enabled for GPU(?: |/\d+-\d+ \(rank )(?P<gpu>[\da-f]+)\)? (?:/ HCA |- NET/\d+-)(?P<net>[\da-f]+) "
+    r"\(distance (\d+)"
+)
 _VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+)")
 _ENV = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.+?)\.?\s*$")
 _ALGO = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
@@ -50,6 +55,17 @@ class Process:
         self.hcas: Optional[tuple[str, ...]] = None
         """As NCCL lists them; None without such a line."""
         self.network = ""
+        self.distances: dict[tuple[str, str], int] = {}
+        """GPU and HCA, as NCCL numbers them here -> distance between them, of those with GPUDirect RDMA."""
+
+    def farthest(self, gpus: Collection[str], base: int) -> Optional[tuple[int, int]]:
+        """(distance, number of the HCA) of the longest way on which a channel of these GPUs uses GPUDirect RDMA.
+        ``base``: of the HCAs' numbers."""
+        ways = [found for way in self.paths if (found := _NET.fullmatch(way)) and found[4]]
+        nets = {number for found in ways if (number := whole(found[2])) is not None}
+        used = {f"{net:x}" if base == 16 else str(net): net for net in nets}
+        pairs = ((far, used[net]) for (gpu, net), far in self.distances.items() if gpu in gpus and net in used)
+        return max(pairs, default=None)
 
 
 class HostTransport:
@@ -62,6 +78,19 @@ class HostTransport:
         self.explicit: dict[str, bool] = {}
         self.topology: dict[str, bool] = {}
         """Topology file -> whether it was loaded."""
+        self.said: dict[str, set[str]] = {}
+        """Variable of NCCL, or DRIVER -> the values that its processes print."""
+
+    @property
+    def shared_memory(self) -> bool:
+        """Whether GPUs of the host exchange data through its memory."""
+        return any(way.startswith("SHM") for process in self.processes.values() for way in process.paths)
+
+    def say(self, name: str, value: str) -> None:
+        """Notes a value, at most 100 of names and 4 of values."""
+        if name in self.said or len(self.said) < 100:
+            values = self.said.setdefault(name, set())
+            values |= {value[:MAX_TEXT]} if len(values) < 4 else set()
 
     def process(self, name: str) -> Process:
         """The process of that number."""
@@ -244,6 +273,8 @@ class Transport:
             found = _ENV.match(text)
             if found and len(self.env) < 100:
                 self.env[found[1]] = found[2]
+            if found:
+                self._host(_name(place)).say(found[1], found[2])
         elif text.startswith("Loading topology file "):
             self._topology(place, text[22:].strip(), "loaded")
         elif text.startswith("Could not open XML topology file "):
@@ -252,9 +283,19 @@ class Transport:
             self.nvls = True
         elif text.startswith("cudaDriverVersion "):
             self.driver = _driver(text[18:])
+            self._host(_name(place)).say(DRIVER, self.driver)
+        elif text.startswith("GPU Direct RDMA"):
+            self._distance(place, text)
         elif text[:1].isdigit():
             found = _NVLS.search(text)
             self.nvls = bool(self.nvls) or bool(found and found[1].strip("0"))
+
+    def _distance(self, place: str, text: str) -> None:
+        found = _DISTANCE.match(text)
+        far = whole(found[3]) if found else None
+        distances = self._process(place).distances
+        if found and far is not None and len(distances) < _PATHS:
+            distances[found["gpu"], found["net"]] = far
 
     def _topology(self, place: str, file: str, what: str) -> None:
         self.topology[what] = file
@@ -278,6 +319,7 @@ class Transport:
         """The transport facts; {} without any INFO line. Facts without evidence are empty. ``ranks``: of the test."""
         if not self.seen:
             return {}
+        ranks = list(ranks)
         known = _places(ranks)
         facts = {name: host.facts(self.names, known.get(short_host(name))) for name, host in self.hosts.items()}
         channels, proxied = self._channels()
@@ -305,6 +347,9 @@ class Transport:
             "failover": dict(self.failover),
             "hcas_by_host": [{"hcas": list(names), "hosts": hosts} for names, hosts in groups.items()],
             "no_gdr_hosts": no_gdr,
+            "shm": [name for name, host in self.hosts.items() if host.shared_memory],
+            "differs": self._differs(),
+            "gdr_paths": self._gdr_paths(ranks),
             "sockets": list(self.sockets),
             "network": self.network,
             "plugin": self.plugin,
@@ -316,6 +361,37 @@ class Transport:
             "algos": algos,
             "algo": algo,
         }
+
+    def _differs(self) -> list[Json]:
+        """What hosts print differently: ``{what, values: {value: hosts}}``, "" for a variable that one has not set.
+        Only hosts that print channels: of others it is not known what they have not set."""
+        hosts = {name: host for name, host in self.hosts.items() if host.ranks}
+        found: list[Json] = []
+        for what in sorted({what for host in hosts.values() for what in host.said}):
+            values: dict[str, list[str]] = {}
+            for name, host in hosts.items():
+                for value in sorted(host.said.get(what, () if what == DRIVER else ("",))):
+                    values.setdefault(value, []).append(name)
+            if len(values) > 1 and len(found) < MAX_FILES:
+                found.append({"what": what, "values": values})
+        return found
+
+    def _gdr_paths(self, ranks: Iterable[NcclRank]) -> list[Json]:
+        """``{distance, rank, gpu, host, hca}`` of the longest way of each host's GPUDirect RDMA."""
+        worst: dict[str, tuple[int, int, int, str]] = {}
+        base = 16 if (2, 21) <= release(self.nccl_version) < (2, 29) else 10
+        brief = {short_host(name): name for name in self.hosts}
+        for rank in ranks:
+            name = brief.get(short_host(rank.host), "")
+            process = self.hosts[name].processes.get(str(rank.pid)) if name else None
+            far = process.farthest((str(rank.rank), _bus_id(rank.bus)), base) if process else None
+            if process and far:
+                hca = process.names.get(far[1]) or self.names.get(far[1], f"device {far[1]}")
+                worst[name] = max(worst.get(name, (0, 0, 0, "")), (far[0], -rank.rank, rank.device, hca))
+        return [
+            {"distance": far, "rank": -rank, "gpu": device, "host": name, "hca": hca}
+            for name, (far, rank, device, hca) in worst.items()
+        ]
 
     def _channels(self) -> tuple[dict[str, int], bool]:
         """(channels of all hosts by what they go over, whether PXN was used)."""
@@ -346,7 +422,9 @@ class Transport:
         return "IB" if self.network.startswith("IB") else self.network
 
 
-_WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn", "cuda"))
+DRIVER = "CUDA driver"
+"""Among what hosts print differently: the version of CUDA that the driver supports."""
+_WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn", "cuda", "GPU "))
 _COLLECTIVE_KEYS = frozenset(("AllR", "AllG", "Allt", "Redu", "Broa", "Send", "Recv"))
 USED = f" NCCL INFO ({'|'.join(sorted(_WANTED | _COLLECTIVE_KEYS))})| nvls channels"
 """Extended regular expression of the INFO lines that ``Transport`` may use; pods filter their output by it."""
@@ -361,6 +439,12 @@ def _driver(code: str) -> str:
     """CUDA's number of a version -> its name: 12040 is 12.4."""
     number = (whole(code.strip()) if code.strip().isdecimal() else 0) or 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+
+
+def _bus_id(bus: str) -> str:
+    """A PCI address, such as 0000:81:00.0, as NCCL prints it as a number: 81000; "" for another form."""
+    parts = re.fullmatch(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})(?:\.\d)?", bus)
+    return f"{int(parts[1] + parts[2] + parts[3] + '0', 16):x}" if parts else ""
 
 
 def _place(text: str) -> str:

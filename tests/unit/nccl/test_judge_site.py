@@ -104,7 +104,7 @@ def test_one_node_must_not_go_over_sockets():
     used = dataclasses.replace(run, transport={**way, "channels": {"P2P/CUMEM": 96, "NET/Socket": 2}})
     assert (judged(used, shape, 1).verdict, "TCP sockets" in judged(used, shape, 1).reason) == ("fail", True)
     slow = samples.model_run(shape, 1, slow=0.1)
-    shm = dataclasses.replace(slow, transport={**way, "channels": {"SHM/direct": 16}})
+    shm = dataclasses.replace(slow, transport={**way, "channels": {"SHM/direct": 16}, "shm": ["node-0"]})
     assert "host memory (SHM)" in judged(shm, shape, 1).reason
 
 

@@ -133,7 +133,7 @@ def host_network(job: Job, limits: Json) -> Faults:
     for rank in job.ranks:
         if rank.host and (rank.networks or (rank.vfs and job.around.mode is not Mode.SHARED)):
             place, count = rank.template.at("spec.hostNetwork"), len(rank.networks)
-            yield Fault(f"{place} is true beside {rank.vfs} VFs and {count} networks", "one of the two")
+            yield Fault(f"{place} is true, but the pod also has {rank.vfs} VFs and {count} networks", "one of the two")
 
 
 def vf_count(job: Job, limits: Json) -> Faults:

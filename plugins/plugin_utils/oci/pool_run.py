@@ -458,7 +458,7 @@ class PoolRun:
         work = self._start(f"delete the {self._named(pool)}", kind.client, kind.delete, pool["id"], **more)
         self._finish(kind, work, f"deletion of the {self._named(pool)}")
         self._ended(pool)
-        self.progress(f"{pool['name']}: none of its nodes runs any more")
+        self.progress(f"{pool['name']}: all of its nodes are terminated")
 
     def _do_tidy(self, step: PoolStep, found: FoundPools, pool: Optional[Json]) -> None:
         part = next(kind.part for kind in oci_pool.KINDS.values() if kind.part.what == step.what)

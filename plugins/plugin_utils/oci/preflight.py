@@ -212,7 +212,7 @@ def _cluster(case: Case, cluster: Json) -> Findings:
 
 def _addons(case: Case, addons: Sequence[Json]) -> Findings:
     if any(item["name"] == GPU_PLUGIN and item.get("lifecycleState") != "DELETED" for item in addons):
-        found = f"has the add-on {GPU_PLUGIN}, a second device plugin besides the GPU Operator's"
+        found = f"has the add-on {GPU_PLUGIN}, a second device plugin in addition to the GPU Operator's"
         yield finding("oci.addons", case.pool.cluster, found)
 
 

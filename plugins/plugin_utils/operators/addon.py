@@ -104,7 +104,7 @@ def rival(want: Addon, present: Optional[Json], releases: Iterable[HelmRelease],
     ]
     if not found:
         return ""
-    both = "is enabled, but there is also" if enabled else "would be a second one besides"
+    both = "is enabled, but there is also" if enabled else "would be a second one next to"
     way = f"Remove it, or disable the add-on (oci ce cluster-addon disable --addon-name {want.name})"
     other = way if enabled else "Uninstall it first, or use rdma_install=helm or rdma_install=existing"
     return f"the add-on {want.name} {both} {', '.join(found)}. {other}"

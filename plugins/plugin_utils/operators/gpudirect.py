@@ -140,7 +140,7 @@ def choose(driver: str, ofed: str, site: GpuDirectSite) -> Choice:
 
 def _driver(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
-        return asked, "asked for"
+        return asked, "requested"
     if site.platform == "openshift":
         return "operator", "OpenShift's nodes have no NVIDIA driver, and none can be installed manually"
     if site.image_driver and site.oci:
@@ -154,7 +154,7 @@ def _driver(asked: str, site: GpuDirectSite) -> tuple[str, str]:
 
 def _ofed(asked: str, site: GpuDirectSite) -> tuple[str, str]:
     if asked != "auto":
-        return asked, "asked for"
+        return asked, "requested"
     if site.oci:
         return "host", "on OCI the management NIC is also a Mellanox NIC, and OFED's container would restart it"
     if site.platform == "openshift" and not site.host_ofed:
@@ -337,7 +337,7 @@ def _driver_container(choice: Choice, daemonsets: Sequence[Workload]) -> Iterato
             yield finding(
                 "plan.gpudirect",
                 f"DaemonSet {item.place}",
-                "the operator's driver container, besides the driver of the node images",
+                "the operator's driver container, in addition to the driver of the node images",
                 expected="none with rdma_driver=host",
                 remedy="set driver.enabled=false in that release and reboot the nodes, or use rdma_driver=operator",
             )

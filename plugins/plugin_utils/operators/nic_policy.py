@@ -72,7 +72,7 @@ def mixed_images(profile: Json, version: str, images: Mapping[str, str]) -> list
         other = bool(stamp) and not versions.same(stamp.group(1) if stamp else "", version)
         if tag and ((own and tag != own) or (not own and other)):
             expected = f"that release has {own}" if own else "it is from another release"
-            found.append(f"{name} is {image} beside network-operator {version}; {expected}")
+            found.append(f"{name} is {image}, but network-operator is {version}; {expected}")
     return found
 
 

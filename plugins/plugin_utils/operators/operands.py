@@ -81,7 +81,7 @@ def _operator(deployment: Json, release: Release, exact: bool) -> Status:
         name = deployment["metadata"].get("name", "")
         there, wanted = _version(_labels(deployment), release)
         if there and wanted and there != wanted and versions.parse(there) != versions.parse(wanted):
-            return Status(WAITING, f"Deployment {name} is of {there}, not of {wanted} yet", OUTDATED)
+            return Status(WAITING, f"Deployment {name} is still version {there}, not {wanted}", OUTDATED)
     status = readiness.deployment(deployment)
     if status.ready:
         return status

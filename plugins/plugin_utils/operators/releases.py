@@ -449,7 +449,7 @@ def _jump(want: Release, release: HelmRelease) -> Iterator[str]:
     border = (24, 10)
     if want.chart == "network-operator" and versions.minor(release.version) < border <= versions.minor(want.version):
         yield (
-            f"{release.place} goes from {release.version} to {want.version}, over v24.10: the chart no longer "
-            "owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
+            f"{release.place} would be upgraded from {release.version} to {want.version}, past v24.10: the chart no "
+            "longer owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
             "cut off while multus and the device plugin are replaced"
         )

@@ -70,7 +70,7 @@ def _faults(given: Mapping[str, Any]) -> Iterator[str]:
     known = sorted(name for names in STAGES.values() for name in names)
     for name, one in given.items():
         if name not in known:
-            yield f"{name} is none of {', '.join(known)}"
+            yield f"{name} must be one of {', '.join(known)}"
             continue
         for key in one if isinstance(one, dict) else [str(one)]:
             if key not in OPTIONS:

@@ -794,7 +794,7 @@ def expected_nodes(view: PreflightView) -> Iterator[Finding]:
     """More GPU nodes than expected; too few are waited for."""
     wanted, found = view.plan.expected_nodes, len(view.plan.nodes)
     if wanted and found > wanted:
-        yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} asked for")
+        yield finding("preflight.expected-nodes", "cluster", f"{found} GPU nodes", expected=f"{wanted} requested")
 
 
 def launcher_processes(view: PreflightView) -> Iterable[Finding]:

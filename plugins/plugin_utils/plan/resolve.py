@@ -291,7 +291,7 @@ def _tolerated(given: Given) -> tuple[tolerations.Tolerated, list[Finding]]:
 def _toleration_decision(found: tolerations.Tolerated) -> list[Decision]:
     """What is tolerated besides nvidia.com/gpu, and why; [] if that is all."""
     why = [f"{reason}: {', '.join(names)}" for reason, names in found.why.items()]
-    why += [f"asked for: {', '.join(map(tolerations.in_words, found.given))}"] if found.given else []
+    why += [f"requested: {', '.join(map(tolerations.in_words, found.given))}"] if found.given else []
     more = [tolerations.in_words(one) for one in found.all if one != tolerations.BASE]
     return [Decision("tolerations", ", ".join(more), "; ".join(why))] if more else []
 
@@ -391,7 +391,7 @@ def _natural(name: str) -> tuple[Any, ...]:
 def platform(options: PlanOptions, survey: Survey, facts: Sequence[NodeFacts]) -> Decision:
     """The platform, ``oke``, ``openshift`` or ``kubernetes``, from the option, API groups or provider IDs."""
     if options.platform != "auto":
-        return Decision("platform", options.platform, "asked for")
+        return Decision("platform", options.platform, "requested")
     if "config.openshift.io" in survey.groups:
         return Decision("platform", "openshift", "the API has config.openshift.io")
     if any(fact.provider_id.startswith(("ocid1.", "oci://")) for fact in facts):
@@ -403,7 +403,7 @@ def _install(options: PlanOptions, platform: str) -> Decision:
     if options.install == "olm" and platform != "openshift":
         return Decision("install", "helm", "rdma_install=olm is not possible here")
     if options.install != "helm":
-        return Decision("install", options.install, "asked for")
+        return Decision("install", options.install, "requested")
     if platform == "openshift":
         return Decision("install", "olm", "on OpenShift the Operator Lifecycle Manager installs the operators")
     return Decision("install", "helm", "the default")
@@ -411,7 +411,7 @@ def _install(options: PlanOptions, platform: str) -> Decision:
 
 def _launcher(options: PlanOptions, survey: Survey) -> Decision:
     if options.launcher != "auto":
-        return Decision("launcher", options.launcher, "asked for")
+        return Decision("launcher", options.launcher, "requested")
     images = [image for item in survey.workloads for image in item.images]
     if any("vc-controller-manager" in image for image in images):
         return Decision("launcher", "volcano", "Volcano is installed")

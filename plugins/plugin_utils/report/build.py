@@ -313,7 +313,7 @@ def _unproven(plan: Plan, table: Sequence[Json], nccl: Sequence[Json]) -> list[t
     if not left:
         return []
     made = next((item["made"] for item in nccl if item["shape"] == left[0]["shape"] and item.get("made")), "")
-    what = f"{listed([node['name'] for node in left])} took no part in the last NCCL test{made and ' of ' + made}"
+    what = f"{listed([node['name'] for node in left])} did not take part in the last NCCL test{made and ' of ' + made}"
     return [("incomplete", f"{NOT_PROVEN}: {what}.")]
 
 

@@ -101,8 +101,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         called = f" (OKE calls it {inventory.context(cluster)})" if cluster else ""
         raise InputError(
             f"The kubeconfig points to {server}, but by the inventory {name} is at {' or '.join(known)}: no request "
-            f"was sent to that cluster. Give {name} its context of the kubeconfig by the variable rdma_context"
-            f"{called}, or a kubeconfig of its own by rdma_kubeconfig. If this is another way to the same cluster, set "
+            f"was sent to that cluster. Set rdma_context of {name} to its context in the kubeconfig"
+            f"{called}, or rdma_kubeconfig to its own kubeconfig. If this is another way to the same cluster, set "
             "its variable oci_endpoints to a list with that HOST:PORT."
         )
 
@@ -235,7 +235,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         state=absent, a failure."""
         if not self.check_mode or self._task.args.get("state") == "absent":
             return {"failed": True, "msg": str(error)}
-        line = f"predicted without details, as it is not there yet: {error}"
+        line = f"predicted without details, because it does not exist yet: {error}"
         self.progress(line)
         return {"changed": True, "changes": [line], "notes": [line]}
 

@@ -93,7 +93,7 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
     predicted = play(here, "--check", report="check", **rows, rdma_site="false")
     assert predicted.code == 0, predicted.output[-4000:]
     # Taints, time slicing and metrics: what they change is not there yet.
-    assert predicted.output.count("predicted without details, as it is not there yet: No DaemonSet") == 3
+    assert predicted.output.count("predicted without details, because it does not exist yet: No DaemonSet") == 3
     assert PLACE not in here.kubectl("get", "namespaces", "-o", "name")
 
     played = play(here, **rows)

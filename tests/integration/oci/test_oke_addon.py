@@ -120,7 +120,7 @@ def test_one_that_does_not_come_up_is_told_with_its_error(site: Site, state: str
 def test_two_operators_are_refused(site: Site) -> None:
     site.survey = Survey(releases=(HelmRelease("gpu-operator", "gpu-operator", "gpu-operator"),))
     found = site.release()
-    assert found.action == "refuse" and "would be a second one besides Helm release gpu-operator/gpu-op" in found.why
+    assert found.action == "refuse" and "would be a second one next to Helm release gpu-operator/gpu-op" in found.why
 
 
 def test_somebody_elses_nfd_stays_the_only_one(site: Site) -> None:

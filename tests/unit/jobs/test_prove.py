@@ -223,7 +223,7 @@ def test_a_job_without_all_of_its_pods_proves_nothing_about_the_others() -> None
     """One was evicted and deleted, or is not made yet; those that are there are all good."""
     result = run(job=users_jobs.job("JobSet", nodes=3))
     assert (result["verdict"], ids(result)) == ("unknown", {("prove.pods", "JobSet team-a/train")})
-    assert "2 of its 3 pods with GPUs are there" in result["reason"]
+    assert "2 of its 3 pods with GPUs exist" in result["reason"]
 
 
 # ---- a job that has ended ----------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def helm(namespace: str) -> HelmRelease:
     ("present", "releases", "workloads", "said"),
     [
         (None, [], [], ""),
-        (None, [], [deployment("gpu-operator")], "would be a second one besides Deployment gpu-operator/gpu-operator"),
+        (None, [], [deployment("gpu-operator")], "would be a second one next to Deployment gpu-operator/gpu-operator"),
         (None, [helm("gpu-operator")], [], "besides Helm release gpu-operator/mine. Uninstall it first"),
         (there(), [], [deployment("gpu-operator")], ""),
         (there(), [helm("gpu-operator")], [deployment("gpu-operator")], ""),

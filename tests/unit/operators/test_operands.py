@@ -200,7 +200,7 @@ def deployment(
     [
         ([], {}, True, "no Deployment in namespace gpu-operator runs gpu-operator yet"),
         ([deployment("gpu-operator-v26.7.0")], {}, True, ""),
-        ([deployment("gpu-operator-v26.3.3")], {}, True, "Deployment gpu-operator is of v26.3.3, not of v26.7.0 yet"),
+        ([deployment("gpu-operator-v26.3.3")], {}, True, "Deployment gpu-operator is still version v26.3.3, not v26.7.0"),
         ([deployment("gpu-operator-v26.3.3")], {}, False, ""),
         ([deployment("gpu-operator-v26.7.0", ready=0)], {}, True, "Deployment gpu-operator: 0 of 1 replicas available"),
         ([deployment()], {}, True, ""),
@@ -210,7 +210,7 @@ def deployment(
             [deployment(**{"olm.owner": "gpu-operator.v26.3.0"})],
             {"action": "olm", "version": "gpu-operator.v26.7.0"},
             True,
-            "Deployment gpu-operator is of gpu-operator.v26.3.0, not of gpu-operator.v26.7.0 yet",
+            "Deployment gpu-operator is still version gpu-operator.v26.3.0, not gpu-operator.v26.7.0",
         ),
         ([deployment(**{"olm.owner": "gpu-operator.v26.3.0"})], {"action": "olm", "version": ""}, True, ""),
         ([deployment()], {"action": "olm"}, True, "no Deployment in namespace gpu-operator is of gpu-operator yet"),

@@ -689,12 +689,12 @@ def test_a_mixture_of_releases_is_named() -> None:
     assert mixed("26.4.1", {"multus": "mirror.example/x/multus-cni:network-operator-v26.4.1"}) == []
     assert mixed("26.4.1", {"multus": "mirror.example:5000/x/multus-cni@sha256:abc"}) == [], "nobody knows"
     assert mixed("26.4.1", {"multus": STAGING["multus"]}) == [
-        "multus is reg.example/stage/multus:network-operator-v26.7.0-rc.2 beside network-operator 26.4.1; that release "
-        "has network-operator-v26.4.1"
+        "multus is reg.example/stage/multus:network-operator-v26.7.0-rc.2, but network-operator is 26.4.1; that "
+        "release has network-operator-v26.4.1"
     ]
     old = {**STAGING, "nv_ipam": "nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1"}
     assert mixed(CANDIDATE, old) == [
-        "nv_ipam is nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1 beside network-operator "
+        "nv_ipam is nvcr.io/nvidia/mellanox/nvidia-k8s-ipam:network-operator-v26.4.1, but network-operator is "
         "26.7.0-rc.2; it is from another release"
     ]
     assert mixed(CANDIDATE, {**STAGING, "cni_plugins": "reg.example/x/plugins:v1.5.0"}) == []

@@ -75,7 +75,7 @@ def test_a_version_that_yaml_reads_as_a_number_is_a_text_in_the_plan() -> None:
 @pytest.mark.parametrize(
     ("wishes", "subject", "words"),
     [
-        ({"olm": {"gpu-operator": {}}}, "rdma_olm", "gpu-operator is none of gpu_operator, network_operator, nfd"),
+        ({"olm": {"gpu-operator": {}}}, "rdma_olm", "gpu-operator must be one of gpu_operator, network_operator, nfd"),
         ({"olm": {"nfd": {"chanel": "x"}}}, "rdma_olm", "nfd.chanel is unknown"),
         ({"network_operator_values": {"x": 1}}, "rdma_olm", "chart values have no effect"),
     ],

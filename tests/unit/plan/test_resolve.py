@@ -128,7 +128,7 @@ def test_the_launcher_is_the_one_that_is_installed() -> None:
         workload = Workload("deployment", "batch", "x", (image,))
         assert plan(cluster(), survey(workloads=[workload])).launcher == launcher
     asked = plan(cluster(), survey(workloads=[scheduler()]), launcher="mpi")
-    assert (asked.launcher, decision(asked, "launcher").why) == ("mpi", "asked for")
+    assert (asked.launcher, decision(asked, "launcher").why) == ("mpi", "requested")
 
 
 @pytest.mark.parametrize(

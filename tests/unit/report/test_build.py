@@ -599,7 +599,7 @@ def test_the_result_of_an_earlier_run_counts_while_nothing_has_changed() -> None
 def test_the_result_of_an_earlier_run_proves_nothing_about_nodes_that_took_no_part() -> None:
     """Such as the one that a scan has convicted since, or that has joined."""
     shown = checked(samples.report(nodes(3), results=[earlier()], deselected=True))
-    assert shown["reason"] == "Not proven: 10.140.0.3 took no part in the last NCCL test of 2026-11-21T07:30:46Z."
+    assert shown["reason"] == "Not proven: 10.140.0.3 did not take part in the last NCCL test of 2026-11-21T07:30:46Z."
     assert shown["next"] == "ansible-playbook gpuops.rdma.site --tags nccl_test"
     some = (NcclTest("nccl-h100-8", "BM.GPU.H100.8", limit=2),)
     assert checked(samples.report(nodes(3), results=[earlier()], deselected=True, tests=some))["verdict"] == "pass"

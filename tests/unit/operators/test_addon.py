@@ -104,7 +104,7 @@ def helm(namespace: str) -> HelmRelease:
     [
         (None, [], [], ""),
         (None, [], [deployment("gpu-operator")], "would be a second one next to Deployment gpu-operator/gpu-operator"),
-        (None, [helm("gpu-operator")], [], "besides Helm release gpu-operator/mine. Uninstall it first"),
+        (None, [helm("gpu-operator")], [], "next to Helm release gpu-operator/mine. Uninstall it first"),
         (there(), [], [deployment("gpu-operator")], ""),
         (there(), [helm("gpu-operator")], [deployment("gpu-operator")], ""),
         (there(), [helm("other")], [], "is enabled, but there is also Helm release other/mine. Remove it"),

@@ -74,7 +74,7 @@ def test_what_is_wrong_is_told_with_the_rest() -> None:
     assert "older than OKE's add-ons" in told["rdma_gpu_operator_values"]
     plan = made(survey(releases=[HelmRelease("gpu-operator", "gpu-operator", "gpu-operator", "v26.7.0")]))
     refused = [item for item in plan.findings if item.id == "plan.release" and item.severity == "error"]
-    assert len(refused) == 1 and "second one besides Helm release gpu-operator/gpu-operator" in refused[0].found
+    assert len(refused) == 1 and "second one next to Helm release gpu-operator/gpu-operator" in refused[0].found
 
 
 def test_oracles_own_device_plugin_goes_when_the_add_on_comes() -> None:

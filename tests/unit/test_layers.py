@@ -44,7 +44,8 @@ LAYERS = {
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",
-        "admission_io compose compose_addon compose_olm left preflight_run queues rights survey_io view",
+        "admission_io compose compose_addon compose_objects compose_olm compose_releases left preflight_run queues "
+        "rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
     "report": ("host kube nccl nodes oci", "command folders html keep_io"),

@@ -247,9 +247,7 @@ def prove(
     if ending:
         found.append(finding("prove.ending", job, ending, expected="a job that still runs"))
     elif number is not None and len(ranks) < number:
-        found.append(
-            finding("prove.pods", job, f"{len(ranks)} of its {number} pods with GPUs exist", expected="all")
-        )
+        found.append(finding("prove.pods", job, f"{len(ranks)} of its {number} pods with GPUs exist", expected="all"))
     elif len(ranks) == 1:
         found.append(finding("prove.one-pod", job, "it has one pod with GPUs, so it does not need the fabric"))
     verdict = FAIL if FAIL in [row.verdict for row in rows] else UNKNOWN if found else PASS

@@ -450,6 +450,6 @@ def _jump(want: Release, release: HelmRelease) -> Iterator[str]:
     if want.chart == "network-operator" and versions.minor(release.version) < border <= versions.minor(want.version):
         yield (
             f"{release.place} would be upgraded from {release.version} to {want.version}, past v24.10: the chart no "
-            "longer owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in use are "
-            "cut off while multus and the device plugin are replaced"
+            "longer owns the NicClusterPolicy. Its hook job network-operator-keep-ncp keeps the existing one; VFs in "
+            "use are cut off while multus and the device plugin are replaced"
         )

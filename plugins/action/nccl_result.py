@@ -17,9 +17,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     NcclVerdict,
     Shape,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, log_file, parse, thresholds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history as nccl_history
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, log_file, parse, usual
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -32,7 +31,8 @@ class ActionModule(RdmaAction):
         history, good = (
             Path(self._loader.path_dwim(args[key])) if args[key] else None for key in ("history", "baseline")
         )
-        standard = Standard.of(args["thresholds"], history, good, args["mode"] or "")
+        shapes = [shape.name] if shape is not None else []
+        standard = Standard.of(args["thresholds"], history, good, args["mode"] or "", shapes)
         runs = self._runs(args)
         wanted = [run for run in runs if not args["collective"] or run.collective in ("", args["collective"])] or runs
         verdicts = [
@@ -43,7 +43,7 @@ class ActionModule(RdmaAction):
                 table=standard.table,
                 threshold=args["threshold"],
                 expect=expect,
-                history=standard.history,
+                earlier=standard.earlier,
             )
             for run in wanted
         ]
@@ -70,14 +70,14 @@ class ActionModule(RdmaAction):
             raise InputError("record needs history (the file) and shape (a known one).")
         when = now()
         records = [
-            thresholds.record(
+            usual.record(
                 run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=when, mode=args["mode"] or ""
             )
             for run, verdict in zip(runs, verdicts)
             if verdict.measured is not None
         ]
         if records and not self.check_mode:
-            nccl_history.append(path, records)
+            record(path, records)
         return bool(records)
 
     def _runs(self, args: dict[str, Any]) -> list[NcclRun]:

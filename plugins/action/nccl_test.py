@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, judge, repeat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.interrupt import interruptible
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.test_run import TestRun, dry_run, test_of
@@ -30,7 +30,9 @@ class ActionModule(RdmaAction):
         entries = choice.chosen(plan, args["tests"])
         tests = [(entry, one) for entry in entries for one in choice.collectives(entry, args["collectives"])]
         history, good = (Path(args[key]) if args[key] else None for key in ("history", "baseline"))
-        standard = Standard.of(args["thresholds"], history, good, plan.test_mode)
+        repeat.check(args["repeat"], args["keep"])
+        shapes = [entry.shape for entry in entries]
+        standard = Standard.of(args["thresholds"], history, good, plan.test_mode, shapes)
         namespace = objects.job_namespace(self, plan)
         if self.check_mode:
             return {**namespace, **self._check(plan, tests, args)}
@@ -42,7 +44,7 @@ class ActionModule(RdmaAction):
         return {**worst, "changed": True, "tests": small, **refusal}
 
     def _check(self, plan: Plan, tests: Sequence[tuple[NcclTest, str]], args: dict[str, Any]) -> dict[str, Any]:
-        found = [dry_run(self.client, plan, *test_of(plan, entry, args, one)) for entry, one in tests]
+        found = [dry_run(self.client, plan, *test_of(plan, entry, args, one), args["repeat"]) for entry, one in tests]
         return {
             "changed": True,
             "verdict": judge.UNJUDGED,

@@ -20,5 +20,8 @@ options:
     - A report.json of a known good run. If no published number and no entry of O(thresholds) applies, the threshold is
       0.95 of its bandwidth (C(baseline_share) of files/nccl.yml), for the same shape, collective and number of nodes.
       Without it such a test is V(unjudged). A report of another mode is rejected.
+    - Or a baseline file that a site's history made. Its limits apply to runs of the same shape, mode, collective,
+      number of nodes, algorithm, size and NCCL version, until the site has eight of its own. A scan does not use them.
+      A damaged file, and one of another schema version, mode or shape, is rejected.
     type: path
 """

@@ -42,8 +42,8 @@ options:
   history:
     description:
       - File with this site's earlier results, one JSON object per line. It does not have to exist.
-      - After five passed runs of the same shape, O(mode), collective, number of nodes, algorithm and size, a run that
-        passes but is an outlier (median and MAD of the last 50) is V(degraded).
+      - After eight passed runs of the same shape, O(mode), collective, number of nodes, algorithm, size and NCCL
+        version, a run that passes but is below the limit of the last 50 is V(degraded).
     type: path
   mode:
     description:

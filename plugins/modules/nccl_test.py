@@ -63,8 +63,17 @@ options:
     type: int
     default: 3600
   history:
-    description: File with this site's earlier results. New results are compared with it and added to it.
+    description:
+    - File with this site's earlier results. New results are compared with it and added to it.
+    - From eight passed runs of one kind on, their limits are also written beside it, to a file with the same name that
+      ends in C(.baseline.json). Another site can use it as O(baseline).
     type: path
+  repeat:
+    description: >-
+      How often each test runs, V(1) or V(3) to V(50). With several tests the result is their median, and passes only if
+      the lower bound of their mean reaches the threshold. A test without a result ends the repetition.
+    type: int
+    default: 1
 """
 
 EXAMPLES = r"""
@@ -100,7 +109,7 @@ reason:
   returned: always
   type: str
 measured:
-  description: Bus bandwidth of the largest size, in GB/s (1e9 bytes per second).
+  description: Bus bandwidth of the largest size, in GB/s (1e9 bytes per second). The median of several tests.
   returned: when the test printed a row
   type: float
 threshold:

@@ -187,6 +187,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_nccl_env": {"type": "dict"},
     "rdma_nccl_history": {"type": "path"},
     "rdma_nccl_iterations": {"type": "int"},
+    "rdma_nccl_repeat": {"type": "int"},
     "rdma_nccl_test_keep": {"type": "bool"},
     "rdma_nccl_test_timeout": {"type": "int"},
     "rdma_nccl_thresholds": {"type": "list", "elements": "dict"},

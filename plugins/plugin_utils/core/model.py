@@ -457,6 +457,39 @@ class NcclRun:
 
 
 @dataclass(frozen=True)
+class UsualSpeed:
+    """Earlier good runs of one kind, whose fields before ``runs`` are alike. ``size`` in bytes, bandwidths in GB/s;
+    ``nccl``: version, "" if unknown; ``spread``: standard deviation; ``begin``, ``end``: times in UTC.
+    """
+
+    shape: str
+    mode: str
+    collective: str
+    nodes: int
+    algo: str
+    size: int
+    nccl: str
+    runs: int
+    mean: float
+    spread: float
+    least: float
+    begin: str
+    end: str
+
+
+@dataclass(frozen=True)
+class RepeatedTests:
+    """Results of the same test, in their order, in GB/s. ``spread``: standard deviation; ``lower``: the mean is above
+    it with 95 % confidence."""
+
+    tests: tuple[float, ...]
+    median: float
+    spread: float
+    worst: float
+    lower: float
+
+
+@dataclass(frozen=True)
 class NcclVerdict:
     """``verdict``: pass | fail | degraded | incomplete | unjudged. Bandwidths in GB/s."""
 
@@ -479,7 +512,11 @@ class NcclVerdict:
     """Hosts of which the log shows the whole way: all ranks, all HCAs, GPUDirect RDMA; None where ``hosts`` is."""
     by_counters: Optional[int] = None
     """Hosts besides of which port counters show traffic over the HCAs, but not GPUDirect RDMA."""
-    baseline: Optional[float] = None
-    """Median of this site's own good runs of the same kind; None if there are too few."""
+    usual: Optional[UsualSpeed] = None
+    """Earlier good runs of the same kind; None if there are too few."""
+    repeated: Optional[RepeatedTests] = None
+    """The tests of a repeated test, whose median is ``measured``; None for one test."""
+    by_bandwidth: bool = False
+    """Whether the run is complete and went the requested way, so that its bandwidth decides."""
     source: str = ""
     findings: tuple[Finding, ...] = ()

@@ -1,7 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The file with a site's own results, one JSON object per line as _judge.record makes it. PRIVATE to the collection."""
+"""The file with a site's own results, one JSON object per line as usual.record makes it, and files to compare with.
+
+PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -35,6 +37,21 @@ def read(path: Path) -> list[Json]:
             f"as {damaged[0]!r}. Remove the damaged lines, or set another file (rdma_nccl_history)."
         )
     return [record for record in records if record is not None]
+
+
+def read_baseline(path: Path) -> Json:
+    """The JSON object in a baseline file or a report. InputError if there is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"Cannot read the baseline {path} (rdma_nccl_baseline): {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"The baseline {path} (rdma_nccl_baseline) is damaged: {error}. Copy it again.") from None
+    if not isinstance(document, dict):
+        raise InputError(
+            f"The baseline {path} (rdma_nccl_baseline) is damaged: it is not a JSON object. Copy it again."
+        )
+    return document
 
 
 def append(path: Path, records: Sequence[Json]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     NcclRun,
     NcclVerdict,
     Shape,
+    UsualSpeed,
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKET
@@ -39,13 +40,18 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clues import Clue
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import (
     NEAR,
-    Baseline,
     algo_of,
-    baseline,
     from_site,
     is_older,
     measured_here,
     threshold_for,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.usual import (
+    EarlierResults,
+    ResultKind,
+    floor,
+    unusual,
+    words,
 )
 
 UNJUDGED = "unjudged"
@@ -72,7 +78,7 @@ class _Case:
         self.collective = run.collective or str(expect.get("collective") or "")
         self.findings: list[Finding] = []
         self.standard: Optional[_Standard] = None
-        self.usual: Optional[Baseline] = None
+        self.usual: Optional[UsualSpeed] = None
         self.clues: tuple[Clue, ...] = ()
         """What the log says of why the run may be slow."""
 
@@ -162,7 +168,7 @@ def judge(
     table: Json,
     threshold: Optional[float] = None,
     expect: Optional[Json] = None,
-    history: Iterable[Json] = (),
+    earlier: Optional[EarlierResults] = None,
 ) -> NcclVerdict:
     """The verdict on one run.
 
@@ -173,21 +179,22 @@ def judge(
     ``topology`` (path of the file that NCCL must have loaded); ``transport`` (True: the log must prove that RDMA was
     used, on each host with a rank of ``info_ranks``, by default all; ``socket``: TCP sockets likewise); ``checked``
     (True: results must have been checked); ``hosts`` (names of the hosts that must have taken part);
-    ``unknown_shape`` (why it is none of ours); ``mode`` (of the run, for ``history``; "" = unknown);
+    ``unknown_shape`` (why it is none of ours); ``mode`` (of the run, for ``earlier``; "" = unknown);
     ``settings`` (what user or profile set that may change the bandwidth, as text: the table's thresholds are for the
     shape's own settings); ``silenced`` (what was set that keeps NCCL from printing INFO lines, as text).
-    ``history``: records of thresholds.record. They can turn a pass into ``degraded``, but never improve a verdict.
+    ``repeat`` (True: one of several tests, whose mean is compared with ``earlier``).
+    ``earlier`` can turn a pass into ``degraded``, and is the threshold where no other is known.
     """
     case = _Case(run, shape, nodes, expect or {})
     row = _largest(run.rows)
+    case.usual = _usual(case, row, earlier or EarlierResults())
     case.standard = _standard(case, table, threshold)
-    case.usual = _usual(case, row, history)
     case.clues = _clues(case, table)
     for check in _CHECKS:
         answer = check(case)
         if answer is not None:
             return _verdict(case, answer, row)
-    return _verdict(case, _bandwidth(case, row, table), row)
+    return dataclasses.replace(_verdict(case, _bandwidth(case, row, table), row), by_bandwidth=True)
 
 
 def _largest(rows: Sequence[NcclRow]) -> Optional[NcclRow]:
@@ -566,10 +573,13 @@ def _standard(case: _Case, table: Json, threshold: Optional[float]) -> Optional[
         return None
     if case.sockets:
         table = measured_here(table, max((row.size for row in case.run.rows), default=0))
-    return threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
+    found = threshold_for(table, case.shape, case.collective, case.nodes, _algo(case))
+    if found is None and case.usual is not None:
+        return floor(case.usual), None, words(case.usual)
+    return found
 
 
-def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Optional[Baseline]:
+def _usual(case: _Case, row: Optional[NcclRow], earlier: EarlierResults) -> Optional[UsualSpeed]:
     if (
         case.shape is None
         or not case.nodes
@@ -579,15 +589,16 @@ def _usual(case: _Case, row: Optional[NcclRow], history: Iterable[Json]) -> Opti
         or case.expect.get("settings")
     ):
         return None
-    return baseline(
-        history,
+    kind = ResultKind(
         shape=case.shape.name,
         collective=case.collective,
         nodes=case.nodes,
         algo=_algo(case),
         size=row.size,
         mode=str(case.expect.get("mode") or ""),
+        nccl=case.run.nccl_version,
     )
+    return earlier.of(kind)
 
 
 def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, str]:
@@ -654,13 +665,7 @@ def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
         return f"{slow} it was {min(halves):g} GB/s only"
-    usual = case.usual
-    if usual is not None and (row.busbw or 0.0) < usual.floor:
-        return (
-            f"the last {usual.count} good runs of this site had a median of {usual.median:.4g} GB/s, so at least "
-            f"{usual.floor:.4g} is usual"
-        )
-    return ""
+    return "" if case.expect.get("repeat") else unusual(case.usual, row.busbw or 0.0)
 
 
 def _clues(case: _Case, table: Json) -> tuple[Clue, ...]:
@@ -789,7 +794,7 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
         hosts=len(case.hosts) if case.several else None,
         proven=len(_proven(case)) if case.several else None,
         by_counters=len(_by_counters(case)) if case.several else None,
-        baseline=case.usual.median if case.usual is not None else None,
+        usual=case.usual,
         source=standard[2] if standard else "",
         findings=tuple(case.findings),
     )

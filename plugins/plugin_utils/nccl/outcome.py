@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Optional
 
@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import size_bytes, size_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.by_node import by_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import JobTest, info_ranks, nccl_env
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.usual import EarlierResults
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
 
 Holders = Mapping[str, Sequence[busy.PodUse]]
@@ -46,9 +47,17 @@ class JobOutcome:
 
 
 def judge(
-    run: NcclRun, outcome: JobOutcome, test: JobTest, *, shape: Shape, table: Json, history: Iterable[Json] = ()
+    run: NcclRun,
+    outcome: JobOutcome,
+    test: JobTest,
+    *,
+    shape: Shape,
+    table: Json,
+    earlier: Optional[EarlierResults] = None,
+    repeat: bool = False,
 ) -> NcclVerdict:
-    """The verdict on a run. A test that never started is incomplete, not failed: it is no evidence about bandwidth."""
+    """The verdict on a run; ``repeat``: one of several. A test that never started is incomplete, not failed: it
+    is no evidence about bandwidth."""
     nodes = [outcome.places.get(nccl_job.worker(test, index), "") for index in range(len(test.nodes))]
     run = by_node(run, nodes, test.fabric.gpus, outcome.places)
     verdict = nccl_judge.judge(
@@ -56,13 +65,13 @@ def judge(
         shape=shape,
         nodes=len(test.nodes),
         table=table,
-        expect=_expected(outcome, test, shape, table),
-        history=history,
+        expect={**_expected(outcome, test, shape, table), "repeat": repeat},
+        earlier=earlier,
     )
     findings = _findings(outcome, test)
     decided = _by_outcome(outcome, run)
     if decided is not None:
-        verdict = replace(verdict, verdict=decided[0], reason=decided[1])
+        verdict = replace(verdict, verdict=decided[0], reason=decided[1], by_bandwidth=False)
         severity = "error" if decided[0] == "fail" else "unknown"
         findings = findings or [finding("nccl.result", "nccl", decided[1], severity=severity)]
         findings += [item for item in verdict.findings if item.id != "nccl.result"]

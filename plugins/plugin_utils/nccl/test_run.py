@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Rdm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NcclRun, NcclVerdict, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, fabric, settings
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, fabric, repeat, settings
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse as nccl_parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import Busy, BusyNodes
@@ -42,16 +42,27 @@ def test_of(plan: Plan, entry: NcclTest, args: Mapping[str, Any], collective: st
     return test, plan.launcher if args["launcher"] == "auto" else args["launcher"]
 
 
-def dry_run(client: Client, plan: Plan, test: nccl_job.JobTest, launcher: str) -> tuple[str, str]:
+def dry_run(client: Client, plan: Plan, test: nccl_job.JobTest, launcher: str, repeat: int) -> tuple[str, str]:
     """Has the server check every field; no job is made. Returns (the job in words, who uses its nodes or "")."""
     JobObjects(client, test, launcher).apply(dry_run=True)
     held = BusyNodes(client, plan, fabric.floor(test.fabric), leftovers=False).once(test.nodes)
     words = f"{launcher} job {test.name}: {test.collective} on {len(test.nodes)} nodes, {test.np} ranks"
+    words += f", {repeat} times" if repeat > 1 else ""
     return words, nodes_busy.summary(held, len(test.nodes)) if held else ""
 
 
+@dataclass(frozen=True)
+class _Done:
+    """A job that has ended, and what could not be removed of it."""
+
+    run: NcclRun
+    verdict: NcclVerdict
+    outcome: JobOutcome
+    leftovers: Sequence[Finding]
+
+
 class TestRun:
-    """One test: one collective on one shape's nodes."""
+    """One test, once or several times: one collective on one shape's nodes."""
 
     def __init__(
         self,
@@ -82,7 +93,8 @@ class TestRun:
     def run(self) -> Json:
         """From leftovers to clean-up; writes ``nccl-<name>.json`` and returns the small result."""
         log = self.folder / "logs" / f"{self.test.name}.log"
-        log.unlink(missing_ok=True)
+        for path in (log, *(self._log_of(log, number) for number in range(1, repeat.MOST + 1))):
+            path.unlink(missing_ok=True)
         remains = self._remove_leftovers(log) if self.test.nodes else []
         held, left_out = self._settle()
         left_out += remains
@@ -95,12 +107,52 @@ class TestRun:
         fitted = fabric.fitted(self.test.fabric, self._busy_nodes().free(self.test.nodes))
         test = self.test = replace(self.test, fabric=fitted)
         nccl_job.check(test, self.launcher)
-        job_run = self._job_run(test, log)
         way = f"mode {test.fabric.mode}" if test.fabric.mode else "TCP sockets between nodes"
         self.say(
             f"{test.collective} on {len(test.nodes)} nodes x {test.fabric.gpus} GPUs, {test.min_bytes} to "
             f"{test.max_bytes} bytes, {way}, launcher {self.launcher}"
         )
+        done, asked = self._all(log)
+        number = repeat.decisive([one.verdict for one in done])
+        chosen = done[number]
+        verdict = repeat.combined([one.verdict for one in done], asked)
+        left_out += [finding for one in done for finding in one.leftovers]
+        verdict = replace(verdict, findings=(*verdict.findings, *left_out))
+        if asked > 1:
+            with contextlib.suppress(FileNotFoundError):
+                self._log_of(log, number + 1).replace(log)
+        self.say(f"{verdict.verdict}: {verdict.reason}")
+        seconds = round(sum(one.outcome.seconds for one in done), 1)
+        return self._keep(verdict, chosen.run, str(log) if log.exists() else "", seconds, chosen.outcome)
+
+    @staticmethod
+    def _log_of(log: Path, number: int) -> Path:
+        """The log of one of several tests; ``log`` is that of the test whose table the report has."""
+        return log.with_name(f"{log.stem}-test-{number}.log")
+
+    def _all(self, log: Path) -> tuple[list[_Done], int]:
+        """The tests that ran, and how many were requested: one after the other, each in a job of its own."""
+        asked, done = int(self.args["repeat"]), []
+        for number in range(1, asked + 1):
+            if number > 1:
+                # the objects of each job have their own names, and other nodes may print NCCL's INFO lines
+                first = (self.test.info_from + 1) % len(self.test.nodes)
+                self.test = replace(self.test, suffix=self.client.suffix(), info_from=first)
+            if asked > 1:
+                self.say(f"test {number} of {asked}")
+            done.append(self._once(log, asked > 1))
+            if asked > 1:
+                verdict = done[-1].verdict
+                self.say(f"test {number} of {asked}: {verdict.verdict}: {verdict.reason}")
+                with contextlib.suppress(FileNotFoundError):
+                    log.replace(self._log_of(log, number))
+            if not repeat.goes_on(done[-1].verdict):
+                break
+        return done, asked
+
+    def _once(self, log: Path, repeated: bool) -> _Done:
+        test, leftovers = self.test, []
+        job_run = self._job_run(test, log)
         try:
             job_run.apply()
             outcome = job_run.follow()
@@ -111,14 +163,14 @@ class TestRun:
         finally:
             # Also after an error and Ctrl-C: whatever happens, the GPUs are given back.
             if not self.args["keep"]:
-                left_out += self._clean(job_run)
+                leftovers = self._clean(job_run)
         parsed = parse(log)
         shape, standard = shape_table.shapes(self.plan.site_shapes)[self.entry.shape], self.standard
-        verdict = judge(parsed, outcome, test, shape=shape, table=standard.table, history=standard.history)
-        verdict = replace(verdict, findings=(*verdict.findings, *left_out))
+        verdict = judge(
+            parsed, outcome, test, shape=shape, table=standard.table, earlier=standard.earlier, repeat=repeated
+        )
         standard.record(parsed, verdict, test, shape)
-        self.say(f"{verdict.verdict}: {verdict.reason}")
-        return self._keep(verdict, parsed, str(log) if log.exists() else "", outcome.seconds, outcome)
+        return _Done(parsed, verdict, outcome, leftovers)
 
     def _job_run(self, test: nccl_job.JobTest, log: Path) -> JobRun:
         args = self.args

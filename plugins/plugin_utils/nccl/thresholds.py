@@ -1,21 +1,19 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Thresholds of a run: the table of files/nccl.yml, a site's own rows, and the site's earlier results.
+"""Thresholds of a run: the table of files/nccl.yml, a site's own rows, and the good results of an earlier report.
 
 PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRun, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import LIMITS, algorithm, limit
 
@@ -125,7 +123,7 @@ def with_baseline(table: Json, report: Json, name: str, mode: str = "") -> Json:
         if item.get("proven") != item.get("hosts"):
             doubts.append(f"transport is proven on {item.get('proven')} of {item.get('hosts')} hosts")
         doubts += [item["stale"]] if item.get("stale") else []
-        if item.get("verdict") in ("pass", "unjudged") and not doubts and _is_number(measured) and nodes:
+        if item.get("verdict") in ("pass", "unjudged") and not doubts and is_number(measured) and nodes:
             row = {"shapes": [item["shape"]], "collectives": [item["collective"]], "nodes": str(len(nodes))}
             value = round(float(table["baseline_share"]) * measured, 3)
             said = f"{measured:.4g} GB/s of {item.get('made') or report.get('made') or name!s}"
@@ -172,77 +170,8 @@ def threshold_for(
     return None
 
 
-# --- the site's own history -------------------------------------------------------------------------------------------
-
-_ENOUGH = 5
-_RECENT = 50
-_WIDE = 3.5 / 0.6745
-_LEAST = 0.03
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Results of a site's passed runs of one kind, in GB/s. Values below ``floor`` are outliers, by the modified
-    z-score of Iglewicz and Hoaglin (3.5), but at least 3 percent below the median."""
-
-    median: float
-    mad: float
-    count: int
-
-    @property
-    def floor(self) -> float:
-        """GB/s below which a run is an outlier."""
-        return round(self.median - max(_WIDE * self.mad, _LEAST * self.median), 3)
-
-
-def record(
-    run: NcclRun,
-    verdict: NcclVerdict,
-    *,
-    shape: Shape,
-    nodes: Optional[int],
-    algo: str,
-    when: str,
-    mode: str = "",
-) -> Json:
-    """One line of a site's history file. ``nodes``, ``algo`` and ``mode`` as for ``judge``; ``when``: UTC, ISO 8601."""
-    return {
-        "v": 1,
-        "time": when,
-        "shape": shape.name,
-        "collective": run.collective,
-        "nodes": nodes or len({rank.host for rank in run.ranks}),
-        "algo": algo_of(run, shape, algo),
-        "size": verdict.size,
-        "busbw": verdict.measured,
-        "verdict": verdict.verdict,
-        **({"mode": mode} if mode else {}),
-    }
-
-
-def baseline(
-    history: Iterable[Json], *, shape: str, collective: str, nodes: int, algo: str, size: int, mode: str = ""
-) -> Optional[Baseline]:
-    """Median and MAD of the last 50 passed runs of this kind; None with fewer than 5. Other records are ignored; those
-    of a time when records had no mode count for each."""
-    alike = {"v": 1, "shape": shape, "collective": collective, "nodes": nodes, "algo": algo, "verdict": "pass"}
-    found = [
-        float(item["busbw"])
-        for item in history
-        if isinstance(item, dict)
-        and all(item.get(key) == value for key, value in alike.items())
-        and (not mode or item.get("mode") in (None, "", mode))
-        and _is_number(item.get("size"))
-        and _is_number(item.get("busbw"))
-        and NEAR * size <= item["size"] <= size / NEAR
-    ][-_RECENT:]
-    if len(found) < _ENOUGH:
-        return None
-    middle = median(found)
-    return Baseline(middle, median(abs(value - middle) for value in found), len(found))
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a file can be a number of bytes or GB/s."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _MOST
 
 

@@ -80,7 +80,7 @@ _OF_RESULT: Json = dict.fromkeys(("name", "shape", "image", "log", "made", "stal
 _OF_RESULT.update({"nodes": [], "gpus": 0, "seconds": 0})
 _OF_RUN = {"collective": "", "rows": [], "transport": {}, "nccl_version": "", "tests_version": "", "errors": []}
 _OF_VERDICT: Json = dict.fromkeys(("threshold", "fraction", "measured", "size", "percent_of_line", "hosts", "proven"))
-_OF_VERDICT.update({"by_counters": None, "source": ""})
+_OF_VERDICT.update({"by_counters": None, "repeated": None, "source": ""})
 """Likewise of a result of the NCCL test, of its run and of its verdict."""
 
 
@@ -777,7 +777,8 @@ def _nccl_line(item: Json) -> str:
     fraction = f" ({item['fraction']:.2f})" if item["fraction"] else ""
     line = f"NIC line {item['bound']['nic_line']:.0f}, " if item["bound"]["nic_line"] else ""
     threshold = f"threshold {_gbytes(item['threshold'])}{fraction}" if item["threshold"] else "no threshold"
-    measured = f"{_size(item['size'])}: {item['measured']:.1f} GB/s{_since(item)}"
+    tests = f", median of {len(item['repeated']['tests'])} tests" if item["repeated"] else ""
+    measured = f"{_size(item['size'])}: {item['measured']:.1f} GB/s{tests}{_since(item)}"
     return f"{place}, {measured}; {line}{threshold}: {item['verdict']}"
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -29,7 +30,8 @@ _WORST = ("fail", "incomplete", "degraded", "shared", "excluded", "unjudged", "p
 def compare(old: Json, new: Json, tolerance: float = TOLERANCE) -> Json:
     """``{schema_version, verdict, reason, old, new, tolerance, nccl[], nodes[], convicted[], versions[]}``.
 
-    ``verdict``: ``slower`` or ``faster`` when a test's largest message changed by more than ``tolerance`` percent,
+    ``verdict``: ``slower`` or ``faster`` when a test's largest message changed by more than ``tolerance`` percent and,
+    where both tests were repeated, by more than ``noise`` percent, which their results differ by chance;
     ``worse`` or ``better`` when only verdicts of the run, a test or a node changed, else ``same``; the worst of them.
     Raises InputError for anything but a report of a known schema.
     """
@@ -87,10 +89,12 @@ def _test(key: tuple[str, str], old: Optional[Json], new: Optional[Json], tolera
     rows = _rows(old or {}, new or {}, tolerance)
     why = _incomparable(old, new)
     percent = _percent(_of(old, "measured"), _of(new, "measured"))
+    noise = _noise(old, new)
     return {
         "shape": key[0],
         "collective": key[1],
-        "change": "not_comparable" if why else _change(percent, tolerance),
+        "change": "not_comparable" if why else _change(percent, max(tolerance, noise or 0.0)),
+        "noise": noise,
         "why": why,
         "old": _side(old),
         "new": _side(new),
@@ -116,11 +120,20 @@ def _incomparable(old: Optional[Json], new: Optional[Json]) -> str:
     return ""
 
 
+def _noise(old: Optional[Json], new: Optional[Json]) -> Optional[float]:
+    """Percent by which the lower bounds of two repeated tests together lie below their medians: a smaller change is no
+    evidence. None unless both were repeated."""
+    both = [item["repeated"] for item in (old, new) if item is not None and item.get("repeated")]
+    if len(both) < 2:
+        return None
+    return round(100 * math.hypot(*(1 - item["lower"] / item["median"] for item in both)), 1)
+
+
 def _side(item: Optional[Json]) -> Optional[Json]:
     if item is None:
         return None
     kept = {key: item.get(key) for key in ("verdict", "measured", "threshold", "size", "nccl_version", "made")}
-    return {**kept, "nodes": len(item["nodes"])}
+    return {**kept, "nodes": len(item["nodes"]), "tests": len((item.get("repeated") or {}).get("tests", ())) or 1}
 
 
 def _rows(old: Json, new: Json, tolerance: float) -> list[Json]:
@@ -235,7 +248,9 @@ def _reason(verdict: str, old: Json, new: Json, tests: Sequence[Json], nodes: Se
 
 def _summary_of(test: Json) -> str:
     place = f"{test['collective'] or 'NCCL test'} on {test['new']['nodes']} x {test['shape']}"
-    return f"{place}: {test['old']['measured']:.1f} -> {test['new']['measured']:.1f} GB/s ({test['percent']:+.1f} %)"
+    noise = f", by chance up to {test['noise']:.1f} %" if test["noise"] is not None else ""
+    speeds = f"{test['old']['measured']:.1f} -> {test['new']['measured']:.1f} GB/s"
+    return f"{place}: {speeds} ({test['percent']:+.1f} %{noise})"
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------

@@ -230,6 +230,28 @@ def test_two_collectives_are_two_jobs_and_two_results(cluster: Nccl, tmp_path: P
     assert cluster.left() == []
 
 
+def test_a_test_is_repeated_and_a_killed_repetition_begins_anew(cluster: Nccl, tmp_path: Path) -> None:
+    plan, history = plan_file(cluster, tmp_path), tmp_path / "site" / "nccl.jsonl"
+    argv, env = argv_of(cluster, plan, launcher="volcano", repeat=5, history=str(history))
+    killed = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 120
+    while not history.exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    first = len(history.read_text().splitlines())
+    assert first < 5 and not (plan.parent / "nccl-h100-8.json").exists(), "no result of a part of the tests"
+    result = nccl_test(cluster, plan, launcher="volcano", repeat=3, history=str(history))
+    assert result["verdict"] == "pass" and "of 3 tests" in result["reason"], result
+    assert "test 2 of 3" in result["output"]
+    repeated = result["document"]["verdict"]["repeated"]
+    assert len(repeated["tests"]) == 3 and repeated["median"] == result["measured"]
+    assert len(history.read_text().splitlines()) == first + 3
+    logs = sorted(path.name for path in (plan.parent / "logs").glob("*.log"))
+    assert "nccl-h100-8.log" in logs and len([name for name in logs if "-test-" in name]) == 2, logs
+    assert cluster.left() == []
+
+
 def test_another_collectives_leftovers_are_removed_too(cluster: Nccl, tmp_path: Path) -> None:
     both = plan_file(cluster, tmp_path / "both", collectives=["all_gather", "broadcast"])
     nccl_test(cluster, both, keep=True, launcher="volcano", busy="fail")

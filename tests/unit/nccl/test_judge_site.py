@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every shape and collective on 2 to 64 nodes; a site's own thresholds and history; what the sentence says."""
+"""Every shape and collective on 2 to 64 nodes; a site's own thresholds and report; what the sentence says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import dataclasses
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import COLLECTIVES, NcclVerdict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, thresholds
-from hypothesis import given
-from hypothesis import strategies as st
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, thresholds, usual
 from support import nccl_samples as samples
 
 H100 = samples.shapes()["BM.GPU.H100.8"]
@@ -23,7 +21,8 @@ LARGE = {"min_bytes": 1 << 31}
 
 
 def judged(run, shape=H100, nodes=2, table=samples.TABLE, history=(), threshold=None, **expect):
-    return judge.judge(run, shape=shape, nodes=nodes, table=table, threshold=threshold, expect=expect, history=history)
+    earlier = usual.EarlierResults(history)
+    return judge.judge(run, shape=shape, nodes=nodes, table=table, threshold=threshold, expect=expect, earlier=earlier)
 
 
 # --- every shape, collective and number of nodes ----------------------------------------------------------------------
@@ -159,103 +158,6 @@ def test_a_faulty_row_of_a_site_is_refused(row, words):
     with pytest.raises(InputError, match=r"thresholds") as caught:
         thresholds.with_site(samples.TABLE, [row])
     assert words in str(caught.value)
-
-
-# --- a site's own history ---------------------------------------------------------------------------------------------
-
-RUN = samples.model_run(H100, 2)
-
-
-def line(busbw, **changes):
-    verdict = NcclVerdict("pass", "", measured=busbw, size=8 << 30)
-    record = thresholds.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="2026-11-21T08:00:00Z")
-    return {**record, **changes}
-
-
-USUAL = [line(value) for value in (498.0, 500.0, 501.0, 499.0, 502.0, 500.0)]
-
-
-def base(history, **changes):
-    wanted = {"shape": H100.name, "collective": "all_reduce", "nodes": 2, "algo": "default", "size": 8 << 30}
-    return thresholds.baseline(history, **{**wanted, **changes})
-
-
-def test_a_record_is_what_the_file_holds():
-    assert line(500.0) == {
-        "v": 1,
-        "time": "2026-11-21T08:00:00Z",
-        "shape": "BM.GPU.H100.8",
-        "collective": "all_reduce",
-        "nodes": 2,
-        "algo": "default",
-        "size": 8 << 30,
-        "busbw": 500.0,
-        "verdict": "pass",
-    }
-    ring = dataclasses.replace(RUN, transport={"env": {"NCCL_ALGO": "Ring"}})
-    verdict = NcclVerdict("pass", "", measured=1.0, size=8)
-    assert thresholds.record(ring, verdict, shape=H100, nodes=None, algo="", when="")["algo"] == "RING"
-
-
-def test_median_and_mad():
-    found = base(USUAL)
-    assert (found.median, found.mad, found.count) == (500.0, 1.0, 6)
-    assert found.floor == 485.0, "3 percent at least, since clusters differ by less than that from day to day"
-    wide = base([line(value) for value in (480.0, 490.0, 500.0, 510.0, 520.0)])
-    assert wide.floor == pytest.approx(500 - 3.5 / 0.6745 * 10, abs=0.01)
-
-
-def test_only_good_runs_of_the_same_kind_count():
-    others = [
-        line(100.0, verdict="fail"),
-        line(100.0, verdict="degraded"),
-        line(100.0, verdict="unjudged"),
-        line(100.0, shape="BM.GPU.H200.8"),
-        line(100.0, nodes=4),
-        line(100.0, algo="RING"),
-        line(100.0, collective="all_gather"),
-        line(100.0, size=4 << 30),
-        line(100.0, v=2),
-        line(None),
-        line("500"),
-        line(float("nan")),
-        {},
-        None,
-        7,
-    ]
-    assert base([*USUAL, *others]) == base(USUAL)
-    assert base(USUAL[:4]) is None
-    assert base([line(100.0)] * 60 + [line(500.0)] * 50).median == 500.0
-
-
-def test_results_of_another_mode_are_no_history():
-    verdict = NcclVerdict("pass", "", measured=500.0, size=8 << 30)
-    kept = thresholds.record(RUN, verdict, shape=H100, nodes=2, algo="default", when="", mode="sriov")
-    assert kept["mode"] == "sriov"
-    of = [line(400.0, mode="host")] * 6
-    assert base([*USUAL, *of], mode="sriov") == base(USUAL), "records of before have no mode and count"
-    assert base(of, mode="sriov") is None and base(of, mode="host").median == base(of).median == 400.0
-    other = [{**one, "mode": "host"} for one in USUAL]
-    assert judged(RUN, history=other, mode="sriov").verdict == "pass"
-    assert judged(RUN, history=other, mode="host").verdict == judged(RUN, history=other).verdict == "degraded"
-
-
-def test_an_outlier_that_passes_is_degraded():
-    found = judged(RUN, history=USUAL)
-    assert (found.verdict, found.baseline) == ("degraded", 500.0)
-    assert "last 6 good runs of this site had a median of 500 GB/s" in found.reason
-    assert judged(RUN, history=USUAL[:4]).verdict == "pass"
-    assert judged(RUN, history=[line(475.0)] * 9).verdict == "pass"
-    assert judged(samples.model_run(H100, 2, slow=0.8), history=USUAL).verdict == "fail"
-
-
-@given(st.lists(st.floats(1, 1000), max_size=12))
-def test_no_history_makes_anything_better(values):
-    history = [line(value) for value in values]
-    for slow in (1.0, 0.9):
-        run = samples.model_run(H100, 2, slow=slow, **LARGE)
-        without, found = judged(run).verdict, judged(run, history=history).verdict
-        assert found == without or (without, found) == ("pass", "degraded")
 
 
 def test_the_names_of_limits_and_programs_agree():

@@ -715,7 +715,7 @@ def test_collectives_come_from_the_task_the_plan_or_the_entry() -> None:
 def test_a_sites_thresholds_and_history_reach_the_judge(tmp_path: Path) -> None:
     given = [{"nodes": "2", "gbytes": 450}]
     standard = Standard.of(given, tmp_path / "site.jsonl")
-    assert standard.table["thresholds"][0]["gbytes"] == 450 and standard.history == []
+    assert standard.table["thresholds"][0]["gbytes"] == 450 and list(standard.earlier.history) == []
     with pytest.raises(InputError, match="thresholds"):
         Standard.of([{"nodes": "many", "gbytes": 450}], None)
 

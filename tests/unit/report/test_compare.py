@@ -61,6 +61,21 @@ def test_within_the_tolerance_it_is_the_same(share: float, verdict: str) -> None
     assert compare.compare(OLD, made(share, LATER), tolerance=10)["nccl"][0]["change"] == "same"
 
 
+def test_a_change_within_the_noise_of_repeated_tests_is_the_same() -> None:
+    def repeated(report: Json, lower: float) -> Json:
+        test = report["nccl"][0]
+        speed = test["measured"]
+        test["repeated"] = {"tests": [speed] * 5, "median": speed, "spread": 1, "worst": speed, "lower": lower * speed}
+        return report
+
+    slower = made(0.9, LATER)
+    wide = compare.compare(repeated(copy.deepcopy(OLD), 0.9), repeated(copy.deepcopy(slower), 0.9))["nccl"][0]
+    assert (wide["change"], wide["noise"], wide["new"]["tests"]) == ("same", 14.1, 5)
+    fine = compare.compare(repeated(copy.deepcopy(OLD), 0.99), repeated(copy.deepcopy(slower), 0.99))
+    assert fine["verdict"] == "slower" and "by chance up to 1.4 %" in fine["reason"]
+    assert compare.compare(OLD, repeated(slower, 0.5))["nccl"][0]["noise"] is None, "one test has no spread"
+
+
 def test_another_number_of_nodes_is_not_compared() -> None:
     found = compare.compare(OLD, made(0.5, LATER, nodes=NODES[:2]))
     assert found["nccl"][0]["change"] == "not_comparable"

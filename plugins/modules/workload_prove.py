@@ -12,9 +12,11 @@ description:
 - Reads the logs of all pods of a job. With C(NCCL_DEBUG=INFO) NCCL prints the transport of each channel. V(pass) needs
   C(NET/IB) with GPUDirect RDMA on all rails of every pod with GPUs, from all of its ranks. The launcher's log is
   sufficient for an C(MPIJob) that has ended, whose workers are deleted, and for a Volcano C(Job) with a launcher.
-- Without these lines the counters of the nodes' RDMA ports (O(source)) show a rail without traffic, which is V(fail).
-  They do not show which job causes the traffic or whether it uses GPUDirect, so V(unknown) is the best verdict from
-  counters alone.
+- A log with only some of these lines is V(unknown), with what is missing. If the ranks of a pod started again in the
+  same pod, each start is judged and the last one decides.
+- Without these lines, or with some of them, the counters of the nodes' RDMA ports (O(source)) show a rail without
+  traffic, which is V(fail). They do not show which job causes the traffic or whether it uses GPUDirect, so V(unknown)
+  is the best verdict from counters alone.
 - The verdict is also V(unknown), with the cause, for a pod that has restarted or was deleted or replaced, a
   terminating namespace, counters that were reset, fewer pods than the job requests, and a job with one pod.
 - It does not change the job. It needs the permission to get the job, its pods and their logs, its namespace and its
@@ -42,9 +44,9 @@ options:
     default: default
   source:
     description:
-    - Source of the counters, which are used if a pod's log shows no transport. V(hosts) uses O(hosts). V(daemonset)
-      reads them with a DaemonSet on the nodes of those pods, as in the host checks, and removes it afterwards. It is
-      created only if there is such a pod.
+    - Source of the counters, which are used if a pod's log does not show all of its transport. V(hosts) uses O(hosts).
+      V(daemonset) reads them with a DaemonSet on the nodes of those pods, as in the host checks, and removes it
+      afterwards. It is created only if there is such a pod.
     type: str
     choices: [hosts, daemonset]
     default: hosts
@@ -114,7 +116,7 @@ reason:
   type: str
   sample: NET/IB with GPUDirect RDMA on 16 rails of each of 4 pods
 pods:
-  description: The first 50 pods with GPUs.
+  description: The first 50 pods with GPUs. C(earlier) has the verdicts on the starts of its ranks before the last.
   returned: success
   type: list
   elements: dict
@@ -128,6 +130,7 @@ pods:
     wanted: 16
     gpudirect: true
     why: ""
+    earlier: []
 findings:
   description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
   returned: success

@@ -197,17 +197,39 @@ HCAS = [f"mlx5_{index}" for index in range(16)]
 
 
 def nccl_lines(
-    host: str, *, used: int = 16, found: int = 16, gdr: str = "/GDRDMA", ranks: int = 8, net: str = "IB"
+    host: str,
+    *,
+    used: int = 16,
+    found: int = 16,
+    gdr: str = "/GDRDMA",
+    ranks: int = 8,
+    net: str = "IB",
+    pid: int = 100,
+    comm: str = "0x9ec1",
 ) -> Iterator[str]:
-    """The log of a host's ranks, as NCCL 2.27 writes it."""
+    """The log of a host's ranks in a job of two hosts, as NCCL 2.27 writes it: those of the first host print the ranks
+    0 to 7, and 16 channels go over ``used`` of the HCAs. Ring ``c`` leaves and enters at rank ``c`` of each host."""
+    first = ranks if host.partition(".")[0].endswith("1") else 0
+    other = ranks - first
     for rank in range(ranks):
-        head = f"{host}:{100 + rank}:{200 + rank} [{rank}] NCCL INFO"
+        head = f"{host}:{pid + rank}:{pid + 100 + rank} [{rank}] NCCL INFO"
+        size = f"rank {first + rank} nranks {2 * ranks} cudaDev {rank} nvmlDev {rank} busId {rank + 1}c000"
         yield f"{head} NCCL version 2.27.3+cuda12.9"
         if net == "IB":
             devices = " ".join(f"[{index}]{name}:1/RoCE" for index, name in enumerate(HCAS[:found]))
             yield f"{head} NET/IB : Using {devices} [RO]; OOB eth0:10.0.0.1<0>"
         yield f"{head} Using network {net}"
-        for channel in range(rank, used, ranks):
-            way = f"NET/{net}/{channel}{gdr if net == 'IB' else ''}"
-            yield f"{head} Channel {channel:02d}/0 : {rank}[{rank}] -> 8[0] [send] via {way}"
-        yield f"{head} Channel 00/0 : {rank}[{rank}] -> {rank + 1}[1] via P2P/CUMEM"
+        yield f"{head} ncclCommInitRank comm 0x55{rank}0 {size} commId {comm} - Init START"
+        if first + rank == 0:
+            yield from (f"{head} Channel {channel:02d}/16 : 0 7 6 5 4 3 2 1" for channel in range(16))
+        yield f"{head} 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer"
+        yield f"{head} ncclCommInitRank comm 0x55{rank}0 {size} commId {comm} - Init COMPLETE"
+        for channel in range(16):
+            line, own, far = f"{head} Channel {channel:02d}/0 :", f"{first + rank}[{rank}]", f"{other + rank}[{rank}]"
+            if channel % ranks == rank:
+                way = f"via NET/{net}/{channel % used}{gdr if net == 'IB' else ''}"
+                yield f"{line} {far} -> {own} [receive] {way}"
+                yield f"{line} {own} -> {far} [send] {way}"
+            else:
+                after = (rank + 1) % ranks
+                yield f"{line} {own} -> {first + after}[{after}] via P2P/CUMEM"

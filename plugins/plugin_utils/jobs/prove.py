@@ -3,13 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether the traffic of a running job went over RDMA, with GPUDirect, on all rails. PRIVATE to the collection.
 
-NCCL's INFO lines in the pods' logs show all of it. Without them the ports' counters of the nodes show traffic per rail,
-but not what it is or whose memory it came from, so that they can convict and never acquit. Whatever was not seen is
-``unknown``, by name.
+NCCL's INFO lines in the pods' logs show all of it. What a line shows may convict; what no line shows does only where
+the log is whole: lines are lost, torn, or printed by some ranks only. Without lines the ports' counters of the nodes
+show traffic per rail, but not what it is or whose memory it came from, so that they can convict and never acquit.
+Whatever was not seen is ``unknown``, by name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
@@ -20,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import liste
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import dicts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, Start
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu
 
@@ -64,6 +67,8 @@ class Row:
     wanted: Optional[int] = None
     gpudirect: Optional[bool] = None
     why: str = ""
+    earlier: tuple[str, ...] = ()
+    """Verdicts on the starts of its ranks before the last, which decides."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def wanted(job: Json) -> Optional[int]:
     return sum(one or 0 for one in numbers) if numbers and None not in numbers else None
 
 
-def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> list[Json]:
+def deleted(job: Json, pods: Sequence[Json], logs: Mapping[str, Sequence[HostStarts]]) -> list[Json]:
     """The pods with GPUs that went when the job ended, as its templates made them; [] while a pod of it runs.
 
     The MPI Operator and Volcano delete workers and leave the launcher, whose log has the lines of all ranks. On the
@@ -156,7 +161,7 @@ def deleted(job: Json, pods: Sequence[Json], transports: Mapping[str, Json]) -> 
         if _gpus(one.spec) and (name := f"{job['metadata']['name']}-{one.name}-{index}".lower()) not in there
     ]
     ranks = [spec for one in pods if _gpus(spec := mapping(one.get("spec")))]
-    hosts = sorted(_hosts(transports) - {str(spec.get("nodeName")) for spec in ranks})
+    hosts = sorted(_hosts(logs) - {str(spec.get("nodeName")) for spec in ranks})
     on_host = sum(1 for _name, one in gone if one.spec.get("hostNetwork") is True)
     # of more hosts than pods nobody knows whose is whose
     nodes = iter(hosts if len(hosts) <= on_host else ())
@@ -179,15 +184,17 @@ def names(node: Json) -> tuple[str, tuple[str, ...]]:
     return name, tuple(dict.fromkeys(one for full in found for one in (full, short_host(full)) if one != name))
 
 
-def strange(transports: Mapping[str, Json], pods: Sequence[Json]) -> bool:
+def strange(logs: Mapping[str, Sequence[HostStarts]], pods: Sequence[Json]) -> bool:
     """Whether logs name hosts that are neither pods nor the nodes of pods."""
     known = {str(mapping(one.get("metadata")).get("name")) for one in pods}
     known |= {str(mapping(one.get("spec")).get("nodeName")) for one in pods}
-    return any(host not in known and short_host(host) not in known for host in _hosts(transports))
+    return any(host not in known and short_host(host) not in known for host in _hosts(logs))
 
 
-def by_node(transports: Mapping[str, Json], nodes: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Json]:
-    """The logs' facts with nodes' names where a host is called by another. ``nodes``: of ``names``. A name that two
+def by_node(
+    logs: Mapping[str, Sequence[HostStarts]], nodes: Sequence[tuple[str, tuple[str, ...]]]
+) -> dict[str, Sequence[HostStarts]]:
+    """The logs with nodes' names where a host is called by another. ``nodes``: of ``names``. A name that two
     nodes have is left."""
     owners: dict[str, set[str]] = {}
     for name, others in nodes:
@@ -195,19 +202,14 @@ def by_node(transports: Mapping[str, Json], nodes: Sequence[tuple[str, tuple[str
             owners.setdefault(one, set()).add(name)
     of = {one: next(iter(own)) for one, own in owners.items() if len(own) == 1}
 
-    def renamed(group: Json) -> Json:
-        return {**group, "hosts": [of.get(host) or of.get(short_host(host)) or host for host in group["hosts"]]}
+    def named(host: str) -> str:
+        return of.get(host) or of.get(short_host(host)) or host
 
-    return {
-        pod: {**facts, "by_host": [renamed(one) for one in facts["by_host"]]} if facts.get("by_host") else facts
-        for pod, facts in transports.items()
-    }
+    return {pod: [dataclasses.replace(one, host=named(one.host)) for one in hosts] for pod, hosts in logs.items()}
 
 
-def _hosts(transports: Mapping[str, Json]) -> set[str]:
-    return {
-        str(host) for facts in transports.values() for group in facts.get("by_host") or () for host in group["hosts"]
-    }
+def _hosts(logs: Mapping[str, Sequence[HostStarts]]) -> set[str]:
+    return {one.host for hosts in logs.values() for one in hosts}
 
 
 def _gpus(spec: Json) -> int:
@@ -224,24 +226,25 @@ def _file(value: str) -> str:
 def prove(
     job: str,
     pods: Sequence[LoggedPod],
-    transports: Mapping[str, Json],
+    logs: Mapping[str, Sequence[HostStarts]],
     counters: Counters,
     shape: Optional[Shape],
     ending: str = "",
     number: Optional[int] = None,
 ) -> JobProof:
     """The verdict: ``fail`` if a pod's traffic is shown to have missed the fabric, ``pass`` if all of it is shown to
-    have taken it, else ``unknown``. ``transports``: pod -> facts of its log; ``ending``: why the whole job cannot be
+    have taken it, else ``unknown``. ``logs``: pod -> the hosts that its log names; ``ending``: why the job cannot be
     judged, such as a namespace that is terminating; ``number``: of pods with GPUs that it must have, if known."""
     ranks = [one for one in pods if one.gpus]
     if not ranks:
         none = "its only pod has no GPU" if len(pods) == 1 else f"none of its {len(pods)} pods has a GPU"
         why = f"{none}; those of a job that has ended may be deleted"
         return _nothing(job, why)
-    evidence = dict(_by_pod(ranks, transports))
+    evidence = dict(_by_pod(ranks, logs))
+    stale = _stale(evidence)
     rows, found = [], []
     for one in ranks:
-        row, faults = _judged(one, evidence.get(one.name), counters, shape)
+        row, faults = _judged(one, evidence.get(one.name), stale.get(one.name, ""), counters, shape)
         rows.append(row)
         found += faults
     if ending:
@@ -254,16 +257,14 @@ def prove(
     return JobProof(verdict, _reason(verdict, rows, found), tuple(rows), tuple(found))
 
 
-def silent(pods: Sequence[LoggedPod], transports: Mapping[str, Json]) -> list[str]:
-    """Nodes of pods with GPUs of whose traffic no log shows anything: their counters are worth reading."""
-    ranks = [one for one in pods if one.gpus]
-    evidence = dict(_by_pod(ranks, transports))
-    silent = [one for one in ranks if not one.ended and not _shows(evidence.get(one.name))]
-    return sorted({one.node for one in silent if one.node})
-
-
-def _shows(facts: Optional[Json]) -> bool:
-    return facts is not None and bool(facts["net"] or facts["used"])
+def silent(pods: Sequence[LoggedPod], logs: Mapping[str, Sequence[HostStarts]]) -> list[str]:
+    """Nodes of pods with GPUs whose traffic the logs do not show, or in part: their counters are worth reading."""
+    ranks = [one for one in pods if one.gpus and not one.ended]
+    evidence = dict(_by_pod(ranks, logs))
+    unclear = [
+        one for one in ranks if one.name not in evidence or _by_log(one, evidence[one.name])[0].verdict == UNKNOWN
+    ]
+    return sorted({one.node for one in unclear if one.node})
 
 
 def _nothing(job: str, why: str) -> JobProof:
@@ -278,84 +279,136 @@ def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
     return f"{worst[0].subject}: {worst[0].found}" + (f", and {len(worst) - 1} more" if len(worst) > 1 else "")
 
 
-def _by_pod(pods: Sequence[LoggedPod], transports: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-    """(pod, its host's facts). A launcher's log has the lines of all hosts; a rank's own log those of its own, under
+def _by_pod(pods: Sequence[LoggedPod], logs: Mapping[str, Sequence[HostStarts]]) -> Iterator[tuple[str, HostStarts]]:
+    """(pod, its host's evidence). A launcher's log has the lines of all hosts; a rank's own log those of its own, under
     whatever name."""
     known: dict[str, str] = {}
     for one in pods:
         known.update({name: one.name for name in (one.name, one.host, short_host(one.host)) if name})
-    best: dict[str, Json] = {}
-    for printer, facts in transports.items():
-        groups = [(host, group) for group in facts.get("by_host") or () for host in group["hosts"]]
-        for host, group in groups:
-            alone = printer if len(groups) == 1 and any(one.name == printer for one in pods) else ""
-            pod = alone or known.get(host) or known.get(short_host(host), "")
-            if pod and group["ranks"] >= best.get(pod, {"ranks": -1})["ranks"]:
-                best[pod] = group
+    best: dict[str, HostStarts] = {}
+    for printer, hosts in logs.items():
+        for host in hosts:
+            alone = printer if len(hosts) == 1 and any(one.name == printer for one in pods) else ""
+            pod = alone or known.get(host.host) or known.get(short_host(host.host), "")
+            if pod and (pod not in best or host.last.ranks >= best[pod].last.ranks):
+                best[pod] = host
     yield from best.items()
 
 
+def _stale(evidence: Mapping[str, HostStarts]) -> dict[str, str]:
+    """Pod -> why the last start in its log is not the job's last, by the communicators that all ranks share, or by the
+    number of starts where NCCL prints none of their ids."""
+    earlier = {one for host in evidence.values() for start in host.starts[:-1] for one in start.comms}
+    behind = any(host.last.comms & earlier for host in evidence.values())
+    most = max((len(host.starts) for host in evidence.values()), default=1)
+    found = {}
+    for pod, host in evidence.items():
+        others = {one for name, other in evidence.items() if name != pod for one in other.last.comms}
+        if host.mixed:
+            found[pod] = host.mixed
+        elif host.last.comms & earlier:
+            found[pod] = "other pods' ranks have started again since, and its log does not show that"
+        elif host.last.comms and others and not behind and not host.last.comms & others:
+            found[pod] = "no other pod's last start shares a communicator with its last start"
+        elif not host.last.comms and len(host.starts) < most:
+            found[pod] = f"its log shows {len(host.starts)} starts of its ranks, another pod's log {most}"
+    return found
+
+
 def _judged(
-    pod: LoggedPod, facts: Optional[Json], counters: Counters, shape: Optional[Shape]
+    pod: LoggedPod, host: Optional[HostStarts], stale: str, counters: Counters, shape: Optional[Shape]
 ) -> tuple[Row, list[Finding]]:
-    if facts is not None and _shows(facts):
-        row, found = _by_log(pod, facts)
-    elif pod.node in counters.read and not pod.ended:
-        row, found = _by_counters(pod, counters.read[pod.node], shape)
-    else:
+    row, found = (None, []) if host is None else _by_log(pod, host)
+    if row is not None and stale:
+        # the evidence is that of another start
+        found = [finding("prove.start", pod.name, stale, expected="the lines of every pod's last start")]
+        row = dataclasses.replace(row, verdict=UNKNOWN)
+    if (row is None or row.verdict == UNKNOWN) and pod.node in counters.read and not pod.ended:
+        counted, faults = _by_counters(pod, counters.read[pod.node], shape)
+        if row is None or not (host and host.shows) or counted.verdict == FAIL:
+            row, found = dataclasses.replace(counted, earlier=row.earlier if row else ()), faults
+    elif not (host and host.shows):
         # What became of the pod says enough.
-        found = [] if pod.trouble else [_silent(pod, facts, counters.unread.get(pod.node, ""))]
-        row = Row(pod.name, pod.node, wanted=pod.rails)
+        found = found if pod.trouble or stale else [_silent(pod, host, counters.unread.get(pod.node, ""))]
+    row = row or Row(pod.name, pod.node, wanted=pod.rails)
     if pod.restarts:
         what = f"it has restarted {pod.restarts} times; its log is that of the last start only"
         found.append(finding("prove.restarted", pod.name, what, expected="no restart"))
     if pod.trouble:
         found.append(finding("prove.gone", pod.name, pod.trouble, expected="a running pod"))
     verdict = UNKNOWN if row.verdict == PASS and found else row.verdict
-    why = row.why or "; ".join(one.found for one in found)
-    return Row(row.pod, row.node, verdict, row.by, row.net, row.rails, row.wanted, row.gpudirect, why), found
+    return dataclasses.replace(row, verdict=verdict, why=row.why or "; ".join(one.found for one in found)), found
 
 
-def _by_log(pod: LoggedPod, facts: Json) -> tuple[Row, list[Finding]]:
-    net, used, hcas = str(facts["net"]), list(facts["used"]), list(facts["hcas"])
-    gdr = {name: on for name, on in facts["gdr"].items() if name in used} or dict(facts["gdr"])
-    found: list[Finding] = []
-    if net == "Socket":
-        found.append(finding("prove.socket", pod.name, "NCCL used TCP (NET/Socket)", expected="NET/IB"))
-    elif net != "IB":
-        found.append(finding("prove.network", pod.name, f"NCCL used {net}, which is not supported", expected="NET/IB"))
-    else:
-        off = sorted(name for name, on in gdr.items() if not on)
-        if off:
-            what = f"GPUDirect RDMA was off on {listed(off, 4)}: data was copied through host memory"
-            found.append(finding("prove.no-gdr", pod.name, what, expected="GDRDMA"))
-        elif not gdr:
-            found.append(finding("prove.info", pod.name, "no line says whether GPUDirect RDMA was used"))
-        found += _rails(pod, used, hcas)
-    ranks = int(facts["ranks"])
-    if ranks < pod.gpus:
-        what = f"INFO lines of {ranks} of {pod.gpus} ranks"
-        found.append(finding("prove.info", pod.name, what, expected="of all ranks"))
-    wrong = [one for one in found if one.severity == "error"]
+def _by_log(pod: LoggedPod, host: HostStarts) -> tuple[Row, list[Finding]]:
+    """By the last start, with the verdicts on those before it."""
+    earlier = tuple(_of_start(pod, host, one)[0].verdict for one in host.starts[:-1])
+    row, found = _of_start(pod, host, host.last)
+    return dataclasses.replace(row, earlier=earlier), found
+
+
+def _of_start(pod: LoggedPod, host: HostStarts, start: Start) -> tuple[Row, list[Finding]]:
+    """What is seen may convict; what is not seen does only where nothing else is missing."""
+    row = Row(pod.name, pod.node, wanted=pod.rails)
+    if not start.net and not start.used:
+        return row, []
+    found = list(_faults(pod, start)) if start.named or start.ranks <= pod.gpus else []
+    lost = _lost(pod, start)
+    if lost and not any(one.severity == "error" for one in found):
+        torn = f"; {host.torn} lines of NCCL are torn or overwritten" if host.torn else ""
+        found.append(finding("prove.info", pod.name, lost + torn, expected="the lines of all ranks"))
+    wrong = any(one.severity == "error" for one in found)
     verdict = FAIL if wrong else UNKNOWN if found else PASS
-    direct = all(gdr.values()) if gdr else None
-    return Row(pod.name, pod.node, verdict, "log", net, len(used), pod.rails, direct), found
+    rails, direct = len(start.used), start.direct
+    return dataclasses.replace(row, verdict=verdict, by="log", net=start.net, rails=rails, gpudirect=direct), found
 
 
-def _rails(pod: LoggedPod, used: Sequence[str], hcas: Sequence[str]) -> Iterator[Finding]:
+def _faults(pod: LoggedPod, start: Start) -> Iterator[Finding]:
+    if start.net == "Socket":
+        yield finding("prove.socket", pod.name, "NCCL used TCP (NET/Socket)", expected="NET/IB")
+        return
+    if start.net != "IB":
+        what = f"NCCL used {start.net}, which is not supported"
+        yield finding("prove.network", pod.name, what, expected="NET/IB")
+        return
+    if start.off and start.off_lines > 1:
+        what = f"GPUDirect RDMA was off on {listed(start.off, 4)}: data was copied through host memory"
+        yield finding("prove.no-gdr", pod.name, what, expected="GDRDMA")
     if pod.rails is None:
-        what = f"channels went over {len(used)} HCAs; their number is unknown"
+        what = f"channels went over {len(start.used)} HCAs; their number is unknown"
         yield finding("prove.rails-unknown", pod.name, what, expected="the shape of its node")
-    elif hcas and len(hcas) < pod.rails:
-        yield finding("prove.rails", pod.name, f"NCCL found {len(hcas)} of {pod.rails} HCAs", expected=f"{pod.rails}")
-    elif len(used) < pod.rails:
-        idle = [one for one in hcas if one not in used]
-        over = f"; no channel went over {listed(idle, 4)}" if idle and set(used) <= set(hcas) else ""
-        what = f"channels went over {len(used)} of {pod.rails} HCAs{over}"
+    elif start.found and len(start.found) < pod.rails:
+        what = f"NCCL found {len(start.found)} of {pod.rails} HCAs"
+        yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
+    elif len(start.used) < pod.rails and start.whole and min(start.ranks, start.named) >= pod.gpus:
+        idle = [one for one in start.found if one not in start.used]
+        over = f"; no channel went over {listed(idle, 4)}" if idle else ""
+        what = f"channels went over {len(start.used)} of {pod.rails} HCAs{over}"
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
 
 
-def _silent(pod: LoggedPod, facts: Optional[Json], unread: str) -> Finding:
+def _lost(pod: LoggedPod, start: Start) -> str:
+    """Which lines a pass would need, and the log does not have; "" = none."""
+    if start.net != "IB":
+        return ""
+    if start.ranks > pod.gpus and not start.named:
+        return f"{start.ranks} ranks on {pod.gpus} GPUs, and no line that shows of which start each is"
+    if start.ranks < pod.gpus:
+        return f"INFO lines of {start.ranks} of {pod.gpus} ranks"
+    if start.named < pod.gpus:
+        return f"lines about communicators of {start.named} of {pod.gpus} ranks"
+    if start.quiet:
+        return f"no line about the network of {start.quiet} of its processes"
+    if start.direct is None:
+        return "no line says whether GPUDirect RDMA was used"
+    if start.off and start.off_lines < 2:
+        return f"a single line shows a channel without GPUDirect RDMA on {listed(start.off, 4)}: it may be torn"
+    if len(start.used) < (pod.rails or 0):
+        return f"channels were seen over {len(start.used)} of {pod.rails} HCAs, and lines about channels are missing"
+    return ""
+
+
+def _silent(pod: LoggedPod, host: Optional[HostStarts], unread: str) -> Finding:
     """``unread``: why the counters of its node could not be read; "" = they were not requested."""
     if pod.ended:
         what = "it was deleted when the job ended, and no log that is left has NCCL's INFO lines about its channels"
@@ -365,8 +418,10 @@ def _silent(pod: LoggedPod, facts: Optional[Json], unread: str) -> Finding:
             f"its log has no INFO line of NCCL about channels, and counters of {pod.node} could not be read: {unread}"
         )
         return finding("prove.counters", pod.name, what, expected="two readings of every port")
-    if facts is not None and facts["ranks"]:
+    if host is not None and host.last.ranks:
         what = "no channel of its ranks left the node"
+    elif host is not None and len(host.starts) > 1:
+        what = "its ranks have started again, and the log has no INFO line of NCCL about channels since"
     elif pod.debug:
         what = f"NCCL_DEBUG_FILE={pod.debug} keeps NCCL's lines out of the log"
     else:

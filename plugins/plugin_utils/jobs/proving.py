@@ -25,14 +25,15 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import documents,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.prove import Counters, JobProof, LoggedPod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import dicts, is_shared, rdma_resource
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, JobLog
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.objects import label_selector
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import Transport
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 
-INFO = " NCCL INFO "
 SHOWN = 50
+Logs = Mapping[str, Sequence[HostStarts]]
+"""Pod -> the hosts that its log names."""
 
 
 def result(
@@ -58,9 +59,8 @@ def result(
     if not before:
         raise InputError(f"{kinds.reference(job)} has no pods, so nothing can be checked.")
     logs = {one["metadata"]["name"]: _log(client, namespace, one, show) for one in before}
-    facts = {name: facts for name, (facts, _lost) in logs.items() if facts}
-    facts = _by_node(client, job, before, facts)
-    gone = prove.deleted(job, before, facts)
+    hosts = _by_node(client, job, before, {name: hosts for name, (hosts, _lost) in logs.items()})
+    gone = prove.deleted(job, before, hosts)
     resource = args["resource"] or (plan.resources.vf if plan else "") or _resource([*before, *gone])
     shapes = _shapes(client, [*before, *gone], known, args["shape"])
     shared = plan.mode is Mode.SHARED if plan else is_shared(resource)
@@ -70,7 +70,7 @@ def result(
     would: list[str] = []
     if args["source"] == "daemonset":
         seen = [_seen(one, one, logs, resource, shared, shapes) for one in before]
-        counters, would = _counted(client, prove.silent(seen, facts), plan, args, show, check_mode)
+        counters, would = _counted(client, prove.silent(seen, hosts), plan, args, show, check_mode)
     # Once more, after all that was read: what was replaced or started again meanwhile proves nothing.
     after = {one["metadata"]["name"]: one for one in _pods(client, path, selector)}
     seen = [_seen(one, after.get(one["metadata"]["name"]), logs, resource, shared, shapes) for one in before]
@@ -78,7 +78,7 @@ def result(
     same = len({one.name if one else "" for one in shapes.values()}) == 1
     ending = _ending(client, job, namespace)
     shape, number = found if same else None, prove.wanted(job)
-    proof = prove.prove(kinds.reference(job), [*seen, *ended], facts, counters, shape, ending, number)
+    proof = prove.prove(kinds.reference(job), [*seen, *ended], hosts, counters, shape, ending, number)
     return {**_printed(proof, args["fail_when"]), **({"would": would} if would else {})}
 
 
@@ -123,15 +123,15 @@ def _pods(client: Client, path: str, selector: str) -> list[Json]:
     return [one] if one else []
 
 
-def _by_node(client: Client, job: Json, pods: Sequence[Json], facts: dict[str, Json]) -> dict[str, Json]:
-    """The logs' facts with nodes' names for the names of their systems, which pods on the host network print."""
+def _by_node(client: Client, job: Json, pods: Sequence[Json], logs: Logs) -> Logs:
+    """The logs with nodes' names for the names of their systems, which pods on the host network print."""
     specs = [one.spec for one in kinds.templates(job)] + [mapping(one.get("spec")) for one in pods]
-    if not prove.strange(facts, pods) or not any(one.get("hostNetwork") is True for one in specs):
-        return facts
+    if not prove.strange(logs, pods) or not any(one.get("hostNetwork") is True for one in specs):
+        return logs
     try:
-        return prove.by_node(facts, client.projected("/api/v1/nodes", prove.names))
+        return prove.by_node(logs, client.projected("/api/v1/nodes", prove.names))
     except Forbidden:  # what the logs name is then nobody's
-        return facts
+        return logs
 
 
 def _resource(pods: Iterable[Json]) -> str:
@@ -154,29 +154,28 @@ def _shapes(client: Client, pods: Iterable[Json], known: Mapping[str, Shape], gi
     return found
 
 
-def _log(client: Client, namespace: str, pod: Json, show: Callable[[str], None]) -> tuple[Json, str]:
-    """(NCCL's transport facts in the logs of all containers, why a log could not be read)."""
-    name, taken, lost = str(pod["metadata"]["name"]), Transport(), ""
+def _log(client: Client, namespace: str, pod: Json, show: Callable[[str], None]) -> tuple[tuple[HostStarts, ...], str]:
+    """(what NCCL's lines in the logs of all containers show, why a log could not be read)."""
+    name, taken, lost = str(pod["metadata"]["name"]), JobLog(), ""
     for one in dicts(mapping(pod.get("spec")).get("containers")):
         try:
             for line in client.log_lines(namespace, name, container=str(one.get("name"))):
-                at = line.find(INFO)
-                if at >= 0 and taken.wants(line, at):
-                    taken.take(line, at)
+                taken.take(line)
         except NotFound:
             lost = "it is gone"
         except Forbidden:
             raise
         except ClusterError as error:
             lost = f"its log cannot be read: {error}"
-    show(f"{name}: {'INFO lines' if taken.seen else 'no INFO line'}")
-    return taken.finish(), lost
+    hosts = taken.finish()
+    show(f"{name}: {'INFO lines' if hosts else 'no INFO line'}")
+    return hosts, lost
 
 
 def _seen(
     pod: Json,
     later: Optional[Json],
-    logs: Mapping[str, tuple[Json, str]],
+    logs: Mapping[str, tuple[Sequence[HostStarts], str]],
     resource: str,
     shared: bool,
     shapes: Mapping[str, Optional[Shape]],

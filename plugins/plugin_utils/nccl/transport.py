@@ -16,8 +16,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import F
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, release, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
-# a whole way: one that was cut, or that another process wrote into, says nothing about GPUDirect RDMA. RCCL adds a comm
-_NET = re.compile(r"NET/([^/]+)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?(?:\s.*)?")
+# a whole way: one that was cut, or that another process wrote into, does not show that GPUDirect RDMA is off. RCCL adds
+# a comm
+WAY = re.compile(
+    r"NET/([^/]+)/(\d+)(?:\((\d+)\))?(?:(/GDRDMA(?:\(PCI\))?)(?:/Shared)?(?:\s.*)?|(?:/Shared)?(?:\s+comm .*)?)"
+)
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+)")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
 _DISTANCE = re.compile(
@@ -55,13 +58,15 @@ class Process:
         self.hcas: Optional[tuple[str, ...]] = None
         """As NCCL lists them; None without such a line."""
         self.network = ""
+        self.explicit: dict[str, bool] = {}
+        """HCA -> whether NCCL states that it can use GPUDirect RDMA with it."""
         self.distances: dict[tuple[str, str], int] = {}
         """GPU and HCA, as NCCL numbers them here -> distance between them, of those with GPUDirect RDMA."""
 
     def farthest(self, gpus: Collection[str], base: int) -> Optional[tuple[int, int]]:
         """(distance, number of the HCA) of the longest way on which a channel of these GPUs uses GPUDirect RDMA.
         ``base``: of the HCAs' numbers."""
-        ways = [found for way in self.paths if (found := _NET.fullmatch(way)) and found[4]]
+        ways = [found for way in self.paths if (found := WAY.fullmatch(way)) and found[4]]
         nets = {number for found in ways if (number := whole(found[2])) is not None}
         used = {f"{net:x}" if base == 16 else str(net): net for net in nets}
         pairs = ((far, used[net]) for (gpu, net), far in self.distances.items() if gpu in gpus and net in used)
@@ -75,7 +80,6 @@ class HostTransport:
         self.processes: dict[str, Process] = {}
         self.ranks: set[Place] = set()
         """Process and device of each rank that printed a channel."""
-        self.explicit: dict[str, bool] = {}
         self.topology: dict[str, bool] = {}
         """Topology file -> whether it was loaded."""
         self.said: dict[str, set[str]] = {}
@@ -111,17 +115,28 @@ class HostTransport:
             return lists[0] if lists else None
         return tuple(dict.fromkeys(name for one in lists for name in one))
 
+    def part(self, processes: Collection[str]) -> HostTransport:
+        """The host with these of its processes only."""
+        made = HostTransport()
+        made.processes = {name: one for name, one in self.processes.items() if name in processes}
+        made.ranks = {place for place in self.ranks if place[0] in processes}
+        made.topology = self.topology
+        return made
+
     def facts(self, names: dict[int, str], ranks: Optional[set[Place]]) -> Json:
         """The host's evidence. ``names``: of all hosts, by number, for a host whose list of HCAs is missing; ``ranks``:
         those of the test, None if unknown: another process proves none of them."""
         used: dict[str, int] = {}
-        gdr = dict(self.explicit)
+        gdr: dict[str, bool] = {}
+        for process in self.processes.values():
+            for hca, on in process.explicit.items():
+                gdr[hca] = gdr.get(hca, True) and on
         nets = {"Socket" for one in self.processes.values() if one.network == "Socket"}
         own = self.names or names
         for process in self.processes.values():
             known = process.names or own
             for way, count in sorted(process.paths.items(), key=lambda item: (len(item[0]), item[0])):
-                found = _NET.fullmatch(way)
+                found = WAY.fullmatch(way)
                 if not found:
                     continue
                 net = "IB" if found[1].startswith("IB") else found[1]
@@ -243,12 +258,12 @@ class Transport:
         elif "GPU Direct RDMA" in text:
             said = _GDR.search(text)
             if said and not text.startswith("NET/Socket"):
-                host = self._host(_name(place))
-                host.explicit[said[3]] = host.explicit.get(said[3], True) and said[1] == "Enabled"
+                process = self._process(place)
+                process.explicit[said[3]] = process.explicit.get(said[3], True) and said[1] == "Enabled"
                 number = whole(said[2])
                 if number is not None:
                     self.names.setdefault(number, said[3])
-                    self._process(place).names.setdefault(number, said[3])
+                    process.names.setdefault(number, said[3])
         elif text.startswith("NET/Plugin") and "Loaded net plugin" in text:
             self.plugin = text.partition("Loaded net plugin ")[2].strip()
         elif FAILOVER.search(text):
@@ -402,7 +417,7 @@ class Transport:
         channels: dict[str, int] = {}
         proxied = False
         for way, count in sorted(via.items(), key=lambda item: (len(item[0]), item[0])):
-            found = _NET.fullmatch(way)
+            found = WAY.fullmatch(way)
             if way.startswith("NET/") and not found:
                 continue  # cut
             if found:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import picked, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import reading, wave_run
@@ -28,6 +30,8 @@ class ActionModule(RdmaAction):
     def _plan(self, args: dict[str, Any]) -> dict[str, Any]:
         plan = run.read_plan(args["plan"], faulty=True)
         upgrade = reading.Reading(self.client, plan).upgrade(args["wave"])
+        if upgrade.unchanged:
+            upgrade = dataclasses.replace(upgrade, behind=waiting.behind(self.client, plan, args["plan"]))
         run.write(wave_run.record(args["plan"]), upgrade)
         lines = core.lines(upgrade, plan.profile)
         for line in lines:
@@ -37,5 +41,5 @@ class ActionModule(RdmaAction):
             needed = [*plan.permissions, *core.rights(plan)]
             self.progress(accounts.announced([accounts.write(folder, "upgrade", needed, plan.grants, spaces)]))
         shown = ("nothing", "waves", "idle_first", "busy", "outside", "denied")
-        changed = self.check_mode and not upgrade.nothing
+        changed = self.check_mode and not upgrade.unchanged
         return {"changed": changed, **to_dict(picked(upgrade, *shown)), "text": lines}

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, Unrecoverable, WaitFailed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import named
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import named, readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait as kube_wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.named import Statuses
@@ -65,6 +65,16 @@ def wait_all(
     return {**done[-1], **_together(done)} if len(done) > 1 else done[0]
 
 
+def behind(client: Client, plan: Plan, plan_file: str) -> dict[str, str]:
+    """Part -> why, of the operators of the plan: Deployments, DaemonSets and pods that are not yet what releases and
+    policies specify, although these may be. One reading."""
+    found = Statuses()
+    for name in plan.operators:
+        with Watcher(client) as watcher:
+            found.update(WaitView(watcher, {**specs.defaults("wait"), "plan": plan_file, "for": name}, plan).exactly())
+    return kube_wait.late_map({key: one for key, one in found.items() if one.code == readiness.OUTDATED})
+
+
 def _together(done: list[dict[str, Any]]) -> dict[str, Any]:
     """What the results of several waits have in common; the rest is that of the last one."""
     late = {name: why for one in done for name, why in one["late"].items()}
@@ -98,6 +108,11 @@ class WaitView:
             noted = [*self.parts.elsewhere, *self.parts.unneeded]
             run.write(self.findings_file, {"findings": [*self._seen(looked), *noted]})
         return _result(looked)
+
+    def exactly(self) -> Statuses:
+        """One reading, in which operators of another version than the plan's are not ready."""
+        self.parts.exact = True
+        return self._read()
 
     def wait(self, show: Callable[[str], None]) -> dict[str, Any]:
         """Waits until all are ready and returns the result. Raises WaitFailed; with ``tolerate`` late nodes are

@@ -94,7 +94,8 @@ class Upgrade:
     node -> what uses its devices. ``held``: an upgrade is on its way: the operands wait for their pods to be deleted.
     ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks.
     ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
-    earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s."""
+    earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s. ``behind``: part -> why
+    it is not yet what release and policy specify, although nothing is left to write."""
 
     changes: tuple[ReleaseChange, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -112,12 +113,18 @@ class Upgrade:
     before: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
     slowest: dict[str, float] = field(default_factory=dict)
+    behind: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether nothing is left to write."""
+        found = (self.changes, self.fields, self.objects, self.leftovers, self.waves)
+        return not self.held and not any(found)
 
     @property
     def nothing(self) -> bool:
-        """Whether all is as the plan wants it."""
-        found = (self.changes, self.fields, self.objects, self.leftovers, self.waves)
-        return not self.held and not any(found)
+        """Whether all is as the plan wants it, and the operators have acted on it."""
+        return self.unchanged and not self.behind
 
     @property
     def idle_first(self) -> tuple[str, ...]:
@@ -374,6 +381,7 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     found += [f"  {does}: {name}" for name in upgrade.leftovers]
     found += [f"  needs all nodes to be idle before the first change: {why}" for why in upgrade.idle_first]
     found += [f"  permission denied {line}" for line in upgrade.denied]
+    found += [f"  not updated yet: {part}: {why}" for part, why in list(upgrade.behind.items())[:10]]
     total = sum(len(wave) for wave in upgrade.waves)
     if total:
         found.append(f"  {counted(len(upgrade.waves), 'wave')} of {counted(total, 'node')}:")

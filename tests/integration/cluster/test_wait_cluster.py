@@ -253,9 +253,12 @@ def test_a_ready_of_an_earlier_spec_counts_only_once_the_operands_carry_the_new_
     containers = [{"name": "main", "image": "example.test/x:1", "env": env}]
     roll = {"spec": {"template": {"spec": {"containers": containers}}}}
     later = Later(1, lambda: cluster.client.patch(toolkit, roll))
+    made, old = base_run.read_plan(str(plan)), "without toolkit.env A: the operator has not updated DaemonSet"
+    assert wait.behind(cluster.client, made, str(plan))["toolkit"].startswith(old), "an upgrade has this to wait for"
     try:
         result, lines = run(cluster, "gpu_operator", later=later, plan=str(plan), timeout=600)
         later.done()
+        assert wait.behind(cluster.client, made, str(plan)) == {}
     finally:
         cluster.custom(POLICY, RECONCILED)
     assert result["ready"] == result["total"]

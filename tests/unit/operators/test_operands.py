@@ -200,7 +200,12 @@ def deployment(
     [
         ([], {}, True, "no Deployment in namespace gpu-operator runs gpu-operator yet"),
         ([deployment("gpu-operator-v26.7.0")], {}, True, ""),
-        ([deployment("gpu-operator-v26.3.3")], {}, True, "Deployment gpu-operator is still version v26.3.3, not v26.7.0"),
+        (
+            [deployment("gpu-operator-v26.3.3")],
+            {},
+            True,
+            "Deployment gpu-operator is still version v26.3.3, not v26.7.0",
+        ),
         ([deployment("gpu-operator-v26.3.3")], {}, False, ""),
         ([deployment("gpu-operator-v26.7.0", ready=0)], {}, True, "Deployment gpu-operator: 0 of 1 replicas available"),
         ([deployment()], {}, True, ""),

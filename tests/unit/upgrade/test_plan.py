@@ -307,3 +307,6 @@ def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back(
     assert decode(Upgrade, json.loads(json.dumps(to_dict(upgrade)))) == upgrade, "upgrade.json is read by later stages"
     assert Upgrade().nothing and "nothing to change" in core.lines(Upgrade(), "current")[0]
     assert not Upgrade(held=True).nothing
+    late = Upgrade(behind={"toolkit": "without image b"})
+    assert late.unchanged and not late.nothing
+    assert "  not updated yet: toolkit: without image b" in core.lines(late, "current")

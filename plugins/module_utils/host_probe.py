@@ -65,8 +65,18 @@ BOOT = "Linux version 0"
 PERSISTENCE = "NVRM: Persistence mode is deprecated"
 MAX_EVENTS, MAX_XIDS = 96, 128
 OTHER = "other"
-ERROR = 3
-PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
+# Levels of the kernel's messages.
+CRITICAL, ERROR = 2, 3
+PORT_COUNTERS = (
+    "link_downed",
+    "symbol_error",
+    "port_rcv_errors",
+    "port_xmit_data",
+    "port_rcv_data",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_xmit_discards",
+)
 HW_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -76,6 +86,12 @@ HW_COUNTERS = (
     "out_of_buffer",
     "np_cnp_sent",
     "rp_cnp_handled",
+    "rp_cnp_ignored",
+    "rnr_nak_retry_err",
+    "implied_nak_seq_err",
+    "duplicate_request",
+    "resp_remote_access_errors",
+    "resp_local_length_error",
 )
 # Counter of the document -> names of ethtool's statistics that add up to it.
 ETHTOOL = {
@@ -86,12 +102,37 @@ ETHTOOL = {
     "link_down_events_phy": r"link_down_events_phy",
     "tx_bytes_phy": r"tx_bytes_phy",
     "rx_bytes_phy": r"rx_bytes_phy",
+    "rx_symbol_err_phy": r"rx_symbol_err_phy|rx_pcs_symbol_err_phy",
+    "tx_dropped_phy": r"tx_(?:discards|errors)_phy",
+    "rx_wrong_length_phy": r"rx_(?:oversize_pkts|undersize_pkts|out_of_range_len|in_range_len_errors)_phy",
+    "rx_damaged_phy": r"rx_(?:fragments|jabbers|unsupported_op)_phy",
+    "pause_storms": r"tx_pause_storm_(?:error|warning)_events",
+    "module_errors": r"module_(?:bus_stuck|high_temp|bad_shorted)",
+    "pci_signal_integrity": r"[rt]x_pci_signal_integrity",
+    "pci_stalled_seconds": r"outbound_pci_stalled_(?:rd|wr)_events",
 }
 OPERATOR_DRIVER = "run/nvidia/driver"
 OPERATOR_OFED = "run/mellanox/drivers"
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib/aarch64-linux-gnu", "usr/lib")
 CLOCKSOURCE = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 OCA = "oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure"
+NVIDIA_PARAMETERS = "proc/driver/nvidia/params"
+# Kernel drivers/infiniband/hw/mlx5/mr.c: without these mlx5_ib refuses to register a DMA-BUF.
+DMABUF_CONFIG = ("CONFIG_DMA_SHARED_BUFFER", "CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING")
+# Bits of proc/sys/kernel/tainted: machine check, bad page, oops, soft lockup.
+TAINTS = {4: "machine check", 5: "bad page", 7: "oops", 14: "soft lockup"}
+# Options of a kernel's command line that take away CPUs, memory, modules, or messages about PCI errors.
+BOOT_OPTIONS = (
+    rb"(?:mem|memmap|maxcpus|nr_cpus|possible_cpus|isolcpus)=[\w,.:$@!#-]*|nosmt(?:=force)?|numa=off|acpi=off|noapic"
+    rb"|pci=[\w,.=;@:]*|pcie_aspm=\w+|pcie_ports=\w+|pcie_bus_\w+|nomodule|idle=poll"
+    rb"|(?:modprobe\.|module_|rd\.driver\.|)blacklist=[\w,-]*"
+)
+CUTTING = (
+    r"mem=|maxcpus=|nr_cpus=|isolcpus=|nosmt|numa=off|acpi=off|noapic|pci=(?:.*,)?(?:noaer|nomsi|nommconf|nocrs)|"
+    r"pcie_aspm=force|pcie_ports=compat|.*blacklist=.*\b(?:nvidia|mlx5|ib_|rdma)"
+)
+OUR_MODULES = r"nvidia(?:[-_](?:uvm|peermem|modeset))?|mlx5_(?:core|ib)|ib_(?:core|uverbs|umad)|rdma_u?cm"
+DISKS = ("", "var", "var/lib", "var/lib/containers", "var/lib/containerd")
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
@@ -531,6 +572,29 @@ def hexadecimal(digits: int) -> Callable[[str], str]:
     return convert
 
 
+def total(text: str) -> int:
+    """Returns the sum in the last line of an aer_dev_* file: ``TOTAL_ERR_COR 7``. ValueError for other text."""
+    found = re.search(r"^TOTAL_ERR_\w+ (\d{1,19})\Z", text, re.MULTILINE)
+    if not found:
+        raise ValueError("no total")
+    return int(found.group(1))
+
+
+def cpus(text: str) -> int:
+    """Returns how many numbers are in a list of CPUs or nodes, as 4 of ``0-2,8``. ValueError for other text."""
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
+        raise ValueError("not a list of CPUs")
+    ends = [part.partition("-") for part in text.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _dash, last in ends)
+
+
+def hexadecimal_number(text: str) -> int:
+    """Returns the number of ``0x1a``. ValueError for other text."""
+    if not re.fullmatch(r"0x[0-9a-f]{1,8}", text):
+        raise ValueError("not a hexadecimal number")
+    return int(text, 16)
+
+
 def width(text: str) -> int:
     """Returns the lanes of a PCIe link. ValueError for 0, 63 and 255, which the kernel prints for an unknown width."""
     value = number(text)
@@ -618,12 +682,18 @@ def memory_limit(text: str, unit: int) -> int | str:
     return number(text) * unit
 
 
-# The kernel log: what a line must contain to be looked at, and the kinds of events. Of a line only what the pattern
-# matches is kept, without the group ``gone``; it must match itself again.
+# The kernel log: what a line must contain to be looked at, and the kinds of events: words, one of which a line has, and
+# pattern. Of a line only what the pattern matches is kept, without the group ``gone``; it must match itself.
 _LOOK = re.compile(
     rb"NVRM: |nvidia|mlx5_|infiniband |pcieport |Linux version \d|gpuops: |PCIe Bus Error|\[Hardware Error\]|reset done"
     rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|blocked for more than|DMAR: |AMD-Vi: |clock throttled"
-    rb"|filesystem read-only|EDAC MC\d|<cut>$"
+    rb"|filesystem read-only|EDAC MC\d|<cut>$|^[0-2],\d|I/O error|I/O \d+|BUG: |kernel BUG|Oops: |protection fault"
+    rb"|opcode: 0000|WARNING: |rcu|not responding|Lustre|allocation failure|table (?:full|overflow)|orphaned sockets"
+    rb"|TCP: out of memory|nobody cared|NMI|Memory failure|segfault at|NETDEV WATCHDOG|link status definitely|not ready"
+    rb"|BERT: |critical temp|downstream link|retraining failed|recovery failed|change power state|(?:symbol|module) "
+    rb"|EXT4-fs|XFS|BTRFS|[Dd]isk failure|Failing path|medium error|controller is down|probe failure|conn error"
+    rb"|recovery timed out|loop timed|Time-out Error|smmu|refcount_t|corruption",
+    re.MULTILINE,
 )
 _ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _BDF = rf"(?P<pci>{_ADDRESS})"
@@ -631,60 +701,178 @@ _MLX5 = rf"mlx5_core {_BDF}(?: [\w.-]+)?: (?:\w+:\d+:\(pid \d+\): )?"
 _MODULE = r".{0,200}?\bon (?P<detail>[\w#.:,/-]+(?: \w+#[\w#]+| memory| label)*)"
 _RECOVERY = r"GPU recovery action changed from 0x\w+ \([\w ]+\) to 0x"
 EVENTS = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
+    (kind, words.split("|"), pattern)
+    for kind, words, pattern in (
         # What undoes earlier events of the same function, see _UNDOES: reset, and what recovered by itself.
-        ("gpu_recovered", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): 154, {_RECOVERY}0 \(None\)"),
-        ("reset", rf"vfio-pci {_BDF}: reset done|(?:^|\W)gpuops: (?P<pci2>{_ADDRESS}) reset"),
-        ("nic_recovered", rf"{_MLX5}health recovery succeeded"),
-        ("recovery", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>154), {_RECOVERY}\w+ \((?P<detail>[\w ]+)\)"),
+        ("gpu_recovered", "154, ", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): 154, {_RECOVERY}0 \(None\)"),
+        ("reset", " reset", rf"vfio-pci {_BDF}: reset done|(?:^|\W)gpuops: (?P<pci2>{_ADDRESS}) reset"),
+        ("nic_recovered", "recovery succeeded", rf"{_MLX5}health recovery succeeded"),
+        ("recovery", "154, ", rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>154), {_RECOVERY}\w+ \((?P<detail>[\w ]+)\)"),
         (
             "xid",
+            "NVRM: Xid",
             rf"NVRM: Xid \((?:PCI:)?{_BDF}\): (?P<code>\d{{1,4}})(?!\d)"
             r"(?:, (?P<detail>[A-Z][A-Z0-9_]+ +(?:Nonfatal|Fatal))\b)?",
         ),
-        ("gpu_init", rf"NVRM: (?:GPU[ -]?{_BDF}: )?RmInitAdapter failed!(?: (?P<detail>\([0-9a-fx:]+\)))?"),
-        ("gpu_gsp", rf"NVRM: (?:GPU[ -]?{_BDF}: )?\w+: (?P<detail>(?:GSP RM h|LibOS h|H)eartbeat timed out)"),
-        ("gpu_bar", rf"NVRM: (?P<detail>BAR\d) is 0M @ 0x0 \(PCI:{_BDF}\)"),
-        ("api_mismatch", r"NVRM: API mismatch: (?P<gone>.{0,200}?)has the version (?P<detail>\d[\d.]*)"),
+        (
+            "gpu_init",
+            "RmInitAdapter",
+            rf"NVRM: (?:GPU[ -]?{_BDF}: )?RmInitAdapter failed!(?: (?P<detail>\([0-9a-fx:]+\)))?",
+        ),
+        (
+            "gpu_gsp",
+            "eartbeat",
+            rf"NVRM: (?:GPU[ -]?{_BDF}: )?\w+: (?P<detail>(?:GSP RM h|LibOS h|H)eartbeat timed out)",
+        ),
+        ("gpu_bar", "is 0M", rf"NVRM: (?P<detail>BAR\d) is 0M @ 0x0 \(PCI:{_BDF}\)"),
+        (
+            "api_mismatch",
+            "API mismatch",
+            r"NVRM: API mismatch: (?P<gone>.{0,200}?)has the version (?P<detail>\d[\d.]*)",
+        ),
         (
             "sxid",
+            "SXid",
             rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_BDF}\): (?P<code>\d{{1,6}}), (?P<detail>Fatal|Non-fatal)",
         ),
-        ("nic_temperature", rf"{_MLX5}(?P<detail>Port module event\[error\]: module \d+, [\w ]+, High Temp\w*)"),
-        ("nic_temperature", rf"{_MLX5}(?P<detail>High temperature on sensors)"),
-        ("nic_cable", rf"{_MLX5}Port module event\[error\]: (?P<detail>module \d+, [\w ]+, [\w/() -]+)"),
-        ("nic_power", rf"{_MLX5}(?P<detail>Detected insufficient power on the PCIe slot)"),
-        ("nic_command", rf"{_MLX5}(?P<detail>[A-Z][A-Z_0-9]+\(0x\w+\) timeout)"),
-        ("nic_tx", rf"{_MLX5}(?P<detail>TX timeout detected)"),
+        ("nic_flap", "Link down", rf"{_MLX5}(?P<detail>Link down)"),
+        ("nic_cqe", "error cqe", r"(?P<detail>infiniband \w+: (?:dump_cqe:\d+:\(pid \d+\): )?dump error cqe)"),
+        (
+            "nic_temperature",
+            "High Temp",
+            rf"{_MLX5}(?P<detail>Port module event\[error\]: module \d+, [\w ]+, High Temp\w*)",
+        ),
+        ("nic_temperature", "High temperature", rf"{_MLX5}(?P<detail>High temperature on sensors)"),
+        ("nic_cable", "Port module", rf"{_MLX5}Port module event\[error\]: (?P<detail>module \d+, [\w ]+, [\w/() -]+)"),
+        ("nic_power", "insufficient power", rf"{_MLX5}(?P<detail>Detected insufficient power on the PCIe slot)"),
+        ("nic_command", "timeout", rf"{_MLX5}(?P<detail>[A-Z][A-Z_0-9]+\(0x\w+\) timeout)"),
+        ("nic_tx", "TX timeout|NETDEV WATCHDOG", rf"{_MLX5}(?P<detail>TX timeout detected|NETDEV WATCHDOG)"),
+        ("nic_tx", "NETDEV WATCHDOG", r"(?P<detail>NETDEV WATCHDOG): "),
         (
             "nic_health",
+            "mlx5_core",
             rf"{_MLX5}(?P<detail>device's health compromised|Fatal error \d+ detected|synd 0x0*[1-9a-f]\w*: [\w ]+"
             r"|health recovery flow aborted|Firmware over \d+ MS in [\w-]+)",
         ),
-        ("aer", rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Uncorrect\w+ \((?:Non-)?Fatal\))"),
-        ("aer_corrected", rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Correct\w+)"),
-        ("dpc", rf"pcieport {_BDF}: DPC: (?P<detail>containment event)"),
-        ("mce", r"\[Hardware Error\]: event severity: (?P<detail>recoverable|fatal|panic)"),
-        ("mce_corrected", r"\[Hardware Error\]: event severity: (?P<detail>corrected)"),
+        (
+            "aer",
+            "severity=Uncorrect",
+            rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Uncorrect\w+ \((?:Non-)?Fatal\))",
+        ),
+        ("aer_corrected", "severity=Correct", rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=(?P<detail>Correct\w+)"),
+        ("dpc", "DPC: ", rf"pcieport {_BDF}: DPC: (?P<detail>containment event)"),
+        (
+            "hotplug",
+            "pciehp",
+            rf"pcieport {_BDF}: pciehp: Slot\([\w-]+\): (?P<detail>Link Down|Card not present|Power fault"
+            r"|Failed to check link status|Cannot add device)",
+        ),
+        (
+            "pci_lost",
+            "not ready|recovery failed|power state|can't recover",
+            rf"{_BDF}: (?:AER: )?(?P<detail>not ready \d+ms after [\w ]+; giving up|device recovery failed"
+            r"|(?:Unable to|can't) change power state from \w+ to \w+|can't recover \([\w ]+\))",
+        ),
+        ("pci_retrain", "retraining", rf"{_BDF}: (?P<detail>broken device, retraining|retraining failed)"),
+        ("mce", "severity: ", r"\[Hardware Error\]: event severity: (?P<detail>recoverable|fatal|panic)"),
+        ("mce_corrected", "severity: corrected", r"\[Hardware Error\]: event severity: (?P<detail>corrected)"),
         # Bit 61 of the bank's status: the error was not corrected.
-        ("mce", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[2367abef][0-9a-f]{15})\b"),
-        ("mce_corrected", r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[0-9a-f]{16})\b"),
+        (
+            "mce",
+            "Machine Check",
+            r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[2367abef][0-9a-f]{15})\b",
+        ),
+        (
+            "mce_corrected",
+            "Machine Check",
+            r"\[Hardware Error\]: CPU \d+: Machine Check.{0,40}: (?P<detail>[0-9a-f]{16})\b",
+        ),
         # As the decoder of AMD's CPUs names the status; a deferred error is data that is lost and not yet read.
-        ("mce", r"\[Hardware Error\]: (?P<detail>System Fatal|Uncorrected, software \w+|Deferred) error"),
-        ("mce_corrected", r"\[Hardware Error\]: (?P<detail>Corrected) error"),
-        ("memory", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) UE {_MODULE}"),
-        ("memory_corrected", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) CE {_MODULE}"),
-        ("iommu", r"DMAR: \[DMA (?P<detail>\w+)[^\]]*\] Request device \[(?P<pci>[0-9a-f:.]{7,12})\]"),
-        ("iommu", r"AMD-Vi: Event logged \[(?P<detail>IO_PAGE_FAULT)(?: device=(?P<pci>[0-9a-f:.]{7,12}))?"),
-        ("lockup", r"(?P<detail>soft lockup|hard LOCKUP)"),
-        ("oom", r"(?<!cgroup )(?P<detail>[Oo]ut of memory: Kill\w*) process"),
-        ("hung", r"(?P<detail>blocked for more than \d+ seconds)"),
-        ("throttle", r"(?P<detail>(?:Core|Package) temperature) above threshold, cpu clock throttled"),
-        ("read_only", r"(?P<detail>Remounting filesystem read-only)"),
+        (
+            "mce",
+            "[Hardware Error]: ",
+            r"\[Hardware Error\]: (?P<detail>System Fatal|Uncorrected, software \w+|Deferred) error",
+        ),
+        ("mce_corrected", "Corrected error", r"\[Hardware Error\]: (?P<detail>Corrected) error"),
+        ("memory", "Memory failure", r"Memory failure: 0x[0-9a-f]+: (?P<detail>[a-z][\w ]+)"),
+        ("memory", "UE ", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) UE {_MODULE}"),
+        ("memory_corrected", "CE ", rf"EDAC MC\d+: (?P<count>\d{{1,9}}) CE {_MODULE}"),
+        ("iommu", "[DMA ", r"DMAR: \[DMA (?P<detail>\w+)[^\]]*\] Request device \[(?P<pci>[0-9a-f:.]{7,12})\]"),
+        (
+            "iommu",
+            "IO_PAGE_FAULT",
+            r"AMD-Vi: Event logged \[(?P<detail>IO_PAGE_FAULT)(?: device=(?P<pci>[0-9a-f:.]{7,12}))?",
+        ),
+        (
+            "iommu",
+            "loop timed out|Time-out",
+            r"(?:AMD-Vi|DMAR): (?P<detail>Completion-Wait loop timed out|\w[\w ]* Time-out Error)",
+        ),
+        ("iommu", "smmu", r"arm-smmu-v3 \S*: (?P<detail>event 0x\w+ received)"),
+        (
+            "lockup",
+            "lockup|LOCKUP|rcu",
+            r"(?P<detail>soft lockup|hard LOCKUP|INFO: rcu\w* (?:self-)?detected (?:expedited )?stall)",
+        ),
+        ("oom", "ut of memory", r"(?<!cgroup )(?P<detail>[Oo]ut of memory: Kill\w*) process"),
+        ("hung", "blocked for more", r"(?P<detail>blocked for more than \d+ seconds)"),
+        (
+            "throttle",
+            "clock throttled",
+            r"(?P<detail>(?:Core|Package) temperature) above threshold, cpu clock throttled",
+        ),
+        ("throttle", "critical temperature", r"(?P<detail>critical temperature reached)"),
+        (
+            "read_only",
+            "read-only|shut down",
+            r"(?P<detail>Remounting filesystem read-only|XFS \([\w-]+\): Filesystem has been shut down)",
+        ),
+        (
+            "disk",
+            " error|nvme|XFS|conn error|timed out|Disk failure|Failing path",
+            r"(?P<detail>(?:I/O|critical medium|critical target) error, dev (?!loop|fd\d|sr\d)[\w-]+"
+            r"|nvme nvme\d+: (?:I/O \d+ [\w()%. ]*timeout|controller is down|Device not ready)"
+            r"|nvme nvme\d+: Removing after probe failure"
+            r"|EXT4-fs error|XFS \([\w-]+\): (?:Corruption|Internal error|[Mm]etadata)|BTRFS error"
+            r"|detected conn error|session recovery timed out|md/raid\w*:md\d+: Disk failure"
+            r"|device-mapper: multipath: [\d:]* ?Failing path)",
+        ),
+        ("file_server", "nfs: ", r"nfs: server (?P<gone>\S*) (?P<detail>not responding)"),
+        ("file_server", "Lustre", r"(?P<detail>Lustre(?:Error)?: )(?P<gone>.{0,200}?)(?:evicted|was lost)"),
+        (
+            "kernel_bug",
+            "BUG|Oops|general protection|opcode: 0000|refcount_t|corruption",
+            r"(?P<detail>BUG: unable to handle|BUG: kernel NULL|BUG: Bad page|kernel BUG at|Oops: |Internal error: Oops"
+            r"|general protection fault(?=, |: 0000)|invalid opcode: 0000|refcount_t: \w+|list_\w+ corruption)",
+        ),
+        ("kernel_warning", "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ at )?(?P<detail>[\w-]+/[\w./-]+:\d+)"),
+        ("allocation", "allocation failure", r"(?P<detail>page allocation failure: order:\d+)"),
+        (
+            "net_full",
+            "table |TCP: out of memory",
+            r"(?P<detail>nf_conntrack: table full|neighbou?r table overflow|TCP: out of memory)",
+        ),
+        ("net_full", "orphaned", r"(?P<detail>TCP: too many orphaned sockets)"),
+        ("irq", "nobody cared", r"irq \d+: (?P<detail>nobody cared)"),
+        ("nmi", "NMI", r"(?P<detail>NMI received for unknown reason|NMI: (?:PCI system|IOCK) error)"),
+        ("previous", "BERT", r"(?P<detail>BERT: Error records from previous boot)"),
+        ("bond", "definitely down", r"(?P<detail>link status definitely down) for interface"),
+        (
+            "module",
+            "symbol|version magic|unsigned module|module loading",
+            r"(?P<detail>(?:nvidia|mlx5|mlx_|ib_|rdma_|nv_peer|gdrdrv)\w*: (?:disagrees about version of symbol"
+            r"|Unknown symbol|version magic)|Loading of unsigned module is rejected|module loading is restricted)",
+        ),
+        (
+            "daemon",
+            "segfault",
+            r"(?P<detail>(?:nv-fabricmanag|nvidia-|nv-hostengine|dcgm|kubelet|crio|containerd|sshd|systemd)[\w-]*)\[\d+\]:"
+            r" segfault at",
+        ),
         # Any other line about a GPU, NVSwitch, NIC, RDMA device or bridge, if it is an error: see log_event.
         (
             OTHER,
+            "",
             r"(?:(?<=;)|(?<=\] )|(?<=kernel: )|^)(?P<detail>(?:NVRM:|nvidia[\w-]*:?|mlx5_\w+|infiniband|pcieport)"
             rf"(?: {_BDF})?\W[\x20-\x7e]{{1,160}})",
         ),
@@ -715,15 +903,30 @@ _STATES = ("recovery", "gpu_init", "nic_health", "nic_command", "mce", "mce_corr
 _OF_GPU = ("recovery", "xid", "gpu_init", "gpu_gsp", "gpu_bar")
 _OF_NIC = ("nic_health", "nic_command", "nic_tx")
 _UNDOES = {"gpu_recovered": _OF_GPU, "nic_recovered": _OF_NIC, "reset": _OF_GPU + _OF_NIC}
-_ON_A_WAY = ("aer", "aer_corrected", "dpc")
+_ON_A_WAY = ("aer", "aer_corrected", "dpc", "hotplug", "pci_lost", "pci_retrain")
+
+
+_pattern = functools.lru_cache(maxsize=None)(re.compile)
+
+
+def _known(line: str) -> tuple[str, re.Match[str] | None]:
+    """The kind of a line of the kernel log and what matches; a pattern whose words it lacks is not even compiled."""
+    for kind, words, pattern in EVENTS:
+        if any(word in line for word in words):
+            match = _pattern(pattern).search(line)
+            if match:
+                return kind, match
+    return "", None
 
 
 def log_event(line: str) -> tuple[dict[str, Any], str] | None:
     """(event of a line of the kernel log with how often it counts, what is kept of the line); None for any other."""
-    kind, match = next(((kind, match) for kind, match in ((k, p.search(line)) for k, p in EVENTS) if match), ("", None))
+    record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
+    kind, match = _known(line)
+    if match is None and record and int(record.group(1)) <= CRITICAL:
+        kind, match = OTHER, re.search(r"(?<=;)(?P<detail>[\x21-\x7e][\x20-\x7e]{1,160})", line)
     if match is None:
         return None
-    record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
     if kind == OTHER:
         bad = int(record.group(1)) & 7 <= ERROR if record else bool(_TROUBLE.search(match.group(0)))
         if not bad or _HARMLESS.search(match.group(0)):
@@ -736,14 +939,18 @@ def log_event(line: str) -> tuple[dict[str, Any], str] | None:
         pci += ".0"
     stamp = re.search(r"\[ {0,12}(\d{1,12}\.\d{1,9})\]", line[: match.start()])
     at = int(record.group(2)) / 1e6 if record else float(stamp.group(1)) if stamp else None
-    kept = match.group(0)
+    # Names of processes stand in brackets or after Comm.
+    detail = (
+        re.sub(r"\[[^\]\s]*\]|Comm: \S+", "", found.get("detail") or "") if kind == OTHER else found.get("detail") or ""
+    )
+    kept = detail if kind == OTHER and "pci" not in found else match.group(0)
     if found.get("gone"):
         kept = kept.replace(found["gone"], "", 1)
     event = {
         "kind": kind,
         "pci": pci or None,
         "code": int(found["code"]) if found.get("code") else None,
-        "detail": re.sub(r" +", " ", found.get("detail") or "")[: 160 if kind == OTHER else 80],
+        "detail": re.sub(r" +", " ", detail)[: 160 if kind == OTHER else 80],
         "severity": int(record.group(1)) & 7 if record else None,
         "at": None if at is None else round(at, 1),
         "count": int(found.get("count") or 1),
@@ -792,7 +999,7 @@ def log_events(lines: list[str]) -> list[dict[str, Any]]:
         text = re.sub(r"0x[0-9a-fA-F]+|\d+", "N", event["detail"]) if kind == OTHER else event["detail"]
         key = (kind, event["pci"], event["code"], "" if kind in _STATES else text)
         events[key] = {**event, "count": event["count"] + (events[key]["count"] if key in events else 0)}
-    order = [kind for kind, _pattern in EVENTS]
+    order = [kind for kind, _words, _regex in EVENTS]
     return sorted(events.values(), key=lambda e: (order.index(e["kind"]), e["pci"] or "", e["code"] or 0, e["detail"]))
 
 
@@ -800,7 +1007,7 @@ def fair(events: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """At most ``most`` of the events, in their order: no kind takes the place of the first ones of another."""
     if len(events) <= most:
         return events
-    share = most // len(EVENTS)
+    share = most // len({kind for kind, _words, _regex in EVENTS})
     taken: dict[str, int] = {}
     first: list[int] = []
     rest: list[int] = []
@@ -874,6 +1081,39 @@ def extended_capability(config: bytes, wanted: int) -> int:
     return 0
 
 
+def _configuration(config: bytes) -> dict[str, Any]:
+    """Settings of a device's configuration space. ValueError if its PCIe capability was not read.
+
+    PCI Express base specification: command register; power management and PCIe capabilities; ATS extended capability.
+    """
+    power, express = capability(config, 0x01), capability(config, 0x10)
+    if not express:
+        raise ValueError("no PCIe capability")
+    control = int.from_bytes(config[express + 8 : express + 10], "little")
+    found: dict[str, Any] = {
+        "bus_master": bool(config[4] & 4),
+        "memory": bool(config[4] & 2),
+        "power": f"D{config[power + 4] & 3}" if power else "D0",
+        "max_payload": 128 << (control >> 5 & 7),
+        "extended_tags": bool(control >> 8 & 1),
+        "aspm": bool(config[express + 16] & 3),
+    }
+    if len(config) >= 4096:
+        ats = extended_capability(config, 0x000F)
+        found["ats"] = bool(ats and config[ats + 7] & 0x80)
+    return found
+
+
+def _second_region(text: str) -> int:
+    """Bytes of a GPU's BAR1: the second line of the file resource, of first and last address and flags."""
+    lines = text.split("\n")
+    found = re.fullmatch(r"0x([0-9a-f]{16}) 0x([0-9a-f]{16}) 0x[0-9a-f]{16}", lines[1] if len(lines) > 1 else "")
+    if not found:
+        raise ValueError("no second line with a region")
+    first, last = (int(part, 16) for part in found.groups())
+    return last - first + 1 if last else 0
+
+
 def without_serial(config: bytes) -> bytes:
     """The configuration space with its Device Serial Number (capability 0003) zeroed."""
     try:
@@ -911,8 +1151,16 @@ _LINK = (
     ("numa", "numa_node", numa),
 )
 _SRIOV = (("totalvfs", "sriov_totalvfs", number), ("numvfs", "sriov_numvfs", number))
+# Kernel ABI sysfs-bus-pci-devices-aer_stats, since 4.19.
+_AER = (
+    ("aer_corrected", "aer_dev_correctable", total),
+    ("aer_nonfatal", "aer_dev_nonfatal", total),
+    ("aer_fatal", "aer_dev_fatal", total),
+)
 GPU = attributes("gpus", f"{PCI}/*", *_LINK)
+GPU_AER = attributes("gpus", f"{PCI}/*", *_AER)
 PF = attributes("functions", f"{PCI}/*", *_LINK, *_SRIOV)
+PF_AER = attributes("functions", f"{PCI}/*", *_AER)
 VF = attributes("functions", f"{PCI}/*", ("numa", "numa_node", numa))
 # Both ends of a link between bridges are one fact.
 _BRIDGE = [row._replace(name="pcie.slow") for row in attributes("pcie", f"{PCI}/*", *_LINK)]
@@ -931,8 +1179,24 @@ PF_PORT = attributes(
     ("gid3_netdev", "ports/1/gid_attrs/ndevs/3", word),
 )
 VF_PORT = tuple(row for row in PF_PORT if row.key != "firmware")
+PF_BOARD = attributes("functions", f"{PCI}/*/infiniband/*", ("board", "board_id", word))
+# Kernel ABI sysfs-class-infiniband: what the subnet manager has set.
+PF_SUBNET = attributes(
+    "functions.subnet",
+    f"{PCI}/*/infiniband/*",
+    ("lid", "ports/1/lid", hexadecimal_number),
+    ("sm_lid", "ports/1/sm_lid", hexadecimal_number),
+    ("pkey", "ports/1/pkeys/0", hexadecimal_number),
+)
 BRIDGE_PORT = tuple(row for row in PF_PORT if row.key in ("state", "link_layer"))
 NETDEV = attributes("functions", f"{PCI}/*/net/*", ("mtu", "mtu", number), ("mac", "address", mac))
+# Since 3.14; kernel ABI sysfs-class-net.
+PF_NETDEV = attributes("functions", f"{PCI}/*/net/*", ("carrier_changes", "carrier_changes", number))
+# Facts of a host that are one file: key, path, converter. Kernel ABI sysfs-devices-system-cpu.
+HOST_FILES = (
+    ("cpus", "sys/devices/system/cpu/online", cpus),
+    ("cpus_present", "sys/devices/system/cpu/present", cpus),
+)
 COUNTERS = attributes(
     "counters.ports",
     f"{PCI}/*/infiniband/*/ports/*",
@@ -953,6 +1217,9 @@ class Probe:
         self._netdevs: dict[str, str] = {}
         self._slots: dict[str, str] = {}
         self._configs: dict[str, bytes] = {}
+        self._modprobe: list[str] | None = None
+        self._runtime_kept: dict[str, list[str]] = {}
+        self._fabric_kept: dict[str, list[str]] = {}
         # Bridges between GPUs and the NICs near them.
         self._between: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
@@ -976,6 +1243,7 @@ class Probe:
         gpus = self._gpus(pci, driver["xids"])
         functions, omitted = self._functions(pci, gpus)
         out["platform"] = self._platform(gpus)
+        out["resources"] = self._resources()
         out["os"] = system
         out["runtime"] = self._runtime()
         out["driver"] = driver
@@ -1141,6 +1409,7 @@ class Probe:
             "virtualisation": virtualisation,
             "vendor": vendor,
             "product": product,
+            "bios": self.value("platform.bios", f"{dmi}/bios_version", word),
             "oci": None if tag is None else tag == "OracleCloud.com",
         }
 
@@ -1225,7 +1494,88 @@ class Probe:
             "cgroup": self.fact("os.cgroup", "sys/fs/cgroup", self._cgroup),
             "secure_boot": self.fact("os.secure_boot", SECURE_BOOT, self._secure_boot),
             "lockdown": self.value("os.lockdown", "sys/kernel/security/lockdown", _bracketed),
+            "controllers": self.fact("os.controllers", "sys/fs/cgroup/cgroup.controllers", self._controllers),
+            "taints": self.value("os.taints", "proc/sys/kernel/tainted", _taints),
+            "boot_options": self.fact("os.boot_options", "proc/cmdline", self._boot_options),
+            "modules_off": self.fact("os.modules_off", "etc/modprobe.d", self._modules_off),
         }
+
+    def _controllers(self) -> list[str] | None:
+        """The controllers of cgroup v2; None on v1, which has a folder for each."""
+        path = "sys/fs/cgroup/cgroup.controllers"
+        return self.tree.text(path).split() if self.tree.exists(path) else None
+
+    def _boot_options(self) -> list[str]:
+        """Options that take away CPUs, memory, modules of ours or messages about PCI errors."""
+        tokens = self.tree.data("proc/cmdline", keep=_command_line).decode("ascii", "replace")
+        if not tokens.endswith("\n"):
+            raise Unread("proc/cmdline: half-written")
+        return [token for token in tokens.split() if re.match(CUTTING, token)][:16]
+
+    def _modules_off(self) -> list[str]:
+        """Modules of ours that modprobe.d blacklists or replaces by a program."""
+        found = set()
+        for line in self._modprobe_lines(rf"^\s*(?:blacklist|install)\s+(?:{OUR_MODULES})\b"):
+            verb, name, *program = line.split()
+            if verb == "blacklist" or (program and re.search(r"/(?:false|true)$", program[0])):
+                found.add(name.replace("-", "_"))
+        return sorted(found)
+
+    def _resources(self) -> dict[str, Any]:
+        """CPUs, memory and disks of the host."""
+        out = {key: self.value(f"resources.{key}", path, convert) for key, path, convert in HOST_FILES}
+        memory = self.fact("resources.memory", "proc/meminfo", self._meminfo) or {}
+        for key in ("memory", "memory_free", "memory_bad", "hugepages"):
+            out[key] = memory.get(key)
+            if out[key] is None:
+                self.note(f"resources.{key}", self._notes.get("resources.memory", ["proc/meminfo: no line for it"])[0])
+        out["node_memory"] = self.fact("resources.node_memory", "sys/devices/system/node", self._node_memory)
+        out["boost"] = self.fact("resources.boost", "sys/devices/system/cpu/cpufreq/boost", self._boost)
+        out["disk_free"] = self.fact("resources.disk_free", "call disks", self._disk_free)
+        return out
+
+    def _meminfo(self) -> dict[str, int]:
+        """Bytes of memory and of bad memory; per cent of it that are free and that are huge pages."""
+        names = "MemTotal|MemAvailable|HardwareCorrupted|HugePages_Total|Hugepagesize"
+        rows = self.tree.lines("proc/meminfo", rf"^(?:{names}):\s+\d{{1,15}}(?: kB)?$")
+        found = {name: int(rest.split()[0]) for name, _colon, rest in (row.partition(":") for row in rows)}
+        whole = found["MemTotal"]
+        out = {"memory": whole * 1024}
+        if "MemAvailable" in found:
+            out["memory_free"] = 100 * found["MemAvailable"] // whole
+        if "HardwareCorrupted" in found:
+            out["memory_bad"] = found["HardwareCorrupted"] * 1024
+        if {"HugePages_Total", "Hugepagesize"} <= set(found):
+            out["hugepages"] = 100 * found["HugePages_Total"] * found["Hugepagesize"] // whole
+        return out
+
+    def _node_memory(self) -> list[int]:
+        """Bytes of each NUMA node that has CPUs."""
+        base, found = "sys/devices/system/node", []
+        for node in self.tree.names(base, r"node\d{1,4}"):
+            if self.has(f"{base}/{node}/cpulist") and not self.tree.data(f"{base}/{node}/cpulist").strip():
+                continue
+            (line,) = self.tree.lines(f"{base}/{node}/meminfo", r"^Node \d+ MemTotal:\s+\d{1,15} kB$")
+            found.append(int(line.split()[3]) * 1024)
+        return found
+
+    def _boost(self) -> bool:
+        """Whether the CPUs may run above their nominal frequency."""
+        for file, on in (("intel_pstate/no_turbo", "0"), ("cpufreq/boost", "1")):
+            path = f"sys/devices/system/cpu/{file}"
+            if self.tree.exists(path):
+                self.at["resources.boost"] = path
+                return one_of("0", "1")(self.tree.text(path)) == on
+        raise Unread("neither intel_pstate/no_turbo nor cpufreq/boost; the firmware or a hypervisor sets the frequency")
+
+    def _disk_free(self) -> int:
+        """Per cent of the fullest of the file systems of the root, var and the containers, blocks or inodes."""
+        answer = self.tree.call("disks", lambda: ask_disks(self.tree.root))
+        shares = answer.values() if isinstance(answer, dict) else ()
+        found = [share for share in shares if isinstance(share, int) and 0 <= share <= 100]
+        if not found:
+            raise Unread("call disks: no file system")
+        return min(found)
 
     def _cgroup(self) -> int:
         if self.tree.exists("sys/fs/cgroup/cgroup.controllers"):
@@ -1276,7 +1626,41 @@ class Probe:
             for folder in ("etc/cdi", "run/cdi")
             for file in self.listed(folder, r".*\.(ya?ml|json)")
         ]
-        return {"name": name, "version": version, "nvidia_handler": handler, "cdi": cdi[:32]}
+        return {
+            "name": name,
+            "version": version,
+            "nvidia_handler": handler,
+            "cdi": cdi[:32],
+            "cdi_driver": self.fact("runtime.cdi_driver", "etc/cdi, run/cdi", lambda: self._cdi_driver(cdi)),
+            "disabled": self.fact("runtime.disabled", f"etc/{name}", lambda: self._disabled(name)),
+            "pids_limit": self.fact("runtime.pids_limit", f"etc/{name}", lambda: self._pids_limit(name)),
+        }
+
+    def _cdi_driver(self, cdi: list[str]) -> str | None:
+        """Version of libcuda in the CDI specifications; of several the first that differs. None without any."""
+        found: list[str] = []
+        for path in cdi[:32]:
+            content = self.tree.data(path.lstrip("/"), CONFIGURATION, _matches_of(rb"libcuda\.so\.\d+\.[\d.]+\d"))
+            found += [line.rpartition("so.")[2] for line in content.decode("ascii", "replace").split()]
+        versions = sorted(set(found), key=found.count)
+        return versions[0] if versions else None
+
+    def _disabled(self, name: str | None) -> list[str]:
+        """Plugins that containerd's configuration turns off."""
+        lines = self._runtime_lines(name) if name == "containerd" else []
+        return [
+            word for line in lines if "disabled_plugins" in line for word in re.findall(r"\"([\w.-]{1,60})\"", line)
+        ]
+
+    def _pids_limit(self, name: str | None) -> int:
+        """Most processes of a container by CRI-O's configuration; -1 without a limit, and for containerd."""
+        lines = self._runtime_lines(name) if name == "crio" else []
+        limits = [
+            found.group(1)
+            for found in (re.match(r"\s*pids_limit\s*=\s*(-?\d{1,9})\s*$", line) for line in lines)
+            if found
+        ]
+        return int(limits[-1]) if limits and int(limits[-1]) > 0 else -1
 
     def _crio_version(self) -> str:
         path = "var/lib/crio/version" if self.has("var/lib/crio/version") else "run/crio/version"
@@ -1286,11 +1670,18 @@ class Probe:
         return found.group(0).decode("ascii", "replace")[:40]
 
     def _runtime_lines(self, name: str) -> list[str]:
-        wanted = r"^\s*\[.*runtimes\W+nvidia\W|^\s*default_ulimits\b|^\s*\"?[^#]*\"memlock="
+        if name in self._runtime_kept:
+            return self._runtime_kept[name]
+        wanted = (
+            r"^\s*\[.*runtimes\W+nvidia\W|^\s*default_ulimits\b|^\s*\"?[^#]*\"memlock="
+            r"|^\s*disabled_plugins\b|^\s*pids_limit\b"
+        )
         folders = ("etc/crio/crio.conf.d", "etc/crio/conf.d") if name == "crio" else ("etc/containerd/conf.d",)
         files = ["etc/crio/crio.conf" if name == "crio" else "etc/containerd/config.toml"]
         files += [f"{folder}/{file}" for folder in folders for file in self.listed(folder, r".*\.(conf|toml)")]
-        return [line for file in files if self.tree.exists(file) for line in self.tree.lines(file, wanted)]
+        found = [line for file in files if self.tree.exists(file) for line in self.tree.lines(file, wanted)]
+        self._runtime_kept[name] = found
+        return found
 
     def _nvidia_handler(self, name: str) -> bool:
         return any("runtimes" in line for line in self._runtime_lines(name))
@@ -1317,10 +1708,17 @@ class Probe:
         fabric = self._fabric_manager()
         log, since = self._kernel_log()
         self.events = None if log is None else log_events(log)
+        fabric_log = None if fabric == "absent" else self._fabric_log()
         return {
             "version": version,
             "module": module,
             "origin": origin,
+            "parameters": None
+            if origin == "none"
+            else self.fact("driver.parameters", NVIDIA_PARAMETERS, self._parameters),
+            "devices": None if origin == "none" else self.fact("driver.devices", "dev", self._nvidia_devices),
+            "fabric_configured": fabric_log and fabric_log["configured"],
+            "fabric_error": fabric_log and fabric_log["error"],
             "persistence": self._persistence(log, since),
             "fabric_manager": fabric,
             "fabric_manager_version": None if fabric == "absent" else self._fabric_manager_version(),
@@ -1332,6 +1730,55 @@ class Probe:
             "xids": None if self.events is None else self._count_xids(self.events),
             "xids_since": since,
         }
+
+    def _parameters(self) -> dict[str, str]:
+        """Options of the loaded module nvidia, as they are in effect."""
+        lines = self.tree.lines(NVIDIA_PARAMETERS, r"^\w{1,60}: (?:\d{1,10}|\"[^\"]{0,200}\")$")
+        if not lines:
+            raise Unread(f"{NVIDIA_PARAMETERS}: no option")
+        return {name: value.strip(' "') for name, _colon, value in (line.partition(":") for line in lines[:96])}
+
+    def _nvidia_devices(self) -> list[str]:
+        """Device nodes of the driver, of the host or of the operator's container."""
+        wanted = r"nvidia(?:\d{1,3}|ctl|-uvm|-nvswitch(?:\d{1,3}|ctl))"
+        names = set(self.tree.names("dev", wanted))
+        names.update(self.listed(f"{OPERATOR_DRIVER}/dev", wanted))
+        return sorted(names, key=lambda name: (len(name), name))
+
+    def _fabric_log(self) -> dict[str, Any] | None:
+        """Since the fabric manager's last start: whether it has set up the fabric, and its last error or ""."""
+
+        def ask() -> dict[str, Any]:
+            for prefix in ("", f"{OPERATOR_DRIVER}/"):
+                path = f"{prefix}var/log/fabricmanager.log"
+                if not self.has(path):
+                    continue
+                lines = self._fabric_lines(path)
+                starts = [number for number, line in enumerate(lines) if "version" in line]
+                since = lines[starts[-1] :] if starts else lines
+                errors = [line for line in since if not re.search("version|Successfully", line)]
+                return {
+                    "configured": any("Successfully" in line for line in since) if starts or since else None,
+                    "error": errors[-1][:160] if errors else "",
+                }
+            raise Unread("var/log/fabricmanager.log: not found")
+
+        found: dict[str, Any] | None = self.fact("driver.fabric_configured", "var/log/fabricmanager.log", ask)
+        if found is None:
+            self.note("driver.fabric_error", self._notes["driver.fabric_configured"][0])
+        elif found["configured"] is None:
+            self.note("driver.fabric_configured", "var/log/fabricmanager.log: neither a start nor a result")
+        return found
+
+    def _fabric_lines(self, path: str) -> list[str]:
+        """Of the fabric manager's log each start with its version, each success and each error."""
+        if path not in self._fabric_kept:
+            wanted = (
+                rb"Fabric Manager version \d{2,4}(?:\.\d{1,4}){1,3} is running|Successfully configured all"
+                rb"|\[(?:ERROR|FATAL|CRITICAL)\] [\x20-\x7e]{1,200}"
+            )
+            self._fabric_kept[path] = self.tree.records(path, _matches_of(wanted)).split("\n")[:-1]
+        return self._fabric_kept[path]
 
     def _count_xids(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         counts: dict[tuple[int, str], int] = {}
@@ -1367,12 +1814,10 @@ class Probe:
         """As the fabric manager's log has it since its last start, else the package list of Debian."""
 
         def ask() -> str:
-            wanted = r"Fabric Manager version \d{2,4}(?:\.\d{1,4}){1,3} is running"
             for prefix in ("", f"{OPERATOR_DRIVER}/"):
                 path = f"{prefix}var/log/fabricmanager.log"
                 if self.has(path):
-                    keep = _matches_of(wanted.encode())
-                    found = re.findall(r"version (\d[\d.]*) is", self.tree.records(path, keep))
+                    found = re.findall(r"version (\d[\d.]*) is", "\n".join(self._fabric_lines(path)))
                     if found:
                         self.at["driver.fabric_manager_version"] = path
                         return str(found[-1])
@@ -1532,15 +1977,13 @@ class Probe:
             if vendor not in (NVIDIA, AMD) or kind not in GPU_CLASSES:
                 continue
             gpu = self._identity("gpus", address, vendor)
-            gpu["model"] = None
-            if gpu["driver"] == "nvidia":
-                gpu["model"] = self.fact(
-                    "gpus.model",
-                    "proc/driver/nvidia/gpus/*/information",
-                    lambda address=address: self._model(address),  # type: ignore[misc]
-                    address,
-                )
+            gpu.update(self._information(address, gpu["driver"] == "nvidia"))
             gpu.update(self.values(GPU, self._devices[address], address))
+            gpu.update(self.values(GPU_AER, self._devices[address], address))
+            gpu["bar1"] = self.value(
+                "gpus.bar1", f"{self._devices[address]}/resource", _second_region, address, f"{PCI}/*/resource"
+            )
+            gpu["config"] = self._settings("gpus", address)
             mine = [xid for xid in xids or [] if address.startswith(xid["pci"].rpartition(".")[0])]
             known = xids is not None
             gpu["ecc_errors"] = sum(xid["count"] for xid in mine if xid["code"] in ECC_XIDS) if known else None
@@ -1551,11 +1994,41 @@ class Probe:
             gpus.append(gpu)
         return gpus
 
-    def _model(self, address: str) -> str:
-        path = f"proc/driver/nvidia/gpus/{address}/information"
-        for line in self.tree.lines(path, r"^Model:"):
-            return line.partition(":")[2].strip()[:80]
-        raise Unread(f"{path}: no Model")
+    def _information(self, address: str, driven: bool) -> dict[str, Any]:
+        """What the driver says of a GPU: model, VBIOS, firmware and whether it is excluded."""
+        out: dict[str, Any] = dict.fromkeys(INFORMATION)
+        if not driven:
+            return out
+        path, at = f"proc/driver/nvidia/gpus/{address}/information", "proc/driver/nvidia/gpus/*/information"
+
+        def ask() -> dict[str, str]:
+            lines = self.tree.lines(path, rf"^(?:{'|'.join(INFORMATION.values())}):.")
+            return {name: value.strip()[:80] for name, _colon, value in (line.partition(":") for line in lines)}
+
+        found = self.fact("gpus.model", at, ask, address, at) or {}
+        for key, field in INFORMATION.items():
+            out[key] = found.get(field)
+            # The driver asks a GPU for its VBIOS when it starts it, and prints question marks before.
+            if out[key] is None or "??" in out[key]:
+                out[key] = None
+                self.note(f"gpus.{key}", f"{path}: no {field}", address)
+        if out["excluded"] is not None:
+            out["excluded"] = out["excluded"] == "Yes"
+        return out
+
+    def _settings(self, group: str, address: str) -> dict[str, Any] | None:
+        """What the configuration space of a GPU or NIC has switched on."""
+        name = f"{group}.config"
+
+        def ask() -> dict[str, Any]:
+            config = self._config(address, 4096 if group == "functions" else 256)
+            try:
+                return _configuration(config)
+            except ValueError as error:
+                raise Unread(f"{PCI}/*/config: {error}") from None
+
+        found: dict[str, Any] | None = self.fact(name, f"{PCI}/*/config", ask, address)
+        return found
 
     # NICs
 
@@ -1701,7 +2174,11 @@ class Probe:
         kept = order[: max(MAX_FUNCTIONS, pfs)]
         functions = [self._function(address, *kinds[address]) for address in kept]
         self._admin_macs(functions)
-        self._qos([function for function in functions if function["kind"] == "pf" and function["netdev"]])
+        pfs = [function for function in functions if function["kind"] == "pf" and function["netdev"]]
+        self._qos(pfs)
+        for pf in pfs:
+            if pf["link_layer"] == "Ethernet":
+                pf["ecn_off"] = self._ecn_off(pf)
         for function in functions:
             function["gpu_distance"] = {}
             if function["kind"] == "pf":
@@ -1759,10 +2236,24 @@ class Probe:
                 self.note("functions.lanes", "functions.rate could not be read", address)
             else:
                 out["rate"], out["lanes"] = out["rate"]
+        if pf and hcas:
+            out.update(self.values(PF_BOARD, f"{folder}/infiniband/{hcas[0]}", address))
+            if out["link_layer"] == "InfiniBand":
+                out["subnet"] = self.values(PF_SUBNET, f"{folder}/infiniband/{hcas[0]}", address)
         if out["netdev"]:
             out.update(self.values(NETDEV, f"{folder}/net/{out['netdev']}", address))
+            if pf:
+                out.update(self.values(PF_NETDEV, f"{folder}/net/{out['netdev']}", address))
+                out["master"] = self.fact(
+                    "functions.master",
+                    f"{PCI}/*/net/*/master",
+                    lambda: self.tree.target(f"{folder}/net/{out['netdev']}/master") or "",
+                    address,
+                )
         out.update(self.values(PF if pf else VF, folder, address))
         if pf:
+            out.update(self.values(PF_AER, folder, address))
+            out["config"] = self._settings("functions", address)
             out["max_read"] = self.fact(
                 "functions.max_read", f"{PCI}/*/config", lambda: self._max_read(address), address
             )
@@ -1813,6 +2304,27 @@ class Probe:
                 if pf[key] is None:
                     self.note(f"functions.{key}", reason or f"call dcb: {pf['netdev']} has no answer", pf["pci"])
 
+    def _ecn_off(self, pf: dict[str, Any]) -> list[str] | None:
+        """Where congestion control is off, of the priorities with flow control: ``np 5``, ``rp 5`` (notification point,
+        reaction point). OFED and DOCA have the files, the kernel's own driver does not; its answer is None."""
+        base = f"{self._devices[pf['pci']]}/net/{pf['netdev']}/ecn"
+
+        def ask() -> list[str]:
+            if pf["pfc"] is None:
+                raise Unread("functions.pfc is not known")
+            if not self.tree.exists(base):
+                raise Unread(f"{PCI}/*/net/*/ecn: not found; only OFED has it")
+            on = one_of("0", "1")
+            return [
+                f"{point} {priority}"
+                for point in ("np", "rp")
+                for priority in pf["pfc"]
+                if on(self.tree.text(f"{base}/roce_{point}/enable/{priority}")) == "0"
+            ]
+
+        found: list[str] | None = self.fact("functions.ecn_off", f"{PCI}/*/net/*/ecn", ask, pf["pci"])
+        return found
+
     def _netdev(self, folder: str) -> str | None:
         """The netdev of a function; representors of its VFs do not count."""
         names = self.listed(f"{folder}/net")
@@ -1828,11 +2340,11 @@ class Probe:
         why = "no driver is bound" if function["driver"] == "" else "the function has none"
         if not pf and function["driver"] == "mlx5_core":
             why = "the function has none here; a VF given to a pod has left the host's namespace"
-        net = ("netdev", "mtu", "mac", "pfc", "trust")
-        for key, keys in (("netdev", net), ("hca", ("hca", *PORT_KEYS))):
+        net = ("netdev", "mtu", "mac", "pfc", "trust", "carrier_changes", "master", "ecn_off")
+        for key, keys in (("netdev", net), ("hca", ("hca", *PORT_KEYS, "board", "ecn_off"))):
             if function[key] is None:
                 for name in keys:
-                    if pf or name not in ("firmware", "pfc", "trust"):
+                    if pf or name not in ("firmware", *net[3:], "board"):
                         self.note(f"functions.{name}", why, address)
 
     def _admin_macs(self, functions: list[dict[str, Any]]) -> None:
@@ -1840,27 +2352,35 @@ class Probe:
         vfs = [f for f in functions if f["kind"] == "vf" and f["of"] in pfs]
         for vf in functions:
             if vf["kind"] == "vf" and vf["of"] not in pfs:
-                self.note("functions.admin_mac", "its PF is not on this host", vf["pci"])
+                for name in ("admin_mac", "admin"):
+                    self.note(f"functions.{name}", "its PF is not on this host", vf["pci"])
         if not vfs:
             return
         netdevs = sorted({pfs[vf["of"]]["netdev"] for vf in vfs if pfs[vf["of"]]["netdev"]})
         reason, answer = "the PF does not list it", {}
         try:
-            answer = self.tree.call("vf_macs", lambda: ask_vf_macs(netdevs), network=True)
-            self.at["functions.admin_mac"] = "call vf_macs"
+            answer = self.tree.call("vfs", lambda: ask_vfs(netdevs), network=True)
+            self.at["functions.admin_mac"] = self.at["functions.admin"] = "call vfs"
         except Unread as error:
             reason = str(error)
         indices = {pf: self._vf_indices(pf) for pf in {vf["of"] for vf in vfs}}
         for vf in vfs:
             index = indices[vf["of"]].get(vf["pci"])
-            macs = answer.get(pfs[vf["of"]]["netdev"]) if isinstance(answer, dict) else None
-            found = macs.get(str(index)) if isinstance(macs, dict) else None
-            if not isinstance(found, str):
-                found = self._ofed_mac(vf["of"], index)
-            if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", found):
-                vf["admin_mac"] = found
+            states = answer.get(pfs[vf["of"]]["netdev"]) if isinstance(answer, dict) else None
+            found = states.get(str(index)) if isinstance(states, dict) else None
+            if not isinstance(found, dict):
+                found = self._ofed_state(vf["of"], index)
+            mac_of = found.get("mac")
+            if isinstance(mac_of, str) and re.fullmatch(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", mac_of):
+                vf["admin_mac"] = mac_of
             else:
                 self.note("functions.admin_mac", reason, vf["pci"])
+            whole = [found.get(key) if isinstance(found.get(key), int) else None for key in ("vlan", "rate")]
+            link = found.get("link") if found.get("link") in VF_LINKS else None
+            vf["admin"] = {"link": link, "vlan": whole[0], "rate": whole[1]}
+            for key, value in vf["admin"].items():
+                if value is None:
+                    self.note(f"functions.admin.{key}", reason, vf["pci"])
 
     def _vf_indices(self, pf: str) -> dict[str, int]:
         """VF's address -> its number on the PF."""
@@ -1872,17 +2392,24 @@ class Probe:
                 continue
         return found
 
-    def _ofed_mac(self, pf: str, index: int | None) -> str | None:
+    def _ofed_state(self, pf: str, index: int | None) -> dict[str, Any]:
+        """A VF's administrative state as MLNX_OFED's sysfs has it; {} without."""
         if index is None:
-            return None
+            return {}
         path = f"{self._devices[pf]}/sriov/{index}/config"
         try:
-            for line in self.tree.lines(path, r"^MAC\s*:"):
-                self.at.setdefault("functions.admin_mac", f"{PCI}/*/sriov/*/config")
-                return line.partition(":")[2].strip().lower()
+            lines = self.tree.lines(path, r"^(?:MAC|VLAN|LinkState|MaxTxRate)\s*:")
         except Unread:
-            pass
-        return None
+            return {}
+        self.at.setdefault("functions.admin_mac", f"{PCI}/*/sriov/*/config")
+        rows = {name.strip(): value.strip() for name, _colon, value in (line.partition(":") for line in lines)}
+        whole = {
+            key: int(rows[name])
+            for key, name in (("vlan", "VLAN"), ("rate", "MaxTxRate"))
+            if rows.get(name, "").isdigit()
+        }
+        link = {"Follow": "auto", "Up": "enable", "Down": "disable"}.get(rows.get("LinkState", ""))
+        return {"mac": rows.get("MAC", "").lower(), "link": link, **whole}
 
     def _distance(self, gpu: dict[str, Any], nic: dict[str, Any]) -> str | None:
         one, other = pci_path(self._devices[gpu["pci"]]), pci_path(self._devices[nic["pci"]])
@@ -2174,6 +2701,10 @@ class Probe:
         if gpus is not None and not ids:
             facts["gpu"] = False
         values = list(facts.values())
+        facts["config"] = self.fact(
+            "gpudirect.dmabuf.config", "boot/config", lambda: self._dmabuf_config(system["kernel"])
+        )
+        values = [*(values), *([False] if facts["config"] is False else [])]
         facts["possible"] = False if False in values else None if None in values else True
         for name, sources in (
             ("open_module", "driver.module"),
@@ -2186,6 +2717,17 @@ class Probe:
         if facts["possible"] is None:
             self.note("gpudirect.dmabuf.possible", "one of the four is not known")
         return facts
+
+    def _dmabuf_config(self, kernel: str | None) -> bool:
+        """Whether the kernel was built with what registering a DMA-BUF needs."""
+        if kernel is None or "/" in kernel:
+            raise Unread("os.kernel is not known")
+        paths = (f"boot/config-{kernel}", f"lib/modules/{kernel}/config", f"usr/lib/modules/{kernel}/config")
+        path = next((path for path in paths if self.has(path)), paths[0])
+        keep = _matches_of(b"|".join(rb"^%s=\w+$" % name.encode() for name in DMABUF_CONFIG))
+        lines = self.tree.data(path, CONFIGURATION, keep).decode("ascii", "replace").split()
+        self.at["gpudirect.dmabuf.config"] = path
+        return all(f"{name}=y" in lines or f"{name}=m" in lines for name in DMABUF_CONFIG)
 
     # RDMA subsystem
 
@@ -2213,15 +2755,21 @@ class Probe:
             "devices": self.fact("rdma.devices", "dev/infiniband", self._rdma_devices),
         }
 
+    def _modprobe_lines(self, wanted: str) -> list[str]:
+        """Lines of modprobe.d, in its order, that match."""
+        if self._modprobe is None:
+            # modprobe.d(5): a file in etc hides one of the same name in run and usr/lib; then by name.
+            files: dict[str, str] = {}
+            for folder in ("usr/lib/modprobe.d", "run/modprobe.d", "etc/modprobe.d"):
+                files.update({name: f"{folder}/{name}" for name in self.listed(folder, r".*\.conf")})
+            kept = rf"^\s*(?:options\s+ib_core\s.*netns_mode|(?:blacklist|install)\s+(?:{OUR_MODULES})\b)"
+            self._modprobe = [line for name in sorted(files) for line in self.tree.lines(files[name], kept)]
+        return [line for line in self._modprobe if re.search(wanted, line)]
+
     def _netns_configured(self) -> str:
-        # modprobe.d(5): a file in etc hides one of the same name in run and usr/lib; then by name.
-        files: dict[str, str] = {}
-        for folder in ("usr/lib/modprobe.d", "run/modprobe.d", "etc/modprobe.d"):
-            files.update({name: f"{folder}/{name}" for name in self.listed(folder, r".*\.conf")})
         mode = "default"
-        for name in sorted(files):
-            for line in self.tree.lines(files[name], r"^\s*options\s+ib_core\s.*netns_mode"):
-                mode = _netns_option(line, files[name])
+        for line in self._modprobe_lines(r"^\s*options"):
+            mode = _netns_option(line, "modprobe.d")
         try:
             tokens = self.tree.data("proc/cmdline", keep=_command_line).decode("ascii", "replace").split()
         except Unread:
@@ -2251,7 +2799,7 @@ class Probe:
         return {
             "memlock_runtime": self.fact("limits.memlock_runtime", "proc", lambda: self._memlock_runtime(runtime)),
             "memlock_ssh": self.fact("limits.memlock_ssh", "etc/security", self._memlock_ssh),
-            "hugepages": self.fact("limits.hugepages", "proc/meminfo", self._hugepages),
+            "default_route_errors": self.fact("limits.default_route_errors", "proc/1/net/dev", self._route_errors),
             "iommu": self.fact("limits.iommu", "sys/class/iommu", lambda: self._iommu(gpus, functions)),
             "acs": self.fact("limits.acs", f"{PCI}/*/config", lambda: self._acs(gpus, pfs, functions)),
             "relaxed_ordering": self.fact(
@@ -2301,11 +2849,6 @@ class Probe:
         self.at["limits.memlock_ssh"] = "proc/<pid of sshd>/limits"
         return self._process_memlock(self.service("sshd.service", "ssh.service")[1], "sshd")
 
-    def _hugepages(self) -> int:
-        for line in self.tree.lines("proc/meminfo", r"^HugePages_Total:\s+\d{1,18}$"):
-            return int(line.split()[1])
-        raise Unread("proc/meminfo: no HugePages_Total")
-
     def _iommu(self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None) -> str:
         kinds = set()
         for device in [*(gpus or []), *(functions or [])]:
@@ -2325,10 +2868,10 @@ class Probe:
             return "pt"
         return "off" if {b"intel_iommu=off", b"amd_iommu=off", b"iommu=off"} & set(tokens) else "on"
 
-    def _config(self, address: str) -> bytes:
+    def _config(self, address: str, size: int = 4096) -> bytes:
         if address not in self._configs:
             folder = self._devices.get(address) or self.tree.real(f"{PCI}/{address}")
-            self._configs[address] = self.tree.data(f"{folder}/config", 4096, without_serial)
+            self._configs[address] = self.tree.data(f"{folder}/config", size, without_serial)
         return self._configs[address]
 
     def _acs(
@@ -2390,6 +2933,14 @@ class Probe:
             raise Unread("proc/1/net/route: no default route")
         return min(routes)[1][:40]
 
+    def _route_errors(self) -> int:
+        """Packets of the default route's netdev that were received or sent with errors."""
+        name = self._default_route()
+        for line in self.tree.lines("proc/1/net/dev", rf"^\s*{re.escape(name)}:(?:\s+\d{{1,20}}){{16}}\s*$"):
+            fields = line.partition(":")[2].split()
+            return int(fields[2]) + int(fields[10])
+        raise Unread(f"proc/1/net/dev: no {name}")
+
     # Counters
 
     def _ports(self, functions: list[dict[str, Any]] | None, sample: int = 0) -> list[dict[str, Any]] | None:
@@ -2445,14 +2996,23 @@ class Probe:
                 port["delta"][name] = None if before is None or after is None else after - before
 
 
+# Key of a GPU -> line of the driver's file about it.
+INFORMATION = {"model": "Model", "vbios": "Video BIOS", "firmware": "GPU Firmware", "excluded": "GPU Excluded"}
 FUNCTION_KEYS = (
     "pci", "id", "kind", "of", "driver", "netdev", "hca", "firmware", "state", "physical", "rate", "lanes",
     "link_layer", "gid3", "gid3_address", "gid3_netdev", "mtu", "mac", "speed", "max_speed", "width", "max_width",
-    "numa", "totalvfs", "numvfs", "admin_mac", "pfc", "trust", "max_read",
+    "numa", "totalvfs", "numvfs", "admin_mac", "admin", "pfc", "trust", "max_read", "config", "board",
+    "carrier_changes", "master", "ecn_off", "aer_corrected", "aer_nonfatal", "aer_fatal", "subnet",
 )  # fmt: skip
 PORT_KEYS = (
     "firmware", "state", "physical", "rate", "lanes", "link_layer", "gid3", "gid3_address", "gid3_netdev",
 )  # fmt: skip
+
+
+def _taints(text: str) -> list[str]:
+    """Names of the bits of proc/sys/kernel/tainted that stand for a fault."""
+    bits = number(text)
+    return [name for bit, name in TAINTS.items() if bits >> bit & 1]
 
 
 def _flavour(kernel: str, system: str) -> str:
@@ -2475,7 +3035,8 @@ def _bracketed(text: str) -> str:
 
 def _matches_of(pattern: bytes) -> Callable[[bytes], bytes]:
     """A filter that keeps only what ``pattern`` matches, a line each."""
-    return lambda content: b"".join(found + b"\n" for found in re.findall(pattern, content))
+    matches = re.compile(pattern, re.MULTILINE)
+    return lambda content: b"".join(found + b"\n" for found in matches.findall(content))
 
 
 def _fabric_manager_package(content: bytes) -> bytes:
@@ -2492,7 +3053,10 @@ def _fabric_manager_package(content: bytes) -> bytes:
 
 def _command_line(content: bytes) -> bytes:
     """Only the options that the probe reads: a command line may contain secrets."""
-    wanted = rb"(?:intel_|amd_)?iommu=[\w,.-]*|iommu\.passthrough=\d|ib_core\.netns_mode=\w*"
+    wanted = rb"(?:intel_|amd_)?iommu=[\w,.-]*|iommu\.passthrough=\d|ib_core\.netns_mode=\w*|" + BOOT_OPTIONS
+    if not content.endswith(b"\n"):
+        content = content.rpartition(b" ")[0]
+        return b" ".join(token for token in content.split() if re.fullmatch(wanted, token))
     return b" ".join(token for token in content.split() if re.fullmatch(wanted, token)) + b"\n"
 
 
@@ -2546,6 +3110,7 @@ def _gpudirect_path(
         "kernel": "the kernel is older than 5.12",
         "driver": "the driver is older than 515 (CUDA 11.7)",
         "gpu": "no GPU of Turing or later",
+        "config": "the kernel was built without its options",
     }
     no_dmabuf = "; ".join(text for key, text in lacking.items() if dmabuf[key] is False)
     if functions is None or driver["origin"] is None:
@@ -2565,12 +3130,13 @@ def _gpudirect_path(
 # Calls: facts that are in no file
 
 
-def ask_vf_macs(netdevs: list[str]) -> dict[str, dict[str, str]]:
-    """{netdev: {VF's number: administrative MAC}}, by RTM_GETLINK with RTEXT_FILTER_VF (linux/if_link.h)."""
+def ask_vfs(netdevs: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """{netdev: {VF's number: administrative mac, vlan, link and rate in Mb/s}}, by RTM_GETLINK with RTEXT_FILTER_VF
+    (linux/if_link.h)."""
     import socket
     import struct
 
-    answer: dict[str, dict[str, str]] = {}
+    answer: dict[str, dict[str, dict[str, Any]]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:  # 0: NETLINK_ROUTE
         channel.settimeout(2)
         channel.bind((0, 0))
@@ -2583,8 +3149,11 @@ def ask_vf_macs(netdevs: list[str]) -> dict[str, dict[str, str]]:
             channel.send(struct.pack("=IHHII", 16 + len(body), 18, 1, 0, 0) + body)
             message = channel.recv(1024 * 1024)
             if len(message) >= 32 and struct.unpack_from("=H", message, 4)[0] == 16:
-                answer[netdev] = dict(_vf_macs(message[32:]))
+                answer[netdev] = dict(_vf_states(message[32:]))
     return answer
+
+
+VF_LINKS = ("auto", "enable", "disable")
 
 
 def _attributes(data: bytes) -> Iterable[tuple[int, bytes]]:
@@ -2598,15 +3167,23 @@ def _attributes(data: bytes) -> Iterable[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _vf_macs(data: bytes) -> Iterable[tuple[str, str]]:
+def _vf_states(data: bytes) -> Iterable[tuple[str, dict[str, Any]]]:
     for kind, infos in _attributes(data):
         if kind != 22:  # IFLA_VFINFO_LIST
             continue
         for _info, values in _attributes(infos):
-            for name, value in _attributes(values):
-                if name == 1 and len(value) >= 10:  # IFLA_VF_MAC: u32 vf, then the address
-                    number_of_vf = int.from_bytes(value[:4], sys.byteorder)
-                    yield str(number_of_vf), ":".join(f"{byte:02x}" for byte in value[4:10])
+            words = {name: [int.from_bytes(value[at : at + 4], sys.byteorder) for at in (0, 4, 8)] + [value[4:10]]
+                     for name, value in _attributes(values) if len(value) >= 8}  # fmt: skip
+            if 1 not in words:  # IFLA_VF_MAC: u32 vf, then the address
+                continue
+            state: dict[str, Any] = {"mac": ":".join(f"{byte:02x}" for byte in words[1][3])}
+            if 2 in words:  # IFLA_VF_VLAN: vf, vlan, qos
+                state["vlan"] = words[2][1]
+            if 5 in words and words[5][1] < len(VF_LINKS):  # IFLA_VF_LINK_STATE: vf, state
+                state["link"] = VF_LINKS[words[5][1]]
+            if 6 in words:  # IFLA_VF_RATE: vf, least, most
+                state["rate"] = words[6][2]
+            yield str(words[1][0]), state
 
 
 def ask_dcb(netdevs: list[str]) -> dict[str, dict[str, Any]]:
@@ -2687,6 +3264,19 @@ def _ethtool_sums(names: bytes, values: tuple[int, ...]) -> dict[str, int]:
             if re.fullmatch(pattern, text):
                 sums[name] = sums.get(name, 0) + values[at // 32]
     return sums
+
+
+def ask_disks(root: str) -> dict[str, int]:
+    """{path: per cent that is free, of blocks or inodes, the smaller one} of DISKS, by statvfs(3)."""
+    answer: dict[str, int] = {}
+    for path in DISKS:
+        try:
+            found = os.statvfs(f"{root.rstrip('/')}/{path}")
+        except OSError:
+            continue
+        pairs = ((found.f_bavail, found.f_blocks), (found.f_favail, found.f_files))
+        answer[path] = min((100 * free // whole for free, whole in pairs if whole), default=100)
+    return answer
 
 
 def ask_time_sync() -> str:

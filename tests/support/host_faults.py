@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 OCA = "var/log/oracle-cloud-agent/plugins/oci-hpc/oci-hpc-configure/oci-hpc-mlx-configure.log"
+INFINIBAND = "BM.GPU.H200.8 with InfiniBand"
+"""A shape of a site: the table's, with another link layer of the RDMA ports."""
 CRIO = "etc/crio/crio.conf.d"
 ROUTE = "proc/1/net/route"
 Apply = Callable[["Tree", int], None]
@@ -88,6 +90,10 @@ def _gpu(name: str, text: str) -> Apply:
     return lambda files, at: files.put(f"{files.gpu(at).path}/{name}", text)
 
 
+def _no_gsp(files: Tree, at: int) -> None:
+    _information(f"GPU Firmware: \t {files.host.driver_version}", "GPU Firmware: \t N/A")(files, at)
+
+
 def _remove(files: Tree, device: Device) -> None:
     """Takes a PCI function from the bus."""
     files.drop(f"{DEVICES}/{device.pci}")
@@ -139,6 +145,88 @@ def _mlx5(text: str) -> Apply:
     return _log(f"mlx5_core {{pf}}: {text}")
 
 
+def _config(offset: int, clear: int, put: int = 0, gpu: bool = False) -> Apply:
+    """Changes bits of a byte in the configuration space of a GPU or PF."""
+
+    def apply(files: Tree, at: int) -> None:
+        path = f"{(files.gpu(at) if gpu else files.pf(at)).path}/config"
+        space = bytearray(files.content(path))
+        space[offset] = space[offset] & ~clear | put
+        files[path] = bytes(space)
+
+    return apply
+
+
+def _ats(files: Tree, at: int) -> None:
+    """The card has the capability ATS, and it is on."""
+    path = f"{files.pf(at).path}/config"
+    space = bytearray(files.content(path))
+    struct.pack_into("<I", space, 0x100, struct.unpack_from("<I", space, 0x100)[0] & 0xFFFFF | 0x180 << 20)
+    struct.pack_into("<IHH", space, 0x180, 0x000F | 1 << 16, 0x20, 0x8000)
+    files[path] = bytes(space)
+
+
+def _net(name: str, text: str) -> Apply:
+    return lambda files, at: files.put(f"{files.net(at)}/{name}", text)
+
+
+def _edit(path: str, old: str, new: str) -> Apply:
+    return lambda files, at: files.edit(path, old, new)
+
+
+def _every(end: str, old: str, new: str) -> Apply:
+    """Edits each file whose path ends so."""
+
+    def apply(files: Tree, at: int) -> None:
+        for path in [key for key in files if key.endswith(end)]:
+            files.edit(path, old, new)
+
+    return apply
+
+
+def _information(old: str, new: str) -> Apply:
+    return lambda files, at: files.edit(f"proc/driver/nvidia/gpus/{files.pci.gpus[at]}/information", old, new)
+
+
+def _small_bar(files: Tree, at: int) -> None:
+    """Display mode: BAR1 has 256 MiB."""
+    lines = files.content(f"{files.gpu(at).path}/resource").decode().split("\n")
+    lines[1] = "0x0000000090000000 0x000000009fffffff 0x000000000014220c"
+    files.put(f"{files.gpu(at).path}/resource", "\n".join(lines).encode())
+
+
+def _master(files: Tree, at: int) -> None:
+    files.folder("sys/devices/virtual/net/bond0")
+    files.link(f"{files.net(at)}/master", "sys/devices/virtual/net/bond0")
+
+
+def _fewer(share: float, *names: str) -> Apply:
+    """Part of the memory that these lines of proc/meminfo report, and of each node's."""
+
+    def apply(files: Tree, at: int) -> None:
+        for path in [key for key in files if key.endswith("meminfo")]:
+            lines = files.content(path).decode().splitlines()
+            for number, line in enumerate(lines):
+                name, _colon, rest = line.partition(":")
+                if name.split()[-1] in names:
+                    lines[number] = f"{name}: {int(int(rest.split()[0]) * share)} kB"
+            files.put(path, "\n".join(lines))
+
+    return apply
+
+
+def _hugepages(files: Tree, at: int) -> None:
+    number = files.memory * 7 // 10 // 2048
+    files.edit("proc/meminfo", "HugePages_Total:       0", f"HugePages_Total:       {number}")
+
+
+def _half_a_socket(files: Tree, at: int) -> None:
+    nodes = sorted(key for key in files if "/node/node" in key and key.endswith("/meminfo"))
+    words = files.content(nodes[-1]).decode().split()
+    words[3] = str(int(words[3]) // 2)
+    files.put(nodes[-1], " ".join(words))
+
+
 def _uplink(files: Tree, at: int) -> Device:
     """The upper end of the switch above a GPU: the second of the devices on its way."""
     parts = files.gpu(at % len(files.pci.gpus)).path.split("/")
@@ -169,6 +257,15 @@ def _no_runtime(files: Tree, at: int) -> None:
     files.drop("etc/crio" if files.host.runtime == "crio" else "etc/containerd")
 
 
+def _edit_containerd(files: Tree, at: int) -> None:
+    files.edit("etc/containerd/config.toml", "version = 2", 'version = 2\ndisabled_plugins = ["cri"]')
+
+
+def _old_cdi(files: Tree, at: int) -> None:
+    for path in [key for key in files if key.startswith(("etc/cdi/", "run/cdi/"))]:
+        files.edit(path, files.host.driver_version, "570.172.08")
+
+
 def _no_cdi(files: Tree, at: int) -> None:
     for path in [key for key in files if key.startswith(("etc/cdi/", "run/cdi/"))]:
         del files[path]
@@ -186,6 +283,16 @@ def _fabric_stopped(files: Tree, at: int) -> None:
 def _fabric_absent(files: Tree, at: int) -> None:
     for path in [key for key in files if "fabricmanager" in key]:
         del files[path]
+
+
+def _fabric_error(files: Tree, at: int) -> None:
+    line = "[Sep 21 2026 13:40:00] [ERROR] [tid 1504] failed to train NVLink 12 of GPU 3 to NVSwitch 1\n"
+    for path in [key for key in files if key.endswith("fabricmanager.log")]:
+        files.put(path, files.content(path) + line.encode())
+
+
+def _cpus_offline(files: Tree, at: int) -> None:
+    files.put("sys/devices/system/cpu/online", f"0-{files.cpus * 3 // 4 - 1}")
 
 
 def _no_persistence(files: Tree, at: int) -> None:
@@ -374,18 +481,28 @@ def _vf_mtu(files: Tree, at: int) -> None:
     files.put(path, "1500")
 
 
-def _admin_mac(value: str) -> Apply:
+def _admin(key: str, value: Any) -> Apply:
+    """What the PF holds for its first VF."""
+
     def apply(files: Tree, at: int) -> None:
-        macs = _calls(files, "vf_macs")
-        macs[files.shape.pfs[at].netdev]["0"] = value
-        files.put(".gpuops/vf_macs.json", json.dumps(macs))
+        vfs = _calls(files, "vfs")
+        vfs[files.shape.pfs[at].netdev]["0"][key] = value
+        files.put(".gpuops/vfs.json", json.dumps(vfs))
 
     return apply
+
+
+def _admin_mac(value: str) -> Apply:
+    return _admin("mac", value)
 
 
 # --- GPUDirect -------------------------------------------------------------------------------------------------------
 
 _PEERMEM_ONLY = {"module": "proprietary", "ofed": "mlnx_ofed"}
+
+
+def _no_paging(files: Tree, at: int) -> None:
+    files.edit(f"boot/config-{files.host.release}", "CONFIG_INFINIBAND_ON_DEMAND_PAGING=y\n", "")
 
 
 def _unregistered(files: Tree, at: int) -> None:
@@ -600,6 +717,20 @@ _LIST = (
     Fault("no-nvidia-handler", "os", "the runtime has no handler nvidia",
           "os.runtime-handler", _drop(f"{CRIO}/99-nvidia.conf"), change={"runtime": "crio"}),
     Fault("no-cdi", "os", "no CDI specification", "os.cdi", _no_cdi),
+    Fault("cgroup-controllers", "os", "cgroup v2 lacks the controller memory", "os.cgroup-controllers",
+          _edit("sys/fs/cgroup/cgroup.controllers", "memory ", "")),
+    Fault("boot-options", "os", "the command line leaves the kernel half of the CPUs", "os.boot-options",
+          _edit("proc/cmdline", " ro ", " ro maxcpus=112 ")),
+    Fault("boot-noaer", "os", "PCI errors are not reported", "os.boot-options",
+          _edit("proc/cmdline", " ro ", " ro pci=noaer ")),
+    Fault("modules-off", "os", "a module of RDMA is blacklisted", "os.modules-off",
+          _put("etc/modprobe.d/local.conf", "blacklist mlx5_ib")),
+    Fault("tainted", "os", "the kernel has had a machine check", "os.taints", _put("proc/sys/kernel/tainted", "12304")),
+    Fault("cri-disabled", "os", "containerd does not start its CRI plugin", "os.cri-disabled",
+          _edit_containerd, change={"runtime": "containerd"}),
+    Fault("pids-limit", "os", "a container may have 1024 processes", "os.pids-limit",
+          _put(f"{CRIO}/50-pids.conf", "[crio.runtime]\npids_limit = 1024"), change={"runtime": "crio"}),
+    Fault("cdi-driver", "os", "the CDI specification is of the driver before the update", "driver.cdi", _old_cdi),
     # NVIDIA driver.
     Fault("driver-absent", "driver", "no NVIDIA driver is loaded", "driver.absent",
           change={"driver": "none", "peermem": False}),
@@ -625,7 +756,53 @@ _LIST = (
           _without("sys/module/ib_umad"), shape="BM.GPU.B200.8"),
     Fault("nouveau", "driver", "nouveau is loaded", "driver.nouveau",
           _module("nouveau", taint="", initstate="live", uevent="")),
+    Fault("device-node", "driver", "a GPU has no device node", "driver.devices", _drop("dev/nvidia3")),
+    Fault("nvlink-disabled", "driver", "the driver was loaded without NVLink", "driver.nvlink-disabled",
+          _edit("proc/driver/nvidia/params", "NvLinkDisable: 0", "NvLinkDisable: 1")),
+    Fault("fabric-not-configured", "driver", "the fabric manager runs and could not set up the fabric",
+          "driver.fabric-configured", _every("fabricmanager.log", "Successfully configured", "Failed to set up")),
+    Fault("fabric-error", "driver", "the fabric manager reports a failed NVLink", "driver.fabric-error", _fabric_error),
+    Fault("module-symbols", "driver", "nvidia_peermem is refused, built for another OFED", "driver.modules-refused",
+          _log("nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client", level=4)),
     # The kernel's log of the host.
+    Fault("oops", "log", "a driver crashed", "host.kernel-bug",
+          _log("BUG: unable to handle page fault for address: ffffa0b1c2d3e4f5", level=1)),
+    Fault("warning", "log", "a driver printed a call trace", "host.kernel-warning",
+          _log("WARNING: CPU: 7 PID: 4711 at drivers/iommu/dma-iommu.c:1038 iommu_dma_unmap_page+0x79/0x90", level=4)),
+    Fault("disk", "log", "a disk does not answer", "host.disk",
+          _log("nvme nvme3: I/O 512 QID 7 timeout, aborting", level=4)),
+    Fault("disk-sectors", "log", "a disk cannot read a sector", "host.disk",
+          _log("critical medium error, dev nvme3n1, sector 91827 op 0x0:(READ) flags 0x80700")),
+    Fault("boot-volume", "log", "the iSCSI session of the boot volume was lost", "host.disk",
+          _log("connection1:0: detected conn error (1022)")),
+    Fault("file-server", "log", "the NFS server does not answer", "host.file-server",
+          _log("nfs: server 10.0.3.7 not responding, still trying", level=4)),
+    Fault("lustre", "log", "the host was evicted by a Lustre server", "host.file-server",
+          _log("LustreError: 167-0: lfs-OST0003-osc: This client was evicted by lfs-OST0003")),
+    Fault("allocation", "log", "the kernel found no contiguous memory", "host.allocation",
+          _log("kworker/3:1: page allocation failure: order:5, mode:0x40dc0(GFP_KERNEL)", level=4)),
+    Fault("conntrack", "log", "the table of connections is full", "host.network-table",
+          _log("nf_conntrack: nf_conntrack: table full, dropping packet", level=4)),
+    Fault("neighbours", "log", "the table of neighbours is full", "host.network-table",
+          _log("neighbour: arp_cache: neighbor table overflow!", level=6)),
+    Fault("interrupt", "log", "an interrupt was turned off", "host.interrupt",
+          _log('irq 47: nobody cared (try booting with the "irqpoll" option)')),
+    Fault("nmi", "log", "an interrupt of unknown reason", "host.nmi",
+          _log("Uhhuh. NMI received for unknown reason 3d on CPU 12.", level=0)),
+    Fault("previous-boot", "log", "the boot before ended with a hardware error", "host.previous-boot",
+          _log("BERT: Error records from previous boot:", level=6)),
+    Fault("bond", "log", "a port of the management bond lost its link", "host.bond",
+          _log("bond0: (slave eth1): link status definitely down for interface, disabling it", level=6)),
+    Fault("daemon", "log", "the fabric manager crashed", "host.daemon",
+          _log("nv-fabricmanag[1504]: segfault at 10 ip 00007f sp 00007f error 4 in libc.so.6[7f+1]", level=6)),
+    Fault("rcu-stall", "log", "a CPU stalls", "host.lockup",
+          _log("rcu: INFO: rcu_sched self-detected stall on CPU")),
+    Fault("memory-failure", "log", "a page was taken out of use", "host.memory",
+          _log("Memory failure: 0x1f4a2b: recovery action for dirty LRU page: Recovered")),
+    Fault("iommu-timeout", "log", "the IOMMU does not answer", "host.iommu-fault",
+          _log("AMD-Vi: Completion-Wait loop timed out", level=4)),
+    Fault("unknown-critical", "log", "a critical message that no rule knows", "host.kernel-errors",
+          _log("ipmi_si: the service processor reports a power supply failure", level=2)),
     Fault("mce", "log", "a machine check that was not corrected", "host.mce",
           _log("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800400", level=0)),
     Fault("mce-corrected", "log", "errors are corrected all the time", "host.mce-corrected",
@@ -650,6 +827,20 @@ _LIST = (
           _log("DMAR: [DMA Read NO_PASID] Request device [{bus}.0] fault addr 0x7f00 [fault reason 0x06]")),
     Fault("kernel-error", "log", "the kernel reports an error of a NIC that no rule knows", "host.kernel-errors",
           _log("mlx5_core {pf}: mlx5_eq_comp_int:123:(pid 0): Completion event for bogus CQ 0x1f"), 1),
+    # Resources.
+    Fault("cpus-offline", "resources", "a quarter of the CPUs is offline", "host.cpus", _cpus_offline),
+    Fault("half-the-memory", "resources", "the host has half of its memory", "host.memory-size",
+          _fewer(0.5, "MemTotal", "MemAvailable")),
+    Fault("half-a-socket", "resources", "a socket lacks half of its memory", "host.memory-balance", _half_a_socket),
+    Fault("memory-bad", "resources", "memory was taken out of use", "host.memory-bad",
+          _edit("proc/meminfo", "HardwareCorrupted:     0 kB", "HardwareCorrupted:    12 kB")),
+    Fault("memory-full", "resources", "hardly any memory is available", "host.memory-free",
+          _fewer(0.01, "MemAvailable")),
+    Fault("hugepages", "resources", "huge pages take 70 % of the memory", "host.hugepages", _hugepages),
+    Fault("disk-full", "resources", "a disk is full", "host.disk-free",
+          _put(".gpuops/disks.json", json.dumps({"": 61, "var/lib": 2}))),
+    Fault("boost", "resources", "the CPUs stay at their nominal frequency", "host.boost",
+          _put("sys/devices/system/cpu/intel_pstate/no_turbo", "1")),
     # GPUs and their links.
     Fault("gpu-missing", "gpu", "a GPU is not on the PCI bus", "gpu.missing", _gpu_missing, 2),
     Fault("gpu-model", "gpu", "a GPU of another model", "gpu.id", _gpu("device", "0x20f1"), 1),
@@ -693,7 +884,28 @@ _LIST = (
           _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20034, Fatal, Link 30 LTSSM Fault Up")),
     Fault("sxid-other", "gpu", "an NVSwitch reports short error bursts", "nvswitch.sxid-other",
           _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20009, Non-fatal, Link 28 RX Short Error Rate")),
+    Fault("gpu-excluded", "gpu", "a GPU is excluded by the driver", "gpu.excluded",
+          _information("GPU Excluded:\t No", "GPU Excluded:\t Yes"), 4),
+    Fault("gpu-firmware", "gpu", "a GPU runs without its firmware", "gpu.firmware", _no_gsp, 1),
+    Fault("gpu-vbios", "gpu", "a GPU has an older VBIOS", "gpu.vbios",
+          _information("96.00.a5.00.1a", "96.00.68.00.01"), 1),
+    Fault("gpu-bar1", "gpu", "a GPU is in display mode", "gpu.bar1", _small_bar, 1),
+    Fault("gpu-bus-master", "gpu", "a GPU may not write to memory", "gpu.bus-master", _config(4, 4, gpu=True), 1),
+    Fault("gpu-asleep", "gpu", "a GPU did not wake up", "gpu.power", _config(0x44, 3, 3, gpu=True), 1),
+    Fault("gpu-aspm", "gpu", "a GPU's link saves power", "gpu.aspm", _config(PCIE + 0x10, 3, 2, gpu=True), 1),
     # PCIe.
+    Fault("hotplug", "pcie", "a slot lost its link", "pcie.hotplug",
+          _log("pcieport {uplink}: pciehp: Slot(12): Link Down", level=6), 1),
+    Fault("not-ready", "pcie", "a GPU did not come back from its reset", "pcie.lost",
+          _log("nvidia {gpu}: not ready 65535ms after FLR; giving up", level=4), 1),
+    Fault("not-recovered", "pcie", "a bridge did not recover", "pcie.lost",
+          _log("pcieport {uplink}: AER: device recovery failed", level=6), 1),
+    Fault("retrained", "pcie", "a link was retrained at the lowest speed", "pcie.retrained",
+          _log("pcieport {uplink}: broken device, retraining non-functional downstream link at 2.5GT/s", level=6), 1),
+    Fault("aer-counted", "pcie", "a GPU's uncorrected errors are only counted", "pcie.aer-counted",
+          _gpu("aer_dev_nonfatal", "TLP 3\nTOTAL_ERR_NONFATAL 3"), 1),
+    Fault("aer-corrected-counted", "pcie", "a NIC's corrected errors are only counted", "pcie.aer-corrected-counted",
+          lambda files, at: files.put(f"{files.pf(at).path}/aer_dev_correctable", "RxErr 9123\nTOTAL_ERR_COR 9123"), 1),
     Fault("aer", "pcie", "an error on a GPU's link was not corrected", "pcie.aer",
           _log("nvidia {gpu}: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (x)"), 1),
     Fault("aer-corrected", "pcie", "a NIC's link corrects errors all the time", "pcie.aer-corrected",
@@ -767,6 +979,28 @@ _LIST = (
     Fault("nic-slot", "function", "a NIC is in a slot that cannot carry its rate", "nic.pci-fit", _old_slot, 1),
     Fault("pfc-off", "function", "a port has no flow control", "nic.pfc", _dcb(pfc=[]), 1),
     Fault("trust-pcp", "function", "a port takes priorities from VLAN tags", "nic.trust", _dcb(trust="pcp"), 1),
+    Fault("completion", "function", "a request of the kernel to a NIC failed", "nic.completions",
+          _log("infiniband mlx5_1: dump_cqe:270:(pid 0): dump error cqe", level=4), 1),
+    Fault("flaps", "function", "a port loses its link all the time", "nic.flaps",
+          _log("mlx5_core {pf} rdma1: Link down", 30, 6), 1),
+    Fault("carrier", "function", "a port's carrier changes all the time", "nic.carrier",
+          _net("carrier_changes", "214"), 1),
+    Fault("nic-bus-master", "function", "a NIC may not write to memory", "nic.bus-master", _config(4, 4), 1),
+    Fault("nic-asleep", "function", "a NIC did not wake up", "nic.power-state", _config(0x44, 3, 3), 1),
+    Fault("nic-master", "function", "a port belongs to a bond", "nic.master", _master, 1),
+    Fault("ecn-off", "function", "a port ignores congestion", "nic.ecn", _net("ecn/roce_rp/enable/5", "0"), 1),
+    Fault("max-payload", "function", "a NIC sends 128 bytes at once", "nic.max-payload", _config(PCIE + 8, 0xE0), 1),
+    Fault("extended-tags", "function", "a NIC has 32 tags", "nic.extended-tags", _config(PCIE + 9, 1), 1),
+    Fault("nic-aspm", "function", "a NIC's link saves power", "nic.aspm", _config(PCIE + 0x10, 3, 2), 1),
+    Fault("ats", "function", "a NIC asks the IOMMU", "nic.ats", _ats, 1),
+    Fault("nic-board", "function", "a NIC is of another board", "nic.board",
+          lambda files, at: files.put(f"{files.port(at)[: -len('/ports/1')]}/board_id", "MT_0000000834"), 1),
+    Fault("no-subnet-manager", "function", "no subnet manager knows a port", "nic.subnet-manager",
+          _port("sm_lid", "0x0"), 1, shape=INFINIBAND, how={"mode": "host"}),
+    Fault("no-lid", "function", "a port has no LID", "nic.lid",
+          _port("lid", "0xffff"), 1, shape=INFINIBAND, how={"mode": "host"}),
+    Fault("limited-member", "function", "a port is a limited member of its partition", "nic.pkey",
+          _port("pkeys/0", "0x7fff"), 1, shape=INFINIBAND, how={"mode": "host"}),
     Fault("max-read", "function", "a NIC reads 512 bytes at once", "nic.max-read", _max_read, 1),
     # SR-IOV.
     Fault("no-totalvfs", "sriov", "a PF's firmware offers no VFs", "vf.total", _no_totalvfs, 1),
@@ -789,7 +1023,12 @@ _LIST = (
     Fault("no-supplicant", "sriov", "nobody answers a port's 802.1X", "nic.wpa", _no_supplicant, 1),
     Fault("vf-down", "sriov", "a VF has no link", "vf.link", _vf_port("state", "1: DOWN"), 1),
     Fault("vf-gid", "sriov", "GID 3 of a VF is RoCE v1", "vf.gid", _vf_port("gid_attrs/types/3", "IB/RoCE v1"), 1),
+    Fault("vf-off", "sriov", "a port has turned off its VF", "vf.admin-link", _admin("link", "disable"), 1),
+    Fault("vf-vlan", "sriov", "a port puts its VF into a VLAN", "vf.admin-vlan", _admin("vlan", 7), 1),
+    Fault("vf-rate", "sriov", "a port limits the rate of its VF", "vf.admin-rate", _admin("rate", 1000), 1),
     # GPUDirect.
+    Fault("kernel-config", "gpudirect", "the kernel cannot register a GPU's memory", "gpudirect.kernel-config",
+          _no_paging),
     Fault("peermem-not-loaded", "gpudirect", "proprietary driver and no nvidia_peermem", "peermem.not-loaded",
           change={**_PEERMEM_ONLY, "peermem": False}),
     Fault("peermem-not-registered", "gpudirect", "nvidia_peermem is loaded and not registered",
@@ -832,6 +1071,8 @@ _LIST = (
           _put("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")),
     Fault("time", "limits", "the clock is not synchronised", "host.time-sync", _unsynchronised),
     Fault("default-route", "limits", "the default route is on an RDMA port", "host.default-route", _route),
+    Fault("route-errors", "limits", "the management port receives damaged packets", "host.route-errors",
+          _edit("proc/1/net/dev", "1234567    0  1417", "1234567 9123  1417")),
     # Counters.
     Fault("link-downed", "counters", "a port lost its link 12 times", "counters.link-downed",
           _port("counters/link_downed", "12"), 1),
@@ -860,6 +1101,30 @@ _LIST = (
           _port("hw_counters/packet_seq_err", "900000"), 1),
     Fault("completion-errors", "counters", "requests fail", "counters.completion-errors",
           _port("hw_counters/req_cqe_error", "90000"), 1),
+    Fault("link-recoveries", "counters", "a link recovers again and again", "counters.link-recoveries",
+          _port("counters/link_error_recovery", "40"), 1),
+    Fault("transmit-drops", "counters", "a port drops what it sends", "counters.transmit-drops",
+          _ethtool(tx_dropped_phy=900_000), 1),
+    Fault("coding-errors", "counters", "symbols stay wrong after correction", "counters.coding-errors",
+          _ethtool(rx_symbol_err_phy=48_211), 1),
+    Fault("frame-errors", "counters", "a port receives frames that are too long", "counters.frame-errors",
+          _ethtool(rx_wrong_length_phy=48_211), 1),
+    Fault("pause-storm", "counters", "a port sent pauses until the card stopped it", "counters.pause-storms",
+          _ethtool(pause_storms=3), 1),
+    Fault("module-errors", "counters", "a transceiver was too hot", "counters.module-errors",
+          _ethtool(module_errors=9), 1),
+    Fault("pci-signal", "counters", "a card's PCI link has signal errors", "counters.pci-signal",
+          _ethtool(pci_signal_integrity=90_000), 1),
+    Fault("pci-stalled", "counters", "a card waits for PCI", "counters.pci-stalled",
+          _ethtool(pci_stalled_seconds=40_000), 1),
+    Fault("cnp-ignored", "counters", "a port ignores congestion notices", "counters.cnp-ignored",
+          _port("hw_counters/rp_cnp_ignored", "900000"), 1),
+    Fault("not-ready-answers", "counters", "receivers are not ready", "counters.not-ready",
+          _port("hw_counters/rnr_nak_retry_err", "900000"), 1),
+    Fault("retransmissions", "counters", "requests arrive twice", "counters.retransmissions",
+          _port("hw_counters/duplicate_request", "900000"), 1),
+    Fault("remote-errors", "counters", "requests to memory that is not registered", "counters.remote-errors",
+          _port("hw_counters/resp_remote_access_errors", "9000"), 1),
 )  # fmt: skip
 
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}
@@ -872,8 +1137,8 @@ The tests write each of these faults into the files of a simulated host as a rea
 -m support.host_faults`, with `tests` in `PYTHONPATH`, prints this page from the tests' list.
 
 The following faults are not detected, because no file of a host shows them: memory errors that an earlier boot counted
-(`nvidia-smi -q -d ECC`), power caps and clocks of GPUs, settings in a card's firmware (`mlxconfig`), congestion
-control, and everything on the switch. The [NCCL test](nccl.md) and its [scan](scan.md) find a slow GPU, NIC or cable
+(`nvidia-smi -q -d ECC`), power caps and clocks of GPUs, settings in a card's firmware (`mlxconfig`), and everything on
+the switch. The [NCCL test](nccl.md) and its [scan](scan.md) find a slow GPU, NIC or cable
 without an error.
 
 """

@@ -313,11 +313,32 @@ def put_device(files: Files, device: Device, driver: str = "") -> None:
             files.put(f"{path}/{prefix}_link_speed", speed(device.gts if known else 0.0))
             files.put(f"{path}/{prefix}_link_width", str(device.width if known else 0))
         files[f"{path}/config"] = config_space(device.id, device.cls, device.gts, device.width, device.port)
+    if device.cls in (GPU, ETHERNET) and device.id != VIRTIO_NET and not device.vf:
+        # Kernel drivers/pci/pcie/aer.c prints each kind of error and their sum.
+        for name, kind, first in (
+            ("correctable", "COR", "RxErr"),
+            ("nonfatal", "NONFATAL", "TLP"),
+            ("fatal", "FATAL", "DLP"),
+        ):
+            files.put(f"{path}/aer_dev_{name}", f"{first} 0\nTOTAL_ERR_{kind} 0")
+    if device.cls == GPU:
+        files.put(f"{path}/resource", RESOURCES)
     if driver:
         files.link(f"{path}/driver", f"sys/bus/pci/drivers/{driver}")
         files.folder(f"sys/bus/pci/drivers/{driver}")
 
 
+# Kernel drivers/pci/pci-sysfs.c: first and last address and flags of each region. BAR1 of an H100 has 128 GiB.
+RESOURCES = "\n".join(
+    f"0x{first:016x} 0x{last:016x} 0x{flags:016x}"
+    for first, last, flags in (
+        (0xC2000000, 0xC2FFFFFF, 0x40200),
+        (0x2C000000000, 0x2DFFFFFFFFF, 0x14220C),
+        (0, 0, 0),
+        (0x2E000000000, 0x2E001FFFFFF, 0x14220C),
+        (0, 0, 0),
+    )
+)
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 PCIE, ACS = 0x60, 0x150
 RELAXED_ORDERING, ACS_REDIRECTS = 0x10, 0x1C
@@ -340,8 +361,8 @@ def config_space(
     space[0x34] = 0x40
     struct.pack_into("<BBH", space, 0x40, 0x01, PCIE, 0xC803)  # Power management, then PCI Express.
     kind = 0 if not header else 6 if port else 5
-    # Largest read request: 512 bytes, of a NIC 4096 as OCI's agent sets it.
-    control = 0x0900 | (5 if number >> 16 == 2 else 2) << 12 | (RELAXED_ORDERING if relaxed_ordering else 0)
+    # Extended tags, payloads of 256 bytes. Largest read request: 512 bytes, of a NIC 4096 as OCI's agent sets it.
+    control = 0x0920 | (5 if number >> 16 == 2 else 2) << 12 | (RELAXED_ORDERING if relaxed_ordering else 0)
     link = _GENERATION.get(gts, 0) | width << 4
     struct.pack_into("<BBHIHHIHH", space, PCIE, 0x10, 0, 2 | kind << 4, 0x8000 | 2, control, 0, link, 0x40, link)
     struct.pack_into("<I", space, 0x100, 0x0001 | 2 << 16 | (ACS << 20 if port else 0))

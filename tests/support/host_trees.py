@@ -19,6 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import (
+    DMABUF_CONFIG,
+    ETHTOOL,
+    HW_COUNTERS,
+    PORT_COUNTERS,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
@@ -49,16 +55,6 @@ EFA = "EFA"
 AMAZON = {EFA: "1d0f:efa1", "ENA": "1d0f:ec20"}
 RUNTIME_PID, SSHD_PID, PERSISTENCED_PID, FABRIC_PID, OCA_PID, SUPPLICANT_PID = 1201, 1302, 1403, 1504, 1605, 1706
 OCA_CGROUP = "system.slice/oracle-cloud-agent.service/cgroup.procs"
-PORT_COUNTERS = ("link_downed", "symbol_error", "port_rcv_errors", "port_xmit_data", "port_rcv_data")
-HW_COUNTERS = (
-    "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "req_cqe_error", "rx_icrc_encapsulated",
-    "out_of_buffer", "np_cnp_sent", "rp_cnp_handled",
-)  # fmt: skip
-ETHTOOL = (
-    "rx_pause", "tx_pause", "rx_discards_phy", "rx_crc_errors_phy", "link_down_events_phy", "tx_bytes_phy",
-    "rx_bytes_phy",
-)  # fmt: skip
-
 # name -> os id, version, pretty name, kernel release, folder of out-of-tree modules.
 IMAGES = {
     "ubuntu22.04": ("ubuntu", "22.04", "Ubuntu 22.04.5 LTS", "6.8.0-1035-oracle", "updates/dkms"),
@@ -87,6 +83,18 @@ OFED = {"mlnx_ofed": "MLNX_OFED_LINUX-24.10-3.2.5.0", "doca_ofed": "OFED-interna
 RATES = {25: "1X EDR", 50: "2X EDR", 100: "4X EDR", 200: "4X HDR", 400: "4X NDR", 800: "4X XDR"}
 # Where files/topology has no line rate: what one port of the card does.
 CARD_RATE = {"ConnectX-5 Ex": 100, "ConnectX-6 Dx": 100, "ConnectX-7": 400}
+MEMORY: dict[str, int] = data.load(data.FILES / "host_rules.yml")["limits"]["memory_gb"]
+# As the driver prints its options, some of them.
+NVIDIA_PARAMETERS = """ResmanDebugLevel: 4294967295
+EnableMSI: 1
+NvLinkDisable: 0
+EnablePCIERelaxedOrderingMode: 0
+EnableGpuFirmware: 18
+DmaRemapPeerMmio: 1
+GrdmaPciTopoCheckOverride: 0
+RegistryDwords: ""
+ExcludedGpus: ""
+"""
 NIC_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
 KERNEL_FOLDER = {
     "mlx5_core": "kernel/drivers/net/ethernet/mellanox/mlx5/core",
@@ -164,6 +172,16 @@ class Tree(Files):
             self.pci.devices = {**self.pci.devices, **changed}
         self.vfs: list[Device] = []
 
+    @property
+    def memory(self) -> int:
+        """KiB that the kernel has: what it does not take for itself of the shape's, or of 2 TiB."""
+        return MEMORY.get(self.shape.name, 2048) * 2**20 * 984 // 1000
+
+    @property
+    def cpus(self) -> int:
+        masks = [socket.get("affinity", "").replace(",", "") for socket in self.shape.pci_tree]
+        return sum(bin(int(mask or "0", 16)).count("1") for mask in masks) or 224
+
     def gpu(self, index: int) -> Device:
         return self.pci.devices[self.pci.gpus[index]]
 
@@ -205,6 +223,9 @@ def describe(name: str) -> Host:
 
 @functools.cache
 def shape(name: str) -> Shape:
+    if name == host_faults.INFINIBAND:
+        roce = {"pfc": (), "trust": "", "mtu": None}
+        return dataclasses.replace(shape("BM.GPU.H200.8"), name=name, link_layer="InfiniBand", site=True, **roce)
     return shape_files.lookup(name, shape_table.shapes())
 
 
@@ -248,8 +269,18 @@ def _system(files: Tree) -> None:
     files.put("proc/cmdline", f"BOOT_IMAGE=/vmlinuz-{host.release} root=UUID=0 ro iommu=pt console=ttyS0")
     files.put(
         "proc/meminfo",
-        "MemTotal:       2113400000 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB",
+        f"MemTotal:       {files.memory} kB\nMemAvailable:   {files.memory * 94 // 100} kB\n"
+        "HardwareCorrupted:     0 kB\n"
+        "HugePages_Total:       0\nHugepagesize:       2048 kB",
     )
+    files.put("proc/sys/kernel/tainted", "12288")  # modules from outside the kernel's tree, unsigned
+    threads = 8 if virtual else files.cpus
+    for name in ("online", "present"):
+        files.put(f"sys/devices/system/cpu/{name}", f"0-{threads - 1}")
+    if not virtual:
+        files.put("sys/devices/system/cpu/intel_pstate/no_turbo", "0")
+    files.put(f"boot/config-{host.release}", "".join(f"{name}=y\n" for name in ("CONFIG_SMP", *DMABUF_CONFIG)))
+    files.put(".gpuops/disks.json", json.dumps({"": 61, "var/lib": 61}))
     vendor, product, bios, tag = ("QEMU", "Standard PC (Q35 + ICH9, 2009)", "SeaBIOS", "") if virtual else (
         "Oracle Corporation", "ORACLE SERVER", "American Megatrends Inc.", "OracleCloud.com")  # fmt: skip
     if not host.oci:
@@ -258,6 +289,7 @@ def _system(files: Tree) -> None:
         ("sys_vendor", vendor),
         ("product_name", product),
         ("bios_vendor", bios),
+        ("bios_version", "1.16.2" if virtual else "74010100"),
         ("chassis_asset_tag", tag),
     ):
         files.put(f"sys/class/dmi/id/{name}", value)
@@ -317,7 +349,8 @@ def _processes(files: Tree) -> None:
         )
     if host.driver != "none":
         files.put("etc/cdi/nvidia.yaml" if host.driver == "host" else "run/cdi/management.nvidia.com-gpu.yaml",
-                  'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')  # fmt: skip
+                  'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ncontainerEdits:\n  mounts:\n'
+                  f"  - hostPath: /usr/lib64/libcuda.so.{host.driver_version}\n")  # fmt: skip
     files.put("run/systemd/timesync/synchronized", b"")
     files.put(".gpuops/time_sync.json", json.dumps("synchronised"))
     if host.virtualisation == "none" and host.oci:
@@ -429,6 +462,10 @@ def _nvidia(files: Tree) -> None:
             f"GPU Firmware: \t {version}", "GPU Excluded:\t No",
         )  # fmt: skip
         files.put(f"proc/driver/nvidia/gpus/{pci}/information", "\n".join(rows))
+        files.put(f"dev/nvidia{index}", b"")
+    for name in ("nvidiactl", "nvidia-uvm"):
+        files.put(f"dev/{name}", b"")
+    files.put("proc/driver/nvidia/params", NVIDIA_PARAMETERS)
     _daemons(files)
     folder = "usr/lib/x86_64-linux-gnu" if IMAGES[host.image][0] == "ubuntu" else "usr/lib64"
     folder = f"run/nvidia/driver/{folder}" if host.driver == "operator" else folder
@@ -472,7 +509,11 @@ def _daemons(files: Tree) -> None:
 
 def _fabric_log(files: Tree, prefix: str) -> None:
     started = f"Fabric Manager version {files.host.driver_version} is running with the following configuration options"
-    files.put(f"{prefix}var/log/fabricmanager.log", f"[Sep 21 2026 13:34:02] [INFO] [tid {FABRIC_PID}] {started}")
+    done = "Successfully configured all the available NVSwitches to route GPU NVLink traffic."
+    lines = [
+        f"[Sep 21 2026 13:34:{second}] [INFO] [tid {FABRIC_PID}] {text}" for second, text in ((2, started), (9, done))
+    ]
+    files.put(f"{prefix}var/log/fabricmanager.log", "\n".join(lines))
 
 
 def _driver_of(files: Tree, device: Device) -> str:
@@ -498,7 +539,9 @@ def _devices(files: Tree) -> None:
         files.folder("sys/devices/virtual/iommu/dmar0")
         files.link("sys/class/iommu/dmar0", "sys/devices/virtual/iommu/dmar0")
     for node in nodes:
-        files.folder(f"sys/devices/system/node/node{node}")
+        path = f"sys/devices/system/node/node{node}"
+        files.put(f"{path}/cpulist", f"{112 * node}-{112 * node + 111}")
+        files.put(f"{path}/meminfo", f"Node {node} MemTotal:       {files.memory // len(nodes) - 800000 * node} kB")
 
 
 def _iommu(files: Tree, device: Device, number: int) -> None:
@@ -513,7 +556,7 @@ def _rdma(files: Tree) -> None:
         return
     shape = files.shape
     uverbs = 0
-    macs: dict[str, dict[str, str]] = {}
+    vfs: dict[str, dict[str, Any]] = {}
     rate = int(shape.line_gbps or CARD_RATE[shape.nic_model])
     for pf, pci in zip(shape.pfs, files.pci.pfs):
         device = files.pci.devices[pci]
@@ -522,9 +565,9 @@ def _rdma(files: Tree) -> None:
         files.put(f"{device.path}/sriov_totalvfs", str(files.host.total_vfs))
         count = (files.host.vfs_per_pf or shape.vfs_per_pf) if files.host.mode == "sriov" else 0
         files.put(f"{device.path}/sriov_numvfs", str(count))
-        macs[pf.netdev] = {}
+        vfs[pf.netdev] = {}
         for index in range(count):
-            uverbs += _vf(files, pf, index, rate, macs)
+            uverbs += _vf(files, pf, index, rate, vfs)
     for number, port in enumerate(shape.vcn if files.host.virtualisation in ("none", "container") else ()):
         device = files.pci.devices[port.pci]
         _port(files, device, port.netdev, port.hca, 100, 9000, f"10.140.{number}.2")
@@ -538,7 +581,7 @@ def _rdma(files: Tree) -> None:
         files.put(f"dev/infiniband/uverbs{number}", b"")
     files.put("dev/infiniband/rdma_cm", b"")
     if files.vfs:
-        files.put(".gpuops/vf_macs.json", json.dumps(macs))
+        files.put(".gpuops/vfs.json", json.dumps(vfs))
 
 
 def _switch_bridge(files: Tree, device: Device, hca: str) -> None:
@@ -548,7 +591,7 @@ def _switch_bridge(files: Tree, device: Device, hca: str) -> None:
         files.put(f"{device.path}/infiniband/{hca}/ports/1/{name}", value)
 
 
-def _vf(files: Tree, pf: Any, index: int, rate: int, macs: dict[str, dict[str, str]]) -> int:
+def _vf(files: Tree, pf: Any, index: int, rate: int, vfs: dict[str, dict[str, Any]]) -> int:
     """One VF; returns how many RDMA devices of it the host sees."""
     parent = files.pf(pf.rail)
     device = files.pci.vf(parent.pci, index, files.host.total_vfs)
@@ -558,7 +601,7 @@ def _vf(files: Tree, pf: Any, index: int, rate: int, macs: dict[str, dict[str, s
     files.link(f"{parent.path}/virtfn{index}", device.path)
     files.link(f"{device.path}/physfn", parent.path)
     netdev = f"{pf.netdev}v{index}"
-    macs[pf.netdev][str(index)] = _mac(files.host, netdev)
+    vfs[pf.netdev][str(index)] = {"mac": _mac(files.host, netdev), "vlan": 0, "link": "auto", "rate": 0}
     if files.host.vfs == "in_pods":
         return 0
     hca = f"mlx5_{100 + len(files.vfs)}"
@@ -573,7 +616,7 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
     files.put(f"{net}/phys_port_name", f"p{device.pci[-1]}" if not device.vf else "")
     port = f"{rdma}/ports/1"
     fabric = netdev in {pf.netdev for pf in files.shape.pfs}
-    infiniband = fabric and files.host.link_layer == "InfiniBand"
+    infiniband = fabric and "InfiniBand" in (files.host.link_layer, files.shape.link_layer)
     lanes, generation = RATES[rate].split()
     files.put(f"{port}/state", "4: ACTIVE")
     files.put(f"{port}/phys_state", "5: LinkUp")
@@ -592,6 +635,15 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
     if device.vf:
         return
     files.put(f"{rdma}/fw_ver", "16.35.4506" if device.id == "15b3:1019" else "28.43.2026")
+    files.put(f"{rdma}/board_id", "MT_0000000838")
+    files.put(f"{net}/carrier_changes", "2")
+    if infiniband:
+        for name, value in (("lid", "0x1a"), ("sm_lid", "0x1"), ("pkeys/0", "0xffff")):
+            files.put(f"{port}/{name}", value)
+    elif files.host.ofed in OFED:
+        for point in ("np", "rp"):
+            for priority in range(8):
+                files.put(f"{net}/ecn/roce_{point}/enable/{priority}", "1")
     for name in PORT_COUNTERS:
         files.put(f"{port}/counters/{name}", "0")
     for name in HW_COUNTERS:
@@ -604,6 +656,9 @@ def _network(files: Tree) -> None:
     rows = [f"{names[0]}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0"]
     rows += [f"{names[0]}\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"]
     files.put("proc/1/net/route", "\n".join(f"{row:<127}" for row in (head, *rows)))
+    fields = "bytes    packets errs drop fifo frame compressed multicast"
+    counts = "812345678 1234567    0  1417    0     0          0         9"
+    files.put("proc/1/net/dev", f"Inter-|   Receive\n face |{fields}|{fields}\n{names[0]:>6}: {counts} {counts}")
     ports = [pf.netdev for pf in files.shape.pfs] + [port.netdev for port in files.shape.vcn]
     if files.host.has_nics:
         files.put(".gpuops/ethtool.json", json.dumps({netdev: dict.fromkeys(ETHTOOL, 0) for netdev in ports}))

@@ -34,6 +34,8 @@ NEAR = ("PIX", "PXB")
 MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
 RUNTIMES = {"crio": "cri-o://", "containerd": "containerd://"}
 NO_MAC = "00:00:00:00:00:00"
+IDLE_GTS = 2.5
+"""The lowest speed of a PCIe link, to which an idle GPU goes."""
 _SHOWN = 4
 _PLATFORMS = {"vm": "a virtual machine", "vgpu_vm": "a vGPU virtual machine", "container": "a container"}
 
@@ -66,6 +68,8 @@ class HostRule:
 class HostRules:
     rules: tuple[HostRule, ...]
     limits: Json
+    values: Json
+    """Fact -> the values that it can have."""
 
 
 def table(document: Json) -> HostRules:
@@ -80,7 +84,7 @@ def table(document: Json) -> HostRules:
         raise DataError(
             f"files/host_rules.yml: these rules do not have exactly one valid condition: {', '.join(sorted(odd))}."
         )
-    return HostRules(rules, document["limits"])
+    return HostRules(rules, document["limits"], document["values"])
 
 
 def _function(rule: str) -> str:
@@ -142,10 +146,14 @@ class CheckedHost:
     driver: str
     ofed: str
     limits: Json
+    values: Json
 
     def get(self, path: str) -> Any:
-        """A fact by its path in the document; ``Missing`` if it is null or absent."""
-        return _at(self.document, path, path)
+        """A fact by its path in the document; ``Missing`` if it is null, absent or none of the values it can have."""
+        found = _at(self.document, path, path)
+        if path in self.values and found not in self.values[path]:
+            raise Missing(path, f"{str(found)[:40]!r} is none of {', '.join(self.values[path])}")
+        return found
 
     @property
     def virtual(self) -> bool:
@@ -297,6 +305,8 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "is": lambda found, wanted: bool((bool(found) if isinstance(wanted, bool) else found) == wanted),
     "not": lambda found, wanted: bool(found != wanted),
     "at-least": lambda found, wanted: bool(found >= wanted),
+    "at-most": lambda found, wanted: bool(found <= wanted),
+    "has": lambda found, wanted: set(wanted) <= set(found),
     "in": lambda found, wanted: found in wanted,
     "like": lambda found, wanted: bool(re.search(wanted, str(found))),
     "unlike": lambda found, wanted: not re.search(wanted, str(found)),
@@ -315,7 +325,7 @@ def _compared(rule: HostRule, host: CheckedHost) -> Answer:
     """Evaluates a condition of files/host_rules.yml."""
     fact, operator, wanted = rule.holds
     own = wanted[len("own.") :] if isinstance(wanted, str) and wanted.startswith("own.") else ""
-    if isinstance(wanted, str) and wanted.startswith(("shape.", "options.", "fact.")):
+    if isinstance(wanted, str) and wanted.startswith(("shape.", "options.", "fact.", "table.")):
         name, wanted = wanted, host.value(wanted)
         if wanted in (None, "", []):
             return Skip(f"{name} is not known")
@@ -452,6 +462,45 @@ def _xids(host: CheckedHost, wanted: Callable[[int], bool], expected: str) -> An
     return _need(not found, listed(named, _SHOWN), expected)
 
 
+def driver_devices(host: CheckedHost) -> Answer:
+    """/dev has nvidiactl, nvidia-uvm and a node for each GPU that the driver is bound to."""
+    found = host.get("driver.devices")
+    gpus = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in found)
+    wanted = sum(_field(gpu, "gpus", "driver") == "nvidia" for gpu in host.gpus().have)
+    lacks = [f"no {name}" for name in ("nvidiactl", "nvidia-uvm") if name not in found]
+    lacks += [f"{gpus} of {wanted} GPUs"] if gpus < wanted else []
+    return _need(not lacks, ", ".join(lacks), f"nvidiactl, nvidia-uvm and a node for each of {wanted} GPUs")
+
+
+# ---- resources -----------------------------------------------------------------------------------------------------
+
+
+def host_cpus(host: CheckedHost) -> Answer:
+    """All CPUs that are present are online, and as many as the shape's sockets have."""
+    online, present = host.get("resources.cpus"), host.get("resources.cpus_present")
+    masks = [socket.get("affinity", "") for socket in host.shape.pci_tree]
+    wanted = max(present, sum(bin(int(mask.replace(",", "") or "0", 16)).count("1") for mask in masks))
+    return _need(online >= wanted, f"{online} of {wanted} CPUs", f"{wanted} CPUs")
+
+
+def host_memory_size(host: CheckedHost) -> Answer:
+    """The kernel has at least 90 % of the shape's memory; it takes up to 2 % for itself."""
+    wanted = host.limits["memory_gb"].get(host.shape.name)
+    if not wanted:
+        return Skip("the shape's memory is not known")
+    found = host.get("resources.memory") / 2**30
+    return _need(found >= 0.9 * wanted, f"{found:.0f} GiB", f"{wanted} GiB")
+
+
+def host_memory_balance(host: CheckedHost) -> Answer:
+    """The NUMA nodes with CPUs have equal memory, but for 10 %."""
+    found = host.get("resources.node_memory")
+    if not found:
+        raise Missing("resources.node_memory", "no NUMA node")
+    sizes = ", ".join(f"{size / 2**30:.0f}" for size in found)
+    return _need(min(found) >= 0.9 * max(found), f"{sizes} GiB", "equal memory on each NUMA node")
+
+
 # ---- GPUs ----------------------------------------------------------------------------------------------------------
 
 
@@ -483,14 +532,58 @@ def gpu_link(host: CheckedHost) -> Answer:
 
 
 def gpu_link_speed(host: CheckedHost) -> Answer:
-    """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s."""
+    """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s. Does not apply when
+    all links have the lowest speed, which idle GPUs choose to save power: only load shows their speed."""
     speed, _width = _shape_link(host.shape)
+    gpus = host.gpus()
+    if gpus.have and not gpus.absent and all(_field(gpu, "gpus", "speed") == IDLE_GTS for gpu in gpus.have):
+        best = [_field(gpu, "gpus", "max_speed") for gpu in gpus.have]
+        if min(best) >= max(speed, *best):
+            return Skip(f"all GPUs are at {IDLE_GTS} GT/s, as idle ones save power; measure under load")
     return _each(
-        host.gpus(),
+        gpus,
         "GPUs",
         lambda gpu: _slow(gpu, "gpus", speed),
         f"{speed:g} GT/s" if speed else "the GPU's maximum",
     )
+
+
+def gpu_vbios(host: CheckedHost) -> Answer:
+    """All GPUs have the VBIOS of the majority."""
+    return _alike(host.gpus(), "GPUs", "gpus", "vbios")
+
+
+def _alike(devices: Devices, what: str, group: str, key: str) -> Answer:
+    """All devices have the value of the majority."""
+    found = [item[key] for item in devices.have if item.get(key)]
+    usual = max(sorted(set(found)), key=found.count, default="")
+    return _each(devices, what, lambda item: _other(_field(item, group, key), usual), f"{usual} on all")
+
+
+def pcie_aer_counted(host: CheckedHost) -> Answer:
+    """No uncorrected PCIe error was counted for a GPU or RDMA port since its driver was loaded."""
+
+    def test(item: Json) -> str:
+        bad = _field(item, "functions", "aer_nonfatal") + _field(item, "functions", "aer_fatal")
+        return f"{bad} uncorrected error(s)" if bad else ""
+
+    return _each(_gpus_and_ports(host), "GPUs and ports", test, "none")
+
+
+def pcie_aer_corrected_counted(host: CheckedHost) -> Answer:
+    """Few corrected PCIe errors were counted per day for each GPU and RDMA port."""
+    most = host.limits["corrected_events"] * max(1.0, host.get("uptime") / 86400)
+
+    def test(item: Json) -> str:
+        count = _field(item, "functions", "aer_corrected")
+        return f"{count} corrected errors" if count > most else ""
+
+    return _each(_gpus_and_ports(host), "GPUs and ports", test, f"at most {most:.0f} since boot")
+
+
+def _gpus_and_ports(host: CheckedHost) -> Devices:
+    gpus, ports = host.gpus(), host.ports()
+    return Devices([*gpus.have, *ports.have], [*gpus.absent, *ports.absent])
 
 
 def gpu_numa(host: CheckedHost) -> Answer:
@@ -759,6 +852,8 @@ def pcie_uplink_speed(host: CheckedHost) -> Answer:
 
 def _uplinks(host: CheckedHost, what: str, text: str) -> Answer:
     slow = [link for link in host.get("pcie.slow") if link[what] < link[f"max_{what}"]]
+    if what == "speed" and slow and len(slow) == host.get("pcie.links") and all(one[what] == IDLE_GTS for one in slow):
+        return Skip(f"all links are at {IDLE_GTS} GT/s, as idle ones save power; measure under load")
     named = [f"{link['pci']} below {link['upper']}: {text.format(link[what], link[f'max_{what}'])}" for link in slow]
     if not slow:
         _all_there("pcie.slow", host.ports(), host.gpus())
@@ -793,10 +888,12 @@ def _both(port: Json, *tests: tuple[Callable[[Json, str, Any], str], Any]) -> It
 
 def nic_firmware(host: CheckedHost) -> Answer:
     """All RDMA ports have the firmware version of the majority."""
-    ports = host.ports()
-    found = [port["firmware"] for port in ports.have if port.get("firmware")]
-    usual = max(sorted(set(found)), key=found.count, default="")
-    return _each(ports, "ports", lambda port: _other(_field(port, "functions", "firmware"), usual), f"{usual} on all")
+    return _alike(host.ports(), "ports", "functions", "firmware")
+
+
+def nic_board(host: CheckedHost) -> Answer:
+    """All RDMA ports are of the board of the majority."""
+    return _alike(host.ports(), "ports", "functions", "board")
 
 
 def nic_names(host: CheckedHost) -> Answer:
@@ -1012,6 +1109,9 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
                     count = total
             if total == limits[name].get("full"):
                 unsure[path] = f"{name} of {_name(port)} has reached its maximum, {total}, and no longer counts"
+            if count > most and "gb" in limits[name]:
+                carried = _carried(port, bool(seconds))
+                most, time = max(most, limits[name]["gb"] * carried), f"{time}, {carried:.0f} GB"
             if count > most:
                 texts.append(f"{count} {text} in {time}")
         if unsure and not texts:
@@ -1021,7 +1121,14 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
 
     key = "second" if seconds else "day"
     expected = ", ".join(f"<= {limits[name][key]} {text}" for name, text in names.items())
-    return _each(host.counters(), "ports", test, f"{expected} per {key}")
+    per_gb = ", ".join(f"{limits[name]['gb']} {text}" for name, text in names.items() if "gb" in limits[name])
+    return _each(host.counters(), "ports", test, f"{expected} per {key}" + f", or {per_gb} per GB" * bool(per_gb))
+
+
+def _carried(port: Json, delta: bool) -> float:
+    """GB that a port has sent and received, since boot or between the two readings; VFs' too."""
+    names = ("tx_bytes_phy", "rx_bytes_phy")
+    return sum(_field(port, "counters.ports", f"delta.{name}" if delta else name) for name in names) / 1e9
 
 
 CONDITIONS: dict[str, Callable[[CheckedHost], Answer]] = {
@@ -1067,7 +1174,7 @@ def results(
         )
     if shape.status == "refused":
         raise InputError(f"Cannot judge a host of shape {shape.name}: {shape.reason}.")
-    host = CheckedHost(document, shape, mode, profile, driver, ofed, rules.limits)
+    host = CheckedHost(document, shape, mode, profile, driver, ofed, rules.limits, rules.values)
     found = {rule.id: _result(rule, host) for rule in chosen}
     return [_without_effects(result, found) for result in found.values()]
 

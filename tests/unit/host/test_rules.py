@@ -25,8 +25,13 @@ RULES = {rule.id: rule for rule in TABLE.rules}
 SHAPES = shape_table.shapes()
 SUPPORTED = sorted(name for name, shape in SHAPES.items() if shape.status == "supported")
 H100, B200 = SHAPES["BM.GPU.H100.8"], SHAPES["BM.GPU.B200.8"]
+INFINIBAND = dataclasses.replace(H100, link_layer="InfiniBand", site=True, pfc=(), trust="", mtu=None)
 CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")
 VALID = {"fail", "warn", "unknown"}
+BYTES = ("tx_bytes_phy", "rx_bytes_phy")
+SETTINGS = {"bus_master": True, "memory": True, "power": "D0", "max_payload": 256, "extended_tags": True, "aspm": False}
+AER = dict.fromkeys(("aer_corrected", "aer_nonfatal", "aer_fatal"), 0)
+IB_RULES = {"nic.subnet-manager", "nic.lid", "nic.pkey"}
 FACTS = yaml.safe_load((ROOT / "tests/fixtures/hosts/rule_facts.yml").read_text("utf-8"))
 
 
@@ -46,7 +51,13 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
             "numa": gpu.numa or 0,
             "ecc_errors": 0,
             "remap_pending": False,
+            "vbios": "96.00.a5.00.1a",
+            "firmware": "580.95.05",
+            "excluded": False,
+            "bar1": 1 << 37,
+            "config": dict(SETTINGS),
             **link,
+            **AER,
         }
         for gpu in shape.gpus
     ]
@@ -56,10 +67,13 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         functions.append(_function(pf.pci, shape.pf_id, "pf", pf.netdev, pf.hca, shape, numvfs=vfs, totalvfs=8))
         functions[-1].update(link, numa=pf.numa or 0, gpu_distance=near, gid3_address=f"10.224.{pf.rail}.1")
         functions[-1].update(pfc=list(shape.pfc) or None, trust=shape.trust or None, max_read=4096)
+        functions[-1].update(config=SETTINGS | {"ats": False}, board="MT_0000000838", carrier_changes=2, **AER)
+        functions[-1].update(master="", ecn_off=[], subnet={"lid": 26, "sm_lid": 1, "pkey": 65535})
     for pf in shape.pfs if vfs else ():
         vf = _function(f"{pf.pci[:-1]}7", shape.vf_id, "vf", f"{pf.netdev}v0", f"{pf.hca}v", shape)
         functions.append({**vf, "of": pf.pci, "admin_mac": vf["mac"], "firmware": None})
         functions[-1]["gid3_address"] = f"10.224.{pf.rail}.100"
+        functions[-1]["admin"] = {"link": "auto", "vlan": 0, "rate": 0}
     for nic in shape.vcn:
         functions.append(_function(nic.pci, nic.pf_id, "pf", nic.netdev, nic.hca, shape, numvfs=0, totalvfs=0))
     for number, function in enumerate(functions):
@@ -75,11 +89,17 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         "kernel_log": {"events": [], "cut": {}},
         "platform": {"kind": "bare_metal", "oci": True},
         "os": {"name": "Ubuntu 22.04.5 LTS", "kernel": "6.8.0-1035-oracle", "cgroup": 2, "secure_boot": False}
-        | {"lockdown": "none"},
-        "runtime": {"name": "crio", "nvidia_handler": True, "cdi": ["/etc/cdi/nvidia.yaml"]},
+        | {"lockdown": "none", "controllers": ["cpuset", "cpu", "io", "memory", "pids"], "taints": []}
+        | {"boot_options": [], "modules_off": []},
+        "resources": {"cpus": 224, "cpus_present": 224, "memory": 2**42, "node_memory": [2**41, 2**41]}
+        | {"memory_bad": 0, "memory_free": 94, "hugepages": 0, "disk_free": 61, "boost": True},
+        "runtime": {"name": "crio", "nvidia_handler": True, "cdi": ["/etc/cdi/nvidia.yaml"]}
+        | {"cdi_driver": "580.95.05", "disabled": [], "pids_limit": -1},
         "driver": {"version": "580.95.05", "module": "open", "origin": "host", "persistence": True}
         | {"fabric_manager": "running", "fabric_manager_version": "580.95.05", "library": "580.95.05"}
-        | {"modules": {"nouveau": False, "ib_umad": True}, "xids": [], "xids_since": "boot"},
+        | {"modules": {"nouveau": False, "ib_umad": True}, "xids": [], "xids_since": "boot"}
+        | {"parameters": {"NvLinkDisable": "0"}, "fabric_configured": True, "fabric_error": ""}
+        | {"devices": ["nvidiactl", "nvidia-uvm", *(f"nvidia{gpu.index}" for gpu in shape.gpus)]},
         "nvswitches": shape.nvswitches,
         "nvswitch_bridges": shape.nvswitch_bridges,
         "pcie": {"links": 8, "slow": []},
@@ -95,7 +115,7 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
             "peermem": {"loaded": True, "refcnt": 0, "registered": True, "matches_ib_core": True, "persistent": True},
             "nv_peer_mem": False,
             "nvidia_fs": False,
-            "dmabuf": {"possible": True, "open_module": True, "kernel": True, "driver": True, "gpu": True},
+            "dmabuf": dict.fromkeys(("possible", "open_module", "kernel", "driver", "gpu", "config"), True),
             "path": "dmabuf",
             "why": "open module",
         },
@@ -108,11 +128,12 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
             "governor": "performance",
             "time_sync": "synchronised",
             "default_route": "eth0",
+            "default_route_errors": 0,
         },
         "counters": {
             "interval": 0,
             "ports": [
-                {"hca": pf.hca, "port": 1, "delta": None, **dict.fromkeys(RAW["limits"]["counters"], 0)}
+                {"hca": pf.hca, "port": 1, "delta": None, **dict.fromkeys((*RAW["limits"]["counters"], *BYTES), 0)}
                 for pf in shape.pfs
             ],
         },
@@ -138,6 +159,9 @@ def _function(pci: str, ident: str, kind: str, netdev: str, hca: str, shape: Sha
         "gid3_netdev": netdev,
         "mac": "02:00:00:00:00:01",
         "admin_mac": None,
+        "admin": None,
+        "config": None,
+        "subnet": None,
         "numa": 0,
         **more,
     }
@@ -149,9 +173,10 @@ def put(document: Json, path: str, value: Any) -> Json:
     places: list[Any] = [document]
     for key in parents:
         if key == "*":
-            places = [item for place in places for item in place]
+            places = [item for place in places for item in place if item is not None]
         else:
             places = [place[int(key)] if isinstance(place, list) else place[key] for place in places]
+        places = [place for place in places if place is not None]
     for place in places:
         if value == "del":
             del place[int(last) if isinstance(place, list) else last]
@@ -235,6 +260,7 @@ def test_the_guides_hosts_pass_by_nvidia_peermem() -> None:
     document["os"].update(name="Oracle Linux Server 8.10", kernel="4.18.0-553.69.1.el8_10.x86_64", cgroup=1)
     versions = dict.fromkeys(("version", "library", "fabric_manager_version"), "535.154.05")
     document["driver"].update(versions, module="proprietary")
+    document["runtime"]["cdi_driver"] = "535.154.05"
     document["gpudirect"]["dmabuf"].update(possible=False, open_module=False, kernel=False)
     document["gpudirect"]["path"] = "peermem"
     document["runtime"]["cdi"] = []
@@ -280,6 +306,23 @@ EVENTS = {
     "nic.cable": ("nic_cable", None, "module 0, Cable error, Bus stuck", 1),
     "nic.command": ("nic_command", None, "ENABLE_HCA(0x104) timeout", 1),
     "nic.tx-timeout": ("nic_tx", None, "TX timeout detected", 1),
+    "driver.modules-refused": ("module", None, "nvidia_peermem: Unknown symbol", 1),
+    "host.kernel-bug": ("kernel_bug", None, "kernel BUG at", 1),
+    "host.kernel-warning": ("kernel_warning", None, "drivers/iommu/dma-iommu.c:1038", 1),
+    "host.disk": ("disk", None, "I/O error, dev nvme0n1", 1),
+    "host.file-server": ("file_server", None, "not responding", 1),
+    "host.allocation": ("allocation", None, "page allocation failure: order:5", 1),
+    "host.network-table": ("net_full", None, "nf_conntrack: table full", 1),
+    "host.interrupt": ("irq", None, "nobody cared", 1),
+    "host.nmi": ("nmi", None, "NMI received for unknown reason", 1),
+    "host.previous-boot": ("previous", None, "BERT: Error records from previous boot", 1),
+    "host.bond": ("bond", None, "link status definitely down", 1),
+    "host.daemon": ("daemon", None, "kubelet", 1),
+    "pcie.hotplug": ("hotplug", None, "Link Down", 1),
+    "pcie.lost": ("pci_lost", None, "device recovery failed", 1),
+    "pcie.retrained": ("pci_retrain", None, "retraining failed", 1),
+    "nic.completions": ("nic_cqe", None, "infiniband mlx5_1: dump error cqe", 1),
+    "nic.flaps": ("nic_flap", None, "Link down", 21),
 }
 
 
@@ -348,6 +391,63 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("counters.ack-timeouts", {"counters.ports.1.local_ack_timeout_err": 5000}, "5000 answers"),
     ("counters.sequence-errors", {"counters.ports.1.packet_seq_err": 900000}, "900000 gaps"),
     ("counters.completion-errors", {"counters.ports.1.req_cqe_error": 90000}, "90000 failed"),
+    ("os.cgroup-controllers", {"os.controllers": ["cpu", "io"]}, "cpu, io"),
+    ("os.boot-options", {"os.boot_options": ["pci=noaer"]}, "pci=noaer"),
+    ("os.modules-off", {"os.modules_off": ["mlx5_ib"]}, "mlx5_ib"),
+    ("os.taints", {"os.taints": ["oops"]}, "oops"),
+    ("os.cri-disabled", {"runtime.disabled": ["io.containerd.grpc.v1.cri"]}, "grpc.v1.cri"),
+    ("os.pids-limit", {"runtime.pids_limit": 1024}, "1024 processes"),
+    ("driver.cdi", {"runtime.cdi_driver": "570.172.08"}, "its libcuda is 570.172.08, the module 580.95.05"),
+    ("driver.devices", {"driver.devices": ["nvidia-uvm", "nvidia0"]}, "no nvidiactl, 1 of 8 GPUs"),
+    ("driver.nvlink-disabled", {"driver.parameters.NvLinkDisable": "1"}, "NvLinkDisable is 1"),
+    ("driver.fabric-configured", {"driver.fabric_configured": False}, "no success"),
+    ("driver.fabric-error", {"driver.fabric_error": "NVLink 12 failed"}, "NVLink 12 failed"),
+    ("host.cpus", {"resources.cpus": 112}, "112 of 224 CPUs"),
+    ("host.cpus", {"resources.cpus": 112, "resources.cpus_present": 112}, "112 of 224 CPUs"),
+    ("host.memory-size", {"resources.memory": 2**40}, "1024 GiB"),
+    ("host.memory-balance", {"resources.node_memory": [2**40, 2**39]}, "1024, 512 GiB"),
+    ("host.memory-bad", {"resources.memory_bad": 12288}, "12288 bytes"),
+    ("host.memory-free", {"resources.memory_free": 1}, "1 %"),
+    ("host.hugepages", {"resources.hugepages": 70}, "70 % of the memory"),
+    ("host.disk-free", {"resources.disk_free": 2}, "2 % of the fullest"),
+    ("host.boost", {"resources.boost": False}, "boost is off"),
+    ("gpu.excluded", {"gpus.1.excluded": True}, "0000:2d:00.0: excluded"),
+    ("gpu.firmware", {"gpus.1.firmware": "N/A"}, "0000:2d:00.0: firmware N/A"),
+    ("gpu.vbios", {"gpus.1.vbios": "96.00.68.00.01"}, "0000:2d:00.0: 96.00.68.00.01"),
+    ("gpu.bar1", {"gpus.1.bar1": 2**28}, "BAR1 of 268435456 bytes"),
+    ("gpu.bus-master", {"gpus.1.config.bus_master": False}, "bus master off"),
+    ("gpu.power", {"gpus.1.config.power": "D3"}, "D3"),
+    ("gpu.aspm", {"gpus.1.config.aspm": True}, "ASPM on"),
+    ("pcie.aer-counted", {"gpus.1.aer_nonfatal": 3}, "0000:2d:00.0: 3 uncorrected"),
+    ("pcie.aer-counted", {"functions.1.aer_fatal": 1}, "rdma1 (0000:0c:00.1): 1 uncorrected"),
+    ("pcie.aer-corrected-counted", {"functions.1.aer_corrected": 9123}, "9123 corrected"),
+    ("nic.carrier", {"functions.1.carrier_changes": 214}, "214 changes"),
+    ("nic.bus-master", {"functions.1.config.bus_master": False}, "bus master off"),
+    ("nic.power-state", {"functions.1.config.power": "D3"}, "D3"),
+    ("nic.master", {"functions.1.master": "bond0"}, "belongs to bond0"),
+    ("nic.ecn", {"functions.1.ecn_off": ["rp 5"]}, "off: rp 5"),
+    ("nic.max-payload", {"functions.1.config.max_payload": 128}, "128 bytes"),
+    ("nic.extended-tags", {"functions.1.config.extended_tags": False}, "off"),
+    ("nic.aspm", {"functions.1.config.aspm": True}, "ASPM on"),
+    ("nic.ats", {"functions.1.config.ats": True}, "ATS on"),
+    ("nic.board", {"functions.1.board": "MT_0000000834"}, "MT_0000000834"),
+    ("vf.admin-link", {"functions.16.admin.link": "disable"}, "state disable"),
+    ("vf.admin-vlan", {"functions.16.admin.vlan": 7}, "VLAN 7"),
+    ("vf.admin-rate", {"functions.16.admin.rate": 1000}, "at most 1000 Mb/s"),
+    ("gpudirect.kernel-config", {"gpudirect.dmabuf.config": False}, "an option is missing"),
+    ("host.route-errors", {"limits.default_route_errors": 9123}, "9123 packets"),
+    ("counters.link-recoveries", {"counters.ports.1.link_error_recovery": 40}, "40 recoveries"),
+    ("counters.transmit-drops", {"counters.ports.1.tx_dropped_phy": 900000}, "900000 packets dropped"),
+    ("counters.coding-errors", {"counters.ports.1.rx_symbol_err_phy": 48211}, "48211 symbols"),
+    ("counters.frame-errors", {"counters.ports.1.rx_wrong_length_phy": 48211}, "48211 frames"),
+    ("counters.pause-storms", {"counters.ports.1.pause_storms": 3}, "3 pause storms"),
+    ("counters.module-errors", {"counters.ports.1.module_errors": 9}, "9 errors of the transceiver"),
+    ("counters.pci-signal", {"counters.ports.1.pci_signal_integrity": 90000}, "90000 recoveries"),
+    ("counters.pci-stalled", {"counters.ports.1.pci_stalled_seconds": 40000}, "40000 seconds"),
+    ("counters.cnp-ignored", {"counters.ports.1.rp_cnp_ignored": 900000}, "900000 notifications"),
+    ("counters.not-ready", {"counters.ports.1.rnr_nak_retry_err": 900000}, "900000 receivers"),
+    ("counters.retransmissions", {"counters.ports.1.duplicate_request": 900000}, "900000 requests"),
+    ("counters.remote-errors", {"counters.ports.1.resp_remote_access_errors": 9000}, "9000 requests"),
     # rule, what is changed, words of what was found
     ("host.platform", VM, "a virtual machine"),
     ("os.image", {"os.name": "Ubuntu 20.04.6 LTS"}, "Ubuntu 20.04.6 LTS"),
@@ -461,7 +561,7 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
 
 
 def test_every_rule_can_fail() -> None:
-    with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", "driver.ib-umad"}
+    with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", "driver.ib-umad", *IB_RULES}
     tried = {rule for rule, _change, _words in FAULTS} | with_inputs
     assert tried == set(RULES), "each rule has a case in FAULTS, and each case a rule"
 
@@ -495,13 +595,101 @@ def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
     put(document, path, None)
     if rule == "ofed.origin" and path == "platform.oci":
         put(document, "nic_stack.origin", "operator")
-    found = status(document, rule, B200 if rule == "driver.ib-umad" else H100, mode=mode, **how)
-    if path == "nvswitches" and rule.startswith("driver.fabric-manager"):
+    shape = B200 if rule == "driver.ib-umad" else INFINIBAND if rule in IB_RULES else H100
+    found = status(document, rule, shape, mode=mode, **how)
+    if path == "nvswitches" and rule.startswith("driver.fabric-"):
         assert found.status == "pass"  # This shape's GPUs are known to hang on NVSwitches.
         found = status(put(healthy(SHAPES["BM.GPU.L40S.4"]), path, None), rule, SHAPES["BM.GPU.L40S.4"])
     assert found.status in ("unknown", "skip")
     if found.status == "skip":
         assert found.found.startswith("follows from ")
+
+
+def paths_read(rule: rules.HostRule, document: Json, shape: Shape, mode: str, **how: Any) -> set[tuple[str | int, ...]]:
+    """Paths of the leaves of a document that a rule reads."""
+    read: set[tuple[str | int, ...]] = set()
+
+    def watched(value: Any, path: tuple[str | int, ...] = ()) -> Any:
+        if isinstance(value, dict):
+            return Watched({key: watched(below, (*path, key)) for key, below in value.items()}, path)
+        if isinstance(value, list):
+            return [watched(below, (*path, number)) for number, below in enumerate(value)]
+        return value
+
+    class Watched(dict):  # type: ignore[type-arg]
+        def __init__(self, values: Json, path: tuple[str | int, ...]) -> None:
+            super().__init__(values)
+            self.path = path
+
+        def __getitem__(self, key: str) -> Any:
+            read.add((*self.path, key))
+            return super().__getitem__(key)
+
+        def get(self, key: str, default: Any = None) -> Any:
+            if key in self:
+                read.add((*self.path, key))
+            return super().get(key, default)
+
+    rules.results(TABLE, watched(document), shape, mode=Mode(mode), profile=CURRENT, select=[rule.id], **how)
+    return {path for path in read if not any(len(other) > len(path) and other[: len(path)] == path for other in read)}
+
+
+# Facts that a rule only reads to name a device or to say more of a fault, or that another fact stands in for.
+ONLY_WORDS = {
+    "unread",
+    "host",
+    "v",
+    "physical",
+    "why",
+    "kind",
+    "pci",
+    "netdev",
+    "functions_omitted",
+    "interval",
+    "code",
+}
+# (rule, fact): the rule's other facts decide, or null is a value of the fact (no file: the agent's default).
+STANDS_IN = {
+    *((f"vf.{name}", "driver") for name in ("mtu", "link", "gid", "admin-mac")),
+    ("nic.mac-duplicate", "of"),
+    *((rule, "driver") for rule in ("nic.gid-duplicate", "rdma.uverbs")),
+    *(("host.pci-flat", key) for key in ("of", "id")),
+    *(("peermem.not-loaded", key) for key in ("kernel", "open_module", "driver", "gpu")),
+    ("nic.gid-network", "rdma_network"),
+}
+
+
+@pytest.mark.parametrize("rule", TABLE.rules, ids=lambda rule: rule.id)
+def test_no_rule_passes_on_a_fact_that_is_null_absent_or_cut(rule: rules.HostRule) -> None:
+    """Of every fact that the rule was seen to read: no other value of it than the good one lets the rule pass."""
+    mode = {"vf.left": "host", "nic.names": "host", "netns.shared": "shared"}.get(rule.id, "sriov")
+    how = {"driver": "host"} if rule.id == "driver.origin" else {"ofed": "host"} if rule.id == "ofed.origin" else {}
+    shape = B200 if rule.id == "driver.ib-umad" else INFINIBAND if rule.id in IB_RULES else H100
+    good = healthy(shape, mode)
+    for key, value in CONTEXT.get(rule.id, {}).items():
+        put(good, key, value)
+    if rule.id == "netns.mode":
+        put(good, "rdma.netns", "exclusive")
+    read = [path for path in sorted(paths_read(rule, good, shape, mode, **how), key=str) if path[-1] not in ONLY_WORDS]
+    # Of devices of one kind one stands for all.
+    paths = {tuple(key for key in path if not isinstance(key, int)): path for path in reversed(read)}.values()
+    before = status(good, rule.id, shape, mode=mode, **how, select=[rule.id]).status
+    assert before in ("pass", "skip", "warn")
+    for path in paths if before == "pass" else ():
+        place: Any = good
+        for key in path[:-1]:
+            place = place[key]
+        value = place.pop(path[-1])
+        values = {"absent": place, "null": None}
+        if ".".join(map(str, path)) in TABLE.values:
+            values["cut"] = value[: len(value) // 2]
+        for damage, other in values.items():
+            if damage != "absent":
+                place[path[-1]] = other
+            found = status(good, rule.id, shape, mode=mode, **how, select=[rule.id])
+            allowed = (rule.id, path[-1]) in STANDS_IN
+            assert allowed or found.status not in ("pass", "skip"), (path, damage, found.found)
+        place[path[-1]] = value
 
 
 def test_an_empty_document_passes_nothing() -> None:
@@ -673,7 +861,7 @@ def test_read_twice_the_rate_counts(delta: Any, total: int, expected: str) -> No
     document = put(healthy(), "counters.interval", 10)
     put(document, "counters.ports.2.rx_pause", total)
     put(document, "counters.ports.*.delta", {"rx_pause": 0, "tx_pause": 0})
-    put(document, "counters.ports.2.delta", {"rx_pause": delta, "tx_pause": 0})
+    put(document, "counters.ports.2.delta", {"rx_pause": delta, "tx_pause": 0, **dict.fromkeys(BYTES, 0)})
     found = status(document, "counters.pause")
     assert found.status == expected
     if delta:

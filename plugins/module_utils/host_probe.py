@@ -2174,9 +2174,9 @@ class Probe:
         kept = order[: max(MAX_FUNCTIONS, pfs)]
         functions = [self._function(address, *kinds[address]) for address in kept]
         self._admin_macs(functions)
-        pfs = [function for function in functions if function["kind"] == "pf" and function["netdev"]]
-        self._qos(pfs)
-        for pf in pfs:
+        ports = [function for function in functions if function["kind"] == "pf" and function["netdev"]]
+        self._qos(ports)
+        for pf in ports:
             if pf["link_layer"] == "Ethernet":
                 pf["ecn_off"] = self._ecn_off(pf)
         for function in functions:
@@ -3172,16 +3172,18 @@ def _vf_states(data: bytes) -> Iterable[tuple[str, dict[str, Any]]]:
         if kind != 22:  # IFLA_VFINFO_LIST
             continue
         for _info, values in _attributes(infos):
-            words = {name: [int.from_bytes(value[at : at + 4], sys.byteorder) for at in (0, 4, 8)] + [value[4:10]]
-                     for name, value in _attributes(values) if len(value) >= 8}  # fmt: skip
-            if 1 not in words:  # IFLA_VF_MAC: u32 vf, then the address
+            found = {name: value for name, value in _attributes(values) if len(value) >= 8}
+            if len(found.get(1, b"")) < 10:  # IFLA_VF_MAC: u32 vf, then the address
                 continue
-            state: dict[str, Any] = {"mac": ":".join(f"{byte:02x}" for byte in words[1][3])}
-            if 2 in words:  # IFLA_VF_VLAN: vf, vlan, qos
+            # Each begins with the VF's number. IFLA_VF_VLAN: vlan; IFLA_VF_LINK_STATE: state; IFLA_VF_RATE: least, most
+            words = {name: [int.from_bytes(value[at : at + 4], sys.byteorder) for at in (0, 4, 8)]
+                     for name, value in found.items()}  # fmt: skip
+            state: dict[str, Any] = {"mac": ":".join(f"{byte:02x}" for byte in found[1][4:10])}
+            if 2 in words:
                 state["vlan"] = words[2][1]
-            if 5 in words and words[5][1] < len(VF_LINKS):  # IFLA_VF_LINK_STATE: vf, state
+            if 5 in words and words[5][1] < len(VF_LINKS):
                 state["link"] = VF_LINKS[words[5][1]]
-            if 6 in words:  # IFLA_VF_RATE: vf, least, most
+            if len(found.get(6, b"")) >= 12:
                 state["rate"] = words[6][2]
             yield str(words[1][0]), state
 

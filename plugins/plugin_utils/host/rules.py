@@ -1128,7 +1128,7 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
 def _carried(port: Json, delta: bool) -> float:
     """GB that a port has sent and received, since boot or between the two readings; VFs' too."""
     names = ("tx_bytes_phy", "rx_bytes_phy")
-    return sum(_field(port, "counters.ports", f"delta.{name}" if delta else name) for name in names) / 1e9
+    return float(sum(_field(port, "counters.ports", f"delta.{name}" if delta else name) for name in names)) / 1e9
 
 
 CONDITIONS: dict[str, Callable[[CheckedHost], Answer]] = {

@@ -138,7 +138,11 @@ def possible(fault: Fault, name: str) -> bool:
         return bool(shape.pci_tree)
     if fault.shape == "BM.GPU.B200.8":
         return False  # of its board
-    if fault.rule.startswith(("driver.fabric-manager", "nvswitch.")):
+    if fault.shape == host_faults.INFINIBAND:
+        return False  # of its link layer
+    if fault.rule in ("nic.ecn", "nic.pfc") and not shape.pfc:
+        return False
+    if fault.rule.startswith(("driver.fabric-", "nvswitch.")):
         return bool(shape.nvswitches)  # L40S has none
     if fault.rule == "nic.pci-fit":
         return bool(shape.line_gbps)

@@ -885,7 +885,7 @@ _LIST = (
     Fault("sxid-other", "gpu", "an NVSwitch reports short error bursts", "nvswitch.sxid-other",
           _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20009, Non-fatal, Link 28 RX Short Error Rate")),
     Fault("gpu-excluded", "gpu", "a GPU is excluded by the driver", "gpu.excluded",
-          _information("GPU Excluded:\t No", "GPU Excluded:\t Yes"), 4),
+          _information("GPU Excluded:\t No", "GPU Excluded:\t Yes"), 3),
     Fault("gpu-firmware", "gpu", "a GPU runs without its firmware", "gpu.firmware", _no_gsp, 1),
     Fault("gpu-vbios", "gpu", "a GPU has an older VBIOS", "gpu.vbios",
           _information("96.00.a5.00.1a", "96.00.68.00.01"), 1),

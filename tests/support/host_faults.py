@@ -1146,8 +1146,11 @@ without an error.
 
 def page() -> str:
     """docs/host_faults.md."""
+    from support import host_incidents  # it takes its faults from this module
+
     rows = [f"| {fault.group} | {fault.text} | `{fault.rule}` |" for fault in _LIST]
-    return PAGE + "\n".join([f"{len(rows)} faults:\n", "| part | fault | rule |", "|---|---|---|", *rows]) + "\n"
+    table = "\n".join([f"{len(rows)} faults:\n", "| part | fault | rule |", "|---|---|---|", *rows]) + "\n"
+    return PAGE + table + host_incidents.page()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from support import host_faults, host_memory, host_trees
+from support import host_faults, host_incidents, host_memory, host_trees
 from support.host_faults import Fault
 from support.host_layout import Files, Link
 from support.host_trees import FAULTS, Host, Tree
@@ -191,6 +192,15 @@ def test_every_rule_has_a_fault_that_it_names() -> None:
 def test_the_page_of_faults_is_that_of_the_list() -> None:
     page = (ROOT / "docs" / "host_faults.md").read_text(encoding="utf-8")
     assert page == host_faults.page(), "python -m support.host_faults > docs/host_faults.md"
+
+
+@pytest.mark.parametrize("one", [one for one in host_incidents.INCIDENTS if one.seen], ids=lambda one: one.thread)
+def test_what_was_seen_of_a_public_thread_is_still_seen(one: host_incidents.Incident) -> None:
+    files = host_trees.tree(dataclasses.replace(Host(one.shape, mode=one.mode), **one.change))
+    one.apply(files, 1)
+    given = {**how(), "mode": Mode(one.mode)}
+    told = rules.judge(RULES, host_memory.probe(files), host_trees.shape(one.shape), **given)
+    assert one.seen in {finding.id for finding in told}
 
 
 # --- damaged trees ---------------------------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ class Tally:
     """True and false ones."""
     places: list[int] = field(default_factory=lambda: [0, 0])
     noted: int = 0
+    stated: int = 0
+    """Verdicts with the result of all good nodes together."""
+    changes: int = 0
+    """Verdicts that something changes from round to round."""
     passed: int = 0
     pairs: list[float] = field(default_factory=list)
     across: list[int] = field(default_factory=list)
@@ -94,6 +98,48 @@ def flaky(cluster: Cluster) -> None:
     cluster.faults.flaky = {cluster.pick(1)[0]: (0.6, 0.4)}
 
 
+def together(many: int) -> Callable[[Cluster], None]:
+    """So many nodes of one block are bad."""
+
+    def fault(cluster: Cluster) -> None:
+        at = one_block(cluster)
+        members = [name for name in cluster.nodes if cluster.blocks[name] == at]
+        cluster.faults.nodes = dict.fromkeys(cluster.chance.sample(members, many), LEFT)
+
+    return fault
+
+
+def one_block(cluster: Cluster) -> str:
+    return cluster.chance.choice(sorted(set(cluster.blocks.values())))
+
+
+def block_and_others(cluster: Cluster) -> None:
+    together(10)(cluster)
+    cluster.faults.nodes |= dict.fromkeys(cluster.pick(3), LEFT)
+
+
+def node_and_block(cluster: Cluster) -> None:
+    block(cluster)
+    cluster.faults.nodes = dict.fromkeys(cluster.pick(1), LEFT)
+
+
+def node_and_link(cluster: Cluster) -> None:
+    link(cluster)
+    cluster.faults.nodes = dict.fromkeys(cluster.pick(1), LEFT)
+
+
+def every_other_round(cluster: Cluster) -> None:
+    turns = [one_block(cluster), ""]
+    cluster.chance.shuffle(turns)
+    cluster.faults.turns = (tuple(turns), LEFT)
+
+
+def in_turn(cluster: Cluster) -> None:
+    blocks = sorted(set(cluster.blocks.values()))
+    cluster.chance.shuffle(blocks)
+    cluster.faults.turns = (tuple(blocks), LEFT)
+
+
 def count(cluster: Cluster, found: Any, into: Tally) -> None:
     """Adds one scan."""
     held = cluster.faults
@@ -112,6 +158,8 @@ def count(cluster: Cluster, found: Any, into: Tally) -> None:
     into.places[0] += len(places & real)
     into.places[1] += len(places - real)
     into.passed += found.verdict == "pass"
+    into.stated += "together" in found.reason
+    into.changes += "changes from round to round" in found.reason
     into.pairs.append(found.counts["pair_runs"] / len(cluster.nodes))
     into.across.append(found.counts["across_runs"])
     into.rounds.append(found.counts["rounds"])
@@ -124,11 +172,13 @@ def scans(
     kind: str = "gauss",
     shape: tuple[int, int] = (10, 20),
     depth: str = "quick",
+    differ: float = 0.0,
+    drift: float = 0.0,
 ) -> Tally:
     """One scan per seed."""
     into, began = Tally(), time.perf_counter()
     for seed in seeds:
-        cluster = Cluster(*shape, seed, noise, kind)
+        cluster = Cluster(*shape, seed, noise, kind, differ, drift)
         fault(cluster)
         limits = nccl_scan.Limits(depth=depth)
         scan = nccl_scan.Scan(cluster.nodes, cluster.blocks, str(seed), limits, scan_cluster.RAILS)
@@ -186,6 +236,8 @@ Row = tuple[str, Tally, list[str]]
 
 
 PRECISION, RECALL, PLACES, NOTED = 0.995, 0.99, 0.95, 0.95
+TOGETHER = 0.98
+"""Recall of faults that sit together."""
 RAILS_FALSE = PLACES_FALSE = HEALTHY_FAIL = 1 / 200
 
 
@@ -250,6 +302,40 @@ def rows(seeds: Sequence[int], noises: Sequence[float], large: int) -> Iterator[
             )
 
 
+def sitting_together(seeds: Sequence[int], noise: float, large: int) -> Iterator[Row]:
+    """Rows of faults that sit together, of two causes, and of good nodes and rounds that differ."""
+    at = f"gauss {noise:.0%}"
+    for many in range(3, 20):
+        yield checked(f"{many} bad nodes of a block of 20, {at}", scans(together(many), seeds, noise))
+    yield checked(f"10 of a block, 3 elsewhere, {at}", scans(block_and_others, seeds, noise))
+    for what, fault, more in (
+        ("a bad node, an oversubscribed block", node_and_block, {}),
+        ("a bad node, a link", node_and_link, {}),
+        ("a bad node, a link, 1,000 nodes", node_and_link, {"shape": (50, 20)}),
+    ):
+        own = seeds[:large] if more else seeds
+        got = scans(fault, own, noise, **more)
+        missed = [] if got.places[0] >= PLACES * len(own) else [f"{got.places[0]} places"]
+        yield checked(f"{what}, {at}", got, missed)
+    for differ in (0.01, 0.02):
+        for what, fault in (("healthy", healthy), ("7 bad nodes", nodes)):
+            yield checked(f"{what}, nodes differ by {differ:.0%}, {at}", scans(fault, seeds, noise, differ=differ))
+    for what, fault in (("healthy", healthy), ("7 bad nodes", nodes)):
+        yield checked(f"{what}, 1 % slower each round, {at}", scans(fault, seeds, noise, drift=0.01))
+    for what, fault in (("a block slow every other round", every_other_round), ("each block slow in turn", in_turn)):
+        got = scans(fault, seeds, noise)
+        missed = [] if got.changes == got.scans else [f"{got.changes} change"]
+        yield checked(f"{what}, {at}", got, missed)
+
+
+def checked(what: str, got: Tally, missed: Sequence[str] = ()) -> Row:
+    """The row with the bounds that it misses."""
+    wrong = [*missed, *([] if got.recall >= TOGETHER or not got.right + got.missed else [f"recall {got.recall:.3f}"])]
+    wrong += [f"{got.false} false"] if got.false else []
+    wrong += [f"{got.places[1]} false places"] if got.places[1] else []
+    return what, got, wrong + ([] if got.stated == got.scans else [f"{got.stated} state all nodes together"])
+
+
 def line(what: str, got: Tally, wrong: Sequence[str]) -> str:
     named = f"{got.precision:.3f} | {got.recall:.3f}" if got.right + got.false + got.missed else "- | -"
     place = f"{got.places[0]} + {got.places[1]}" if sum(got.places) else "-"
@@ -281,6 +367,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None, help="first seed; a fresh one by default")
     parser.add_argument("--noise", type=float, nargs="*", default=list(NOISE))
+    parser.add_argument("--together", action="store_true", help="only faults that sit together, with noise of 1 %%")
     parser.add_argument("--large", type=int, default=20, help="scans of 1,000 nodes")
     args = parser.parse_args()
     first = random.SystemRandom().randrange(10**9) if args.seed is None else args.seed
@@ -291,7 +378,9 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     missed = [] if seconds < PLAN_SECONDS else ["plan"]
     kept = {}
-    for what, got, wrong in rows(range(first, first + args.seeds), args.noise, args.large):
+    seeds = range(first, first + args.seeds)
+    table = sitting_together(seeds, 0.01, args.large) if args.together else rows(seeds, args.noise, args.large)
+    for what, got, wrong in table:
         print(line(what, got, wrong), flush=True)
         missed += wrong + ([f"{max(got.rounds)} rounds"] if got.rounds and max(got.rounds) > 10 else [])
         kept[what] = {"scans": got.scans, "passed": got.passed, "precision": got.precision, "recall": got.recall}

@@ -48,18 +48,36 @@ class Faults:
     load: dict[str, float] = field(default_factory=dict)
     """Blocks that are slow when more than a quarter of their nodes talk to other blocks at a time."""
     flaky: dict[str, tuple[float, float]] = field(default_factory=dict)
+    turns: tuple[tuple[str, ...], float] = ((), 1.0)
+    """(blocks of which one is slow in each round, in turn, "" for a round without; share)."""
 
 
 class Cluster:
-    """``size`` nodes in each of ``blocks`` blocks. The same ``seed`` gives the same answers to the same runs."""
+    """``size`` nodes in each of ``blocks`` blocks. The same ``seed`` gives the same answers to the same runs.
 
-    def __init__(self, blocks: int, size: int, seed: int, noise: float = 0.02, kind: str = "gauss") -> None:
+    ``differ``: standard deviation of what good nodes differ in the whole scan; the slowest node of a run limits it.
+    ``drift``: share that all runs lose more in each round.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        size: int,
+        seed: int,
+        noise: float = 0.02,
+        kind: str = "gauss",
+        differ: float = 0.0,
+        drift: float = 0.0,
+    ) -> None:
         self.nodes = [f"n{i:04d}" for i in range(blocks * size)]
         self.blocks = {name: f"b{i // size:02d}" for i, name in enumerate(self.nodes)}
         self.chance, self.noise, self.kind = random.Random(seed), noise, kind
         self.faults, self.size = Faults(), size
         self.rounds = 0
         self._common: dict[tuple[str, int], float] = {}
+        own = random.Random(f"differ {seed}")
+        self.own = {name: 1 + own.gauss(0, differ) for name in self.nodes}
+        self.drift = drift
 
     def pick(self, count: int) -> list[str]:
         """Some nodes."""
@@ -100,10 +118,12 @@ class Cluster:
         held, names = self.faults, trial.nodes
         if trial.kind == "single":
             return held.alone.get(names[0], 1.0)
-        left = [share for name in names if (share := self._flaky(name)) < 1]
+        left = [self.own[name] for name in names]
+        left += [share for name in names if (share := self._flaky(name)) < 1]
         left += [held.nodes[name] for name in names if name in held.nodes]
+        drifted = 1 - self.drift * (self.rounds - 1)
         if trial.kind == "rail":
-            return min([*left, *(held.rails.get((name, trial.rail), 1.0) for name in names)])
+            return drifted * min([*left, *(held.rails.get((name, trial.rail), 1.0) for name in names)])
         here = set(names)
         left += [share for (name, _rail), share in held.rails.items() if name in here]
         blocks = {self.blocks[name] for name in names}
@@ -112,7 +132,9 @@ class Cluster:
                 left.append(share)
         if len(blocks) > 1:
             left += [held.load[block] for block in blocks if block in held.load and leaving[block] > self.size / 4]
-        return min(left, default=1.0)
+        turns, share = held.turns
+        left += [share] if turns and turns[self.rounds % len(turns)] in blocks else []
+        return drifted * min(left)
 
     def _flaky(self, name: str) -> float:
         share, chance = self.faults.flaky.get(name, (1.0, 0.0))

@@ -47,7 +47,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import (
     sound,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, SLOW, UNKNOWN
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import GATES, LINK_RUNS, ScanView
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import GATES, LEVEL_BLOCKS, LINK_RUNS, ScanView
 
 __all__ = [
     "DEPTHS",
@@ -83,6 +83,12 @@ STRONG = 2.0
 RAIL_CONTROLS = 6
 CONTROL_PAIRS, CONTROL_RUNS = 2, 2
 """Runs of good rails of a node, good pairs of a block and runs of each, beside what is in doubt."""
+LOADS, LOAD_RUNS = 3, 3
+"""Rounds of pairs across blocks under load, and runs in them of two blocks between which a run was slow."""
+AGAIN = 2
+"""More rounds of pairs inside a block that was slow as a whole."""
+CONTROL_BLOCKS = 4
+"""Blocks with a pair of good nodes beside runs under load."""
 PART_RUNS = stats.ENOUGH
 """Runs of a part of the cluster, which all have to be slow: as many as those of a link."""
 
@@ -239,6 +245,7 @@ class Scan:
             if nth <= self.limits.rounds:
                 parts.append(("retest", self._retests(nth, view, fit, free)))
                 parts.append(("retest", self._watches(nth, view, free)))
+                parts.append(("retest", self._again(nth, view, free)))
                 parts.append(
                     ("retest", self._controls(nth, view, [lane for _stage, lanes in parts for lane in lanes], free))
                 )
@@ -292,7 +299,8 @@ class Scan:
         scores = view.pairs.scores
         wanted = [name for name in fit if name not in view.good and free.has(name)]
         strong = {name for name in wanted if name in scores and scores[name].constant > STRONG}
-        weak = set(wanted) - strong
+        good = {name for name in view.good if self.blocks[name] not in view.doubted}
+        weak = {name for name in wanted if name not in strong and self.blocks[name] not in view.doubted}
         many = len(weak) > MANY_SUSPECTS * len(self.nodes) and len(weak) > 8
         lanes: list[Lane] = []
 
@@ -310,13 +318,13 @@ class Scan:
                     lanes.append(self._pair(f"p{nth}", name, other, runs))
 
         firm = [*(name for name in wanted if name in strong), *(name for name in view.barely if free.has(name))]
-        match(firm, view.good, 1 if nth == 2 else 3)
+        match(firm, good, 1 if nth == 2 else 3)
         rest = [name for name in wanted if name in weak]
         if many:
             match(rest, weak, 1, near_only=True)
             match(rest, weak, 1, near_only=True, again=True)
-        match(rest, view.good, max(1, nth - 4))
-        match(wanted, set(wanted), 1 if nth == 2 else 2)
+        match([name for name in wanted if name not in strong], good, max(1, nth - 4))
+        match([name for name in wanted if self.blocks[name] not in view.doubted], set(wanted), 1 if nth == 2 else 2)
         return lanes
 
     def _controls(self, nth: int, view: ScanView, lanes: Sequence[Lane], free: _Free) -> list[Lane]:
@@ -360,6 +368,20 @@ class Scan:
             if other:
                 free.take(name, other)
                 lanes.append(self._pair(f"p{nth}", name, other, 2))
+        return lanes
+
+    def _again(self, nth: int, view: ScanView, free: _Free) -> list[Lane]:
+        """Pairs inside blocks that were slow as a whole although all their nodes are good with others: in two more
+        rounds, until they are good."""
+        lanes: list[Lane] = []
+        for block in sorted(view.doubted - set(view.changing)):
+            names = [name for name in self._order if self.blocks[name] == block and name not in view.out]
+            if not view.good.issuperset(names) or len(view.near_rounds(block)) > AGAIN:
+                continue
+            fit = [name for name in names if free.has(name)]
+            for one, other in list(zip(fit[::2], fit[1::2]))[:CONTROL_PAIRS]:
+                free.take(one, other)
+                lanes.append(self._pair(f"p{nth}", one, other, CONTROL_RUNS))
         return lanes
 
     def _cover(self, nth: int, view: ScanView, fit: Sequence[str], free: _Free) -> list[Lane]:
@@ -470,8 +492,8 @@ class Scan:
             first, count = len(gates) + 1, GATES - len(gates) % GATES if gates else 1
             lane = tuple(Trial(f"g{i}-{len(nodes)}", "gate", nodes) for i in range(first, first + count))
             return self._round(number, [("gate", [lane])])
-        if state != "slow" or view.pairs.convicted or view.alone or view.dead or view.cut or view.broken:
-            return None
+        if state != "slow" or view.cut or view.broken or view.most_across or view.changing:
+            return None  # what is known explains it
         return self._narrow(number, view, fit)
 
     def _narrow(self, number: int, view: ScanView, fit: Sequence[str]) -> Optional[Round]:
@@ -480,8 +502,8 @@ class Scan:
         blocks = sorted({self.blocks[name] for name in fit})
         loads = view.rounds("load")
         suspected = any(view.loaded)
-        if len(blocks) > 1 and (not loads or (loads == 1 and suspected)):
-            return self._round(number, [("load", self._load_lanes(number, loads, fit, blocks))])
+        if len(blocks) > 1 and (view.load_open if suspected else loads < LOADS and self._unloaded(view, blocks)):
+            return self._round(number, [("load", self._load_lanes(number, view, fit, blocks))])
         if loads and suspected:
             return None
         parts = self._parts(view, fit, blocks)
@@ -496,33 +518,51 @@ class Scan:
         if not tested and len(blocks) > 1:
             return [tuple(names) for _block, names in sorted(_by_block(fit, self.blocks).items()) if len(names) > 1]
         slow = [nodes for nodes, bad in tested.items() if bad]
-        whole = min(slow, key=len) if slow else tuple(sorted(fit, key=lambda name: self.blocks[name]))
-        middle = len(whole) // 2
-        halves = [whole[:middle], whole[middle:]]
-        return [nodes for nodes in halves if len(nodes) > 1 and nodes not in tested] if middle > 1 else []
+        whole = [
+            nodes for nodes in slow if len(blocks) > 1 and not view.halves(nodes) and len(self._blocks(nodes)) == 1
+        ]
+        if not whole:
+            whole = [min(slow, key=len) if slow else tuple(sorted(fit, key=lambda name: self.blocks[name]))]
+        halves = [half for nodes in whole if len(nodes) > 3 for half in _halves(nodes)]
+        return [nodes for nodes in halves if nodes not in tested]
 
-    def _load_lanes(self, number: int, nth: int, fit: Sequence[str], blocks: Sequence[str]) -> list[Lane]:
-        """Nearly all nodes in pairs across blocks. Blocks whose pairs fit in one wave of runs are tested together,
-        each with as many others as possible."""
-        shift = nth * max(1, len(blocks) // 3)
-        order = [*blocks[shift:], *blocks[:shift]]
+    def _blocks(self, nodes: Iterable[str]) -> set[str]:
+        return {self.blocks[name] for name in nodes}
+
+    def _load_lanes(self, number: int, view: ScanView, fit: Sequence[str], blocks: Sequence[str]) -> list[Lane]:
+        """Nearly all nodes in pairs across blocks, each block with as many others as it has nodes: those between which
+        runs under load were slow first, then neighbours in a ring of blocks, in the next rounds those further away."""
+        nth, most = view.rounds("load"), len(blocks) // 2
         members = _by_block(fit, self.blocks)
-        size = max(len(names) for names in members.values())
-        wave = max(2, 2 * self.limits.parallel // size)
-        chunks = [order[i : i + wave] for i in range(0, len(order), wave)]
-        if len(chunks) > 1 and len(chunks[-1]) == 1:
-            chunks[-2] += chunks.pop()
+        left = {block: members[block][nth:] + members[block][:nth] for block in blocks}
         lanes: list[Lane] = []
-        for chunk in chunks:
-            left = {block: members[block][nth:] + members[block][:nth] for block in chunk}
-            while True:
-                before = len(lanes)
-                for one, other in combinations(sorted(chunk, key=lambda block: -len(left[block])), 2):
-                    if left[one] and left[other]:
-                        lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), 1, "load"))
-                if len(lanes) == before:
-                    break
+
+        def add(one: str, other: str) -> None:
+            if one != other and left[one] and left[other]:
+                lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), 1, "load"))
+
+        large = [block for block in blocks if len(left[block]) > 2][:CONTROL_BLOCKS]
+        for block in large if len(large) >= LEVEL_BLOCKS else ():
+            lane = self._pair(f"k{number}", left[block].pop(), left[block].pop(0), CONTROL_RUNS)
+            lanes.append(tuple(replace(trial, control=True) for trial in lane))
+        for edge in view.loaded[1]:
+            for _run in range(LOAD_RUNS):
+                add(*edge)
+        reach = max(1, max(len(names) for names in members.values()) // 2)
+        first = (nth * reach) % most
+        away = [1 + (first + i) % most for i in range(min(reach, most))]
+        before = -1
+        while before < len(lanes):
+            before = len(lanes)
+            for i, one in enumerate(blocks):
+                for step in away:
+                    if 2 * step < len(blocks) or i < step:
+                        add(one, blocks[(i + step) % len(blocks)])
         return lanes
+
+    def _unloaded(self, view: ScanView, blocks: Sequence[str]) -> bool:
+        """Whether there are pairs of blocks without a run under load."""
+        return len({view.edge(run.ends) for run in view.load}) < len(blocks) * (len(blocks) - 1) // 2
 
     # ---- the conclusion and the plan
 
@@ -559,6 +599,10 @@ class Scan:
             )
         lines += ["gate: all good nodes together"] if self.limits.gate else []
         return [*lines, f"depth {self.limits.depth}: {scan_verdict.odds(sum(runs))}"]
+
+
+def _halves(nodes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]
 
 
 def _take(names: list[str], avoid: set[str]) -> str:

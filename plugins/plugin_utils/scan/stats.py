@@ -51,6 +51,14 @@ _MADS = 1.17
 """Standard deviation of the MAD of normal values, in units of itself and of one over the root of their number."""
 _ODD = 3.0
 """Standard errors of a block's median beyond which what it differs is no chance, however alike the others are."""
+_MODES = (0.75, 14.0)
+"""Variance of noise, for each run and besides, that two groups of runs explain beyond what one does when they are two
+modes."""
+LASTING = 0.028
+"""Spread up to which what nodes differ all the time is told from faults."""
+_LASTING, _LASTING_RUNS, _MOST_LASTING = 0.6, 8, 0.7
+"""Share of the variance that is taken for the nodes' own before runs are repeated, how many repeated runs that
+assumption counts for, and the largest such share."""
 ENOUGH_PAIRS = 5
 """Blocks, and pairs in each, from which what blocks have in common can be told."""
 
@@ -79,9 +87,13 @@ class Norm:
         """Log-likelihood ratio of a run that lost this share: a constant fault against none. Where noise has heavy
         tails, that of Student's t with three degrees of freedom: very fast and very slow runs prove little."""
         if not self.heavy:
-            return self.loss / self.spread**2 * (lost - self.loss / 2)
+            return self.plain(lost)
         unit = 3 * (self.spread / _T3_SPREAD) ** 2
         return 2 * math.log((1 + lost**2 / unit) / (1 + min(0.0, lost - self.loss) ** 2 / unit))
+
+    def plain(self, lost: float) -> float:
+        """``weight`` by normal noise: of a loss in which many runs agree."""
+        return self.loss / self.spread**2 * (lost - self.loss / 2)
 
     @property
     def off(self) -> Norm:
@@ -104,6 +116,8 @@ class PlacedRun:
     weight: float
     clear: bool = False
     """Whether it is slow beyond noise on its own."""
+    plain: float = math.inf
+    """Norm.plain of its loss."""
     least: Optional[PlacedRun] = None
     """The same run by a norm that is a standard error off."""
 
@@ -148,6 +162,21 @@ def _spread(values: Sequence[float], middle: float, assumed: Optional[float]) ->
     return max(_LEAST_SPREAD, math.sqrt((runs * own**2 + assumed_runs * prior**2) / (runs + assumed_runs)))
 
 
+def upper_mode(values: Sequence[float], norm: Norm) -> list[float]:
+    """The faster values when noise does not explain what the slower ones are below them; else all. Fast runs are no
+    mode of their own."""
+    known = sorted(values)
+    lost = [max(0.0, min(norm.loss, 1 - value / norm.middle)) for value in known]
+    many, whole = len(known), sum(lost)
+    limit, best, slow = (_MODES[0] * many + _MODES[1]) * norm.spread**2, 0, 0.0
+    for i, value in enumerate(lost[:-1], 1):
+        slow += value
+        apart = slow / i - (whole - slow) / (many - i)
+        if i * (many - i) / many * apart**2 > limit:
+            limit, best = i * (many - i) / many * apart**2, i
+    return known[best:]
+
+
 class Blocks:
     """What the nodes of a block have in common, by the first round of pairs; ``first``, ``later``: block -> GB/s.
 
@@ -157,18 +186,34 @@ class Blocks:
     its nodes, or its switch, may be at fault. What it differs beyond chance is its own all the same.
     """
 
-    def __init__(self, first: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[float]], norm: Norm) -> None:
+    def __init__(
+        self, first: Mapping[str, Sequence[float]], later: Mapping[str, Sequence[float]], norm: Norm, doubts: bool
+    ) -> None:
         self.norm, self.common, self.within = norm, 0.0, norm.spread
         self.lasting, self.later = (0.0, 0.0), later
         known = {block: values for block, values in first.items() if len(values) >= ENOUGH_PAIRS}
-        own = {block: self._differs(values) for block, values in known.items()}
-        self.comparable = len(own) >= ENOUGH_PAIRS
+        self.comparable = len(known) >= ENOUGH_PAIRS
         """Whether blocks can be compared."""
+        self.floor: dict[str, float] = {}
+        """GB/s above which the runs of a block are those of its good nodes."""
+        self.doubted: set[str] = set()
+        """Blocks whose runs are all slow: no norm for each other, as most of their nodes may be bad."""
         if not self.comparable:
             return
-        center = median(own.values())
-        seen = _without_one([abs(value - center) for value in own.values()])
         inside = self._inside(known)
+        if doubts:
+            known = {block: upper_mode(values, replace(norm, spread=inside)) for block, values in known.items()}
+        self.floor = {block: min(values) for block, values in known.items()}
+        own = {block: self._differs(values) for block, values in known.items()}
+        center = median(own.values())
+        usual = _MAD * median(abs(value - center) for value in own.values())
+        limit = center - max(norm.loss / 2, _ODD * usual)
+        self.doubted = {block for block, value in own.items() if value < limit and doubts}
+        known = {block: values for block, values in known.items() if block not in self.doubted}
+        own = {block: own[block] for block in known}
+        if len(known) < ENOUGH_PAIRS:
+            return
+        seen = _without_one([abs(value - center) for value in own.values()])
         common = seen - sum(_MEDIANS * inside**2 / len(values) for values in known.values()) / len(own)
         if common <= 0:
             return
@@ -205,7 +250,8 @@ class Blocks:
         ``later``: 0 for a run of that round; else how many runs of its nodes a later round has, which share what that
         round adds, and ``controls``: those of good nodes of its block in that round."""
         shift, lasting, fresh = 0.0, 0.0, self.common
-        if self.comparable and len(others) >= ENOUGH_PAIRS - 1:
+        others = [value for value in others if value >= self.floor.get(block, math.inf)]
+        if others and block not in self.doubted:
             differs, chance = self._differs(others), self._chance(others)
             own = max(0.0, differs**2 - _ODD**2 * chance)
             known = self.lasting[differs < 0] if later else self.common
@@ -253,19 +299,30 @@ def total(runs: Iterable[PlacedRun]) -> float:
 
 @dataclass
 class Score:
-    """The runs of one end that are not explained by a convicted one."""
+    """The runs of one end that are not explained by a convicted one. ``lasting``: share of the variance of good nodes'
+    runs that is the node's own and the same in all of them, so that more runs prove less than they would."""
 
     runs: list[PlacedRun] = field(default_factory=list)
+    lasting: float = 0.0
 
     @property
     def constant(self) -> float:
         """Evidence for a fault in every run."""
-        return total(self.runs)
+        together = total(self.runs)
+        if together <= 0 or not self.lasting:
+            return together
+        many = len(self.runs)
+        return min(together, median(run.plain for run in self.runs) * many / self._alike(many))
 
     @property
     def flaky(self) -> float:
         """Evidence for a fault in some runs."""
-        return sum(math.log(1 - FLAKY + FLAKY * math.exp(run.weight)) for run in self.runs)
+        found = sum(math.log(1 - FLAKY + FLAKY * math.exp(run.weight)) for run in self.runs)
+        return found / self._alike(max(1, sum(run.plain < 2 * GOOD_RUN for run in self.slow)))
+
+    def _alike(self, runs: int) -> float:
+        """How many runs with an independent error prove as much as one of these."""
+        return 1 + (runs - 1) * self.lasting
 
     @property
     def clear(self) -> list[PlacedRun]:
@@ -284,14 +341,15 @@ class Score:
 
 
 class Accused:
-    """Who is convicted by these runs, and how all others stand. ``bound``: the sum of weights that convicts."""
+    """Who is convicted by these runs, and how all others stand. ``bound``: the sum of weights that convicts;
+    ``lasting``: as of Score."""
 
-    def __init__(self, runs: Iterable[PlacedRun], bound: float) -> None:
-        self.runs, self.enough = list(runs), bound
+    def __init__(self, runs: Iterable[PlacedRun], bound: float, lasting: float = 0.0) -> None:
+        self.runs, self.enough, self.lasting = list(runs), bound, lasting
         self.scores: dict[str, Score] = {}
         for run in self.runs:
             for end in run.ends:
-                self.scores.setdefault(end, Score()).runs.append(run)
+                self.scores.setdefault(end, Score(lasting=lasting)).runs.append(run)
         self.convicted: dict[str, Score] = {}
         while (name := self._worst()) is not None:
             self.convicted[name] = self.scores.pop(name)
@@ -312,7 +370,7 @@ class Accused:
         """Evidence for a fault in all runs, or in some; 0 unless half of what convicts is left without any one partner,
         who may himself be slow in some runs."""
         partners = _partners(name, score.slow)
-        left = [Score([run for run in score.runs if end not in run.ends]) for end in partners] or [Score()]
+        left = [self._score(run for run in score.runs if end not in run.ends) for end in partners] or [Score()]
         sure = score.constant if min(one.constant for one in left) > self.enough / 2 else 0.0
         in_some = len(score.clear) > 2 and min(one.flaky for one in left) > self.enough / 2
         return max(sure, score.flaky) if in_some else sure
@@ -320,8 +378,11 @@ class Accused:
     def barely(self, name: str) -> bool:
         """Whether a convicted node is not, by a norm that is a standard error off: the error is common to all its runs
         and does not average out."""
-        score = Score([run.least or run for run in self.convicted[name].runs])
+        score = self._score(run.least or run for run in self.convicted[name].runs)
         return self._sure(name, score) <= self.enough
+
+    def _score(self, runs: Iterable[PlacedRun]) -> Score:
+        return Score(list(runs), self.lasting)
 
     def _good_with_others(self, end: str, name: str) -> bool:
         if end not in self.scores:
@@ -339,6 +400,21 @@ class Accused:
 
 def _partners(name: str, runs: Iterable[PlacedRun]) -> set[str]:
     return {end for run in runs for end in run.ends if end != name}
+
+
+def lasting_share(repeats: Sequence[Sequence[float]], norm: Norm) -> float:
+    """Share of the variance of runs that is the same whenever a pair runs again. ``repeats``: what the same pairs have
+    reached again in one round, GB/s; ``norm``: of different pairs. 0 where runs vary so much that a fault could not be
+    told from a node's own share."""
+    if norm.spread > LASTING:
+        return 0.0
+    squares, free = (1 - _LASTING) * _LASTING_RUNS, float(_LASTING_RUNS)
+    for values in repeats:
+        mean = sum(values) / len(values)
+        off = [(value / mean - 1) / norm.spread for value in values]
+        if max(map(abs, off)) < _ODD:
+            squares, free = squares + sum(value**2 for value in off), free + len(off) - 1
+    return max(0.0, min(_MOST_LASTING, 1 - squares / free))
 
 
 def limits_of(results: Sequence[tuple[Json, Optional[float]]]) -> tuple[float, float]:

@@ -19,13 +19,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.view import Edge,
 
 CROWD_RUNS = 8
 """Slow runs under load that convict a block in one round, when no round is left."""
+UNSEEN = 5.0
+"""Probability in per cent from which the verdict states what the scan misses."""
+CHANGES = "changes from round to round"
 CONFIG = "check image, NCCL variables, driver and cabling plan first"
 
 
 def odds(runs: int) -> str:
     """What so many runs of each node say about a node that is slow in 40 % of its runs."""
     seen = 1 - (1 - stats.FLAKY) ** runs
-    often = f"a node that is slow in 40 % of its runs is found with a probability of {100 * seen:.0f} %"
+    often = f"a node or rail that is slow in 40 % of its runs is found with a probability of {100 * seen:.0f} %"
     return f"{counted(runs, 'run')} of each node with a partner; {often}"
 
 
@@ -228,8 +231,10 @@ class ScanVerdict:
         return found
 
     def _of_parts(self) -> list[Conviction]:
-        """Blocks that are slow as a whole although their pairs are good."""
+        """Blocks that are slow as a whole although their pairs are good, unless most blocks are."""
         view, found = self.view, []
+        if view.changing or 2 * sum(view.parts.values()) > len(view.parts):
+            return []
         for nodes, bad in view.parts.items():
             block = {view.blocks[name] for name in nodes}
             whole = sum(1 for name in self.view.good if view.blocks[name] in block)
@@ -237,11 +242,22 @@ class ScanVerdict:
                 continue  # an intermittent node among them is as likely
             if not bad or len(block) > 1 or len(set(view.blocks.values())) == 1 or whole > len(nodes):
                 continue
+            halves = view.halves(nodes)
+            if len(halves) < 2 or not all(view.parts[half] for half in halves):
+                continue  # it may be one node of it, or that round
             items = [item for item in view.of("group") if tuple(item["nodes"]) == nodes]
             runs = [PlacedRun(item, (), None if item.get("busbw") is None else 0.0, 1.0) for item in items]
+            if self._as_slowest(nodes, [float(item["busbw"]) for item in items if item.get("busbw") is not None]):
+                continue  # a node of it is as slow with others
             where = f"inside block {next(iter(block))} when its {len(nodes)} nodes run together"
             found.append(self._of_fabric(tuple(block), runs, where, ""))
         return found
+
+    def _as_slowest(self, nodes: Sequence[str], speeds: Sequence[float]) -> str:
+        """Which of these nodes is in its pairs nearly as slow as all of them together; "" when none is."""
+        norm = self.view.norms.get("near")
+        name, speed, _runs = self.view.slowest(nodes)
+        return name if norm and speeds and median(speeds) > speed * (1 - norm.loss / 4) else ""
 
     def _of_low_blocks(self) -> list[Conviction]:
         """Blocks that are slower than others as a whole, when all nodes together are slow and nothing else is found."""
@@ -321,8 +337,15 @@ class ScanVerdict:
         for block in self.view.low if self.view.gate[0] != "ok" else ():
             if block not in named:
                 found[f"block {block}"] = self._low_text(block)
+        for block in view.changing:
+            if block not in named:
+                found[f"block {block}"] = self._change_text(block)
         for edge, items in view.across.items():
-            if edge not in view.cut and not named.intersection([*edge, "all blocks"]):
+            if (
+                edge not in view.cut
+                and not view.changing.keys() & set(edge)
+                and not named.intersection([*edge, "all blocks"])
+            ):
                 why = self._open_edge(view.edges.get(edge, []), items)
                 found.update({f"blocks {' and '.join(edge)}": why} if why else {})
         return found
@@ -368,14 +391,17 @@ class ScanVerdict:
     ) -> tuple[str, str]:
         state, speed = self.view.gate
         if stopped:
-            return "fail", stopped
+            return "fail", f"{stopped}; {self._gate_text()}"
         if convicted:
             first = convicted[0]
             who = f"{first.node}: " if first.node else ""
             more = f"; and {len(convicted) - 1} more" if len(convicted) > 1 else ""
-            return "fail", f"{who}{first.found}{more}"
+            return "fail", f"{who}{first.found}{more}; {self._gate_text()}"
         if not self.complete:
             return "incomplete", "the scan did not finish"
+        if self._changes():
+            word = "fail" if state == "slow" else "incomplete"
+            return word, f"{CHANGES}: {self._changes()}; {self._gate_text()}"
         gates = self.view.of("gate")
         if state in ("slow", "unknown", "open"):
             count = len(gates[0]["nodes"])
@@ -384,18 +410,61 @@ class ScanVerdict:
             often = f" in {len(gates)} runs" if len(gates) > 1 else ""
             return (
                 word,
-                f"every pair is healthy, but all {count} nodes together are not{often}: {_why(gates[-1])}{seen}",
+                f"every pair is healthy, but all {count} nodes together are not{often}: {_why(gates[-1])}"
+                f"{self._limited(gates[0]['nodes'], speed) if speed is not None else ''}{seen}",
             )
         if unresolved:
             name, why = next(iter(unresolved.items()))
-            return "incomplete", f"{counted(len(unresolved), 'node')} could not be judged, such as {name}: {why}"
+            some = f"{counted(len(unresolved), 'node')} could not be judged, such as {name}: {why}"
+            return "incomplete", f"{some}; {self._gate_text()}"
         if good < 2:
             return "incomplete", "there were no two nodes to test together"
         together = f"; all together {speed:.1f} GB/s" if speed is not None else ""
         last = (gates or self.view.of("pair"))[-1]
         if last.get("unjudged"):
             return "unjudged", f"{good} nodes are as fast as each other alone and in pairs{together}; {_why(last)}"
-        return "pass", f"{good} nodes are healthy alone and in pairs{together}"
+        return "pass", f"{good} nodes are healthy alone and in pairs{together}{self._unseen()}"
+
+    def _gate_text(self) -> str:
+        """What all good nodes together have shown."""
+        state, speed = self.view.gate
+        gates = self.view.of("gate")
+        if state == "none":
+            return "all good nodes together were not tested"
+        who = f"all {len(gates[0]['nodes'])} good nodes together"
+        often = f" in {len(gates)} runs" if len(gates) > 1 else ""
+        if state == "ok":
+            return f"{who}: {speed:.1f} GB/s, fast enough" if speed is not None else f"{who}: good"
+        limit = next((item["threshold"] for item in gates if item.get("threshold")), None)
+        if state == "slow" and speed is not None and limit:
+            return f"{who} are slow: {speed:.1f} of {limit:.0f} GB/s{often}{self._limited(gates[0]['nodes'], speed)}"
+        return f"{who} {'fail' if state == 'slow' else 'have no result'}{often}: {_why(gates[-1])}"
+
+    def _limited(self, nodes: Sequence[str], speed: float) -> str:
+        """Which node is as slow in its pairs as all of them together, if there is one with several runs."""
+        name, alone, runs = self.view.slowest(nodes)
+        if runs < 3 or not self._as_slowest(nodes, [speed]):
+            return ""
+        return f", as {name} is in its pairs ({alone:.1f} GB/s), the slowest of them"
+
+    def _changes(self) -> str:
+        """What is slow as a whole in some rounds and good in others; "" without any."""
+        view = self.view
+        blocks = [f"block {block} is {self._when(block)}" for block in view.changing]
+        more = f"; and {len(blocks) - 3} more blocks" if len(blocks) > 3 else ""
+        if blocks:
+            return "; ".join(blocks[:3]) + more
+        norm, at = view.norms.get("near"), max(view.levels, key=lambda at: view.levels[at], default=0)
+        if norm is None or view.gate[0] == "ok" or view.levels.get(at, 0.0) < norm.loss / 4:
+            return ""
+        return f"pairs of good nodes inside blocks are {100 * view.levels[at]:.0f} % slower in round {at} than at first"
+
+    def _change_text(self, block: str) -> str:
+        return f"{CHANGES}: {self._when(block)}"
+
+    def _when(self, block: str) -> str:
+        slow, good = (", ".join(map(str, rounds)) for rounds in self.view.changing[block])
+        return f"slow as a whole in round {slow}, good in round {good}"
 
     def _looked(self) -> list[str]:
         """What was found after a failed gate that named nobody."""
@@ -415,8 +484,19 @@ class ScanVerdict:
         return [*found, "not reproducible with fewer nodes"] if found and not any(parts.values()) else found
 
     def _seen(self) -> tuple[str, ...]:
+        runs = self._usual_runs()
+        return (*self._looked(), *([odds(runs)] if runs else []))
+
+    def _usual_runs(self) -> int:
+        """The median of the nodes' runs with others."""
         runs = sorted(len(score.runs) for score in self.view.pairs.scores.values())
-        return (*self._looked(), *([odds(runs[len(runs) // 2])] if runs else []))
+        return runs[len(runs) // 2] if runs else 0
+
+    def _unseen(self) -> str:
+        """What a scan with so few runs misses."""
+        missed = 100 * (1 - stats.FLAKY) ** self._usual_runs()
+        seldom = f"a node or rail that is slow in 40 % of its runs is missed with a probability of {missed:.0f} %"
+        return f"; {seldom}" if missed > UNSEEN else ""
 
     def _gate_row(self, gates: Sequence[Json]) -> Optional[Json]:
         """The run of all nodes whose bandwidth is the middle one; None without any."""

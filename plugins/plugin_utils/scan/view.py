@@ -15,7 +15,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import stats
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import Limits, Round
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import MOST_ROUNDS, Limits, Round
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, PlacedRun, Score
 
 Edge = tuple[str, ...]
@@ -23,9 +23,16 @@ FEW = 6
 """Runs below which a majority of bad ones is repeated before the configuration is blamed."""
 GATES = 4
 """Runs of all nodes together, when the first was slow."""
+LATE = 4
+"""Rounds that are needed after the first to find out what is slow."""
 LINK_RUNS = stats.ENOUGH
 """Runs of two good nodes with each other, all slow, that convict the link: those of an intermittent node are with
 0.002."""
+CHANGED_ROUNDS, CHANGED = 2, 1.5
+"""Rounds that name no pair of blocks while other blocks are slow in some rounds only, and how much more evidence than
+usual names a node then."""
+LEVEL_BLOCKS = 3
+"""Blocks whose pairs of good nodes show what a round has in common."""
 ALONE_ROUNDS = 3
 """Rounds in which a node is slow alone before it is convicted: what slows a block for a while slows two of them."""
 CROWD = 0.6
@@ -134,7 +141,7 @@ class ScanView:
             for item in self.of(kind):
                 if item.get("busbw") is not None and item["id"] not in known and self._is_near(item):
                     later.setdefault(self.blocks[item["nodes"][0]], []).append(float(item["busbw"]))
-            found[kind] = (groups, stats.Blocks(first, later, norm))
+            found[kind] = (groups, stats.Blocks(first, later, norm, doubts=kind == "pair"))
         return found
 
     def _placed(self, item: Json, block: str) -> tuple[float, float]:
@@ -163,55 +170,89 @@ class ScanView:
         return found
 
     @cached_property
+    def levels(self) -> dict[int, float]:
+        """Round -> share by which pairs of good nodes inside several blocks are slower in it than at first, beyond
+        chance."""
+        norm, found = self.norms.get("near"), {}
+        if norm is None:
+            return {}
+        for at, items in self.controls.items():
+            near = [item for item in items if item["kind"] == "pair" and _has_speed(item) and self._is_near(item)]
+            if len({self.blocks[item["nodes"][0]] for item in near}) >= LEVEL_BLOCKS:
+                level = 1 - median(float(item["busbw"]) for item in near) / norm.middle
+                if abs(level) > 4 * norm.spread / math.sqrt(len(near)):
+                    found[at] = level
+        return found
+
+    @cached_property
     def shared(self) -> bool:
         """Whether pairs of a block have noise in common."""
         return "pair" in self._common and self._common["pair"][1].shared
 
     @cached_property
+    def doubted(self) -> set[str]:
+        """Blocks whose pairs are all slow: their nodes are tested with those of other blocks."""
+        return self._common["pair"][1].doubted if "pair" in self._common else set()
+
+    def near_rounds(self, block: str) -> set[int]:
+        """Rounds with pairs inside a block."""
+        return {
+            self.at[item["id"]]
+            for item in self.of("pair")
+            if self._is_near(item) and self.blocks[item["nodes"][0]] == block
+        }
+
+    @cached_property
     def low(self) -> dict[str, list[Json]]:
         """Blocks that are slower than others as a whole, by more than half of a fault's loss -> their first runs."""
         groups, common = self._common.get("pair", ({}, None))
-        if common is None:
+        if common is None or self.changing:
             return {}
         speeds = {block: [float(item["busbw"]) for item in items] for block, items in groups.items()}
         limit = -common.norm.loss / 2
-        return {block: groups[block] for block, own in speeds.items() if common.place(block, own, 0)[0] < limit}
+        return {
+            block: groups[block]
+            for block, own in speeds.items()
+            if block in self.doubted or common.place(block, own, 0)[0] < limit
+        }
 
     @cached_property
     def _often(self) -> Counter[tuple[int, str]]:
         """(round, node) -> runs of the node with others in that round."""
         return Counter((self.at[item["id"]], name) for item in self.of("single", "pair") for name in item["nodes"])
 
-    def _weight(self, item: Json) -> tuple[Optional[float], Optional[float], Optional[float]]:
-        """(share lost, unlimited weight, the same by a norm that is a standard error off) of a single or pair run; None
-        when it is no evidence."""
+    def _weight(self, item: Json) -> Optional[tuple[Optional[float], float, float, float]]:
+        """(share lost, unlimited weight, the same by a norm that is a standard error off, the same by normal noise) of
+        a single or pair run; None when it is no evidence."""
         if item["verdict"] == UNKNOWN:
-            return None, None, None
+            return None
         kind = "single" if item["kind"] == "single" else "near" if self._is_near(item) else "far"
         norm = self.norms.get(kind)
+        if kind == "near" and self.blocks[item["nodes"][0]] in self.doubted:
+            return None
         if item["verdict"] == FAILED:
-            return None, math.inf, math.inf
+            return None, math.inf, math.inf, math.inf
         if item.get("busbw") is None or norm is None:
             weight = math.inf if _bad(item) else -math.inf
-            return None, weight, weight
-        shift = 0.0
+            return None, weight, weight, weight
+        shift, usual = 0.0, norm
         if item["kind"] in self._common:
             at = [self._placed(item, block) for block in {self.blocks[name] for name in item["nodes"]}]
-            shift = sum(one for one, _spread in at) / len(at)
+            shift = sum(one for one, _spread in at) / len(at) - self.levels.get(self.at[item["id"]], 0.0)
             if kind != "far":
                 norm = replace(norm, spread=at[0][1])
         off = norm.off
         lost, least = (1 - item["busbw"] / (one.middle * (1 + shift)) for one in (norm, off))
-        return lost, norm.weight(lost), off.weight(least)
+        return lost, norm.weight(lost), off.weight(least), usual.plain(lost)
 
     def _runs(self, items: Iterable[Json]) -> list[PlacedRun]:
-        weighed = [(item, *self._weight(item)) for item in items]
-        most, fewer = stats.limits_of([(item, weight) for item, _lost, weight, _least in weighed])
+        weighed = [(item, weights) for item in items if (weights := self._weight(item)) is not None]
+        most, fewer = stats.limits_of([(item, weights[1]) for item, weights in weighed])
         found = []
-        for item, lost, weight, least in weighed:
-            if weight is not None and least is not None:
-                off = PlacedRun.of(item, item["nodes"], lost, least, fewer)
-                found.append(replace(PlacedRun.of(item, item["nodes"], lost, weight, most), least=off))
+        for item, (lost, weight, least, plain) in weighed:
+            off = PlacedRun.of(item, item["nodes"], lost, least, fewer)
+            run = PlacedRun.of(item, item["nodes"], lost, weight, most)
+            found.append(replace(run, least=replace(off, plain=plain), plain=plain))
         return found
 
     # ---- nodes
@@ -251,9 +292,82 @@ class ScanView:
         return [name for name, items in tried.items() if len(items) > 1 and all(i["verdict"] == UNKNOWN for i in items)]
 
     @cached_property
+    def _first_pairs(self) -> stats.Accused:
+        """What all pair runs say about nodes."""
+        return stats.Accused(self._runs(self.of("pair")), self.enough, self.lasting)
+
+    @cached_property
     def pairs(self) -> stats.Accused:
-        """What pair runs say about nodes."""
-        return stats.Accused(self._runs(self.of("pair")), self.enough)
+        """What pair runs say about nodes. Where blocks are slow in some rounds only, those rounds do not count for
+        them, and of the runs of a pair in one round one does, as they share what slows them."""
+        if not self.changing:
+            return self._first_pairs
+        slow = {(at, block) for block, own in self.changing.items() for at in own[0]}
+        kept: dict[tuple[int, Edge], PlacedRun] = {}
+        for run in self._first_pairs.runs:
+            at = self.at[run.result["id"]]
+            if not any((at, block) in slow for block in self.edge(run.ends)):
+                kept[at, tuple(sorted(run.ends))] = run
+        return stats.Accused(kept.values(), CHANGED * self.enough, self.lasting)
+
+    @cached_property
+    def changing(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Block -> (rounds in which all runs of its good nodes were slow, those in which all of that kind were
+        good)."""
+        norm = self.norms.get("near")
+        if norm is None:
+            return {}
+        limit = 1 - max(norm.loss * 0.75, stats.ENOUGH * norm.spread)
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for (_kind, block), rounds in sorted(self._by_block.items()):
+            middles = {at: median(speeds) for at, speeds in rounds.items()}
+            top = max(middles.values())
+            slow = [at for at, middle in middles.items() if max(rounds[at]) < top * limit]
+            good = [at for at, middle in middles.items() if min(rounds[at]) > top * limit]
+            if slow and good:
+                both = found.setdefault(block, ([], []))
+                both[0].extend(slow)
+                both[1].extend(good)
+        return {block: (sorted(set(slow)), sorted(set(good))) for block, (slow, good) in found.items()}
+
+    @cached_property
+    def _by_block(self) -> dict[tuple[str, str], dict[int, list[float]]]:
+        """(kind of run, block) -> round -> GB/s of at least two runs of its good nodes that share none, or of all
+        together."""
+        held: dict[tuple[str, str], dict[int, list[Json]]] = {}
+        good = {name for name, score in self._first_pairs.scores.items() if score.good}
+        for item in self.of("pair", "across", "load", "group"):
+            blocks = set(self.edge(item["nodes"]))
+            if (
+                not _has_speed(item)
+                or not good.issuperset(item["nodes"])
+                or (item["kind"] == "group" and len(blocks) > 1)
+            ):
+                continue
+            kind = "near" if len(blocks) == 1 else "load" if item["kind"] == "load" else "far"
+            kind = f"{len(item['nodes'])} together" if item["kind"] == "group" else kind
+            for block in blocks:
+                held.setdefault((kind, block), {}).setdefault(self.at[item["id"]], []).append(item)
+        found: dict[tuple[str, str], dict[int, list[float]]] = {}
+        for key, rounds in held.items():
+            for at, items in rounds.items():
+                apart = not set.intersection(*(set(item["nodes"]) for item in items)) or items[0]["kind"] == "group"
+                if apart and len(items) > 1:
+                    found.setdefault(key, {})[at] = [float(item["busbw"]) for item in items]
+        return found
+
+    @cached_property
+    def lasting(self) -> float:
+        """Share of the variance of pairs that is the same in all runs of a pair."""
+        norm = self.norms.get("near")
+        if norm is None:
+            return 0.0
+        repeats: dict[tuple[int, Edge], list[float]] = {}
+        for item in self.of("pair"):
+            if _has_speed(item):
+                key = self.at[item["id"]], tuple(sorted(item["nodes"]))
+                repeats.setdefault(key, []).append(float(item["busbw"]))
+        return stats.lasting_share([one for one in repeats.values() if len(one) > 1], norm)
 
     @cached_property
     def out(self) -> set[str]:
@@ -354,6 +468,7 @@ class ScanView:
             edge: runs
             for edge, runs in self.edges.items()
             if sum(run.weight > 0 for run in runs) > 2 and stats.total(runs) > self.enough
+            if not self.changing or len({self.at[run.result["id"]] for run in runs}) > CHANGED_ROUNDS
         }
 
     @cached_property
@@ -497,7 +612,7 @@ class ScanView:
             return ("unknown" if len(runs) > 1 else "open"), None
         if not _bad(known[0]):
             return "ok", known[0].get("busbw")
-        if len(runs) < GATES:
+        if len(runs) < GATES and not self._clearly_slow(known[0]):
             return "open", None
         failed = [item for item in known if item["verdict"] == FAILED]
         speeds = [float(item["busbw"]) for item in known if item["verdict"] != FAILED and item.get("busbw") is not None]
@@ -509,6 +624,24 @@ class ScanView:
         if mean < limit and len(runs) < 2 * GATES and mean > limit * (1 - 1.5 * spread / math.sqrt(len(speeds))):
             return "open", mean
         return ("ok" if mean >= limit else "slow"), mean
+
+    def _clearly_slow(self, item: Json) -> bool:
+        """Whether a first run of all nodes, with few rounds left, is so slow that it need not be repeated."""
+        spread = self.norms["near"].spread if "near" in self.norms else stats._ASSUMED
+        late = bool(self.out) and self.at[item["id"]] > MOST_ROUNDS - LATE
+        limit = float(item.get("threshold") or 0.0) * (1 - max(stats.LOSS[0], stats.ENOUGH * spread))
+        return late and _has_speed(item) and item["busbw"] < limit
+
+    def slowest(self, names: Iterable[str]) -> tuple[str, float, int]:
+        """(node, mean of its pair runs in GB/s, their number) of the slowest of these nodes."""
+        found = []
+        for name in names:
+            score = self.pairs.scores.get(name)
+            speeds = [float(run.result["busbw"]) for run in score.runs if run.lost is not None] if score else []
+            if speeds:
+                found.append((sum(speeds) / len(speeds), name, len(speeds)))
+        speed, name, runs = min(found, default=(0.0, "", 0))
+        return name, speed, runs
 
     # ---- after a failed gate
 
@@ -522,23 +655,38 @@ class ScanView:
         for item in self.of("load"):
             if item["verdict"] == UNKNOWN or norm is None:
                 continue
-            lost = None if item["verdict"] == FAILED or item.get("busbw") is None else 1 - item["busbw"] / norm.middle
+            middle = norm.middle * (1 - self.levels.get(self.at[item["id"]], 0.0))
+            lost = None if item["verdict"] == FAILED or item.get("busbw") is None else 1 - item["busbw"] / middle
             weight = math.inf if lost is None else norm.weight(lost)
             found.append(PlacedRun.of(item, item["nodes"], lost, weight, math.log(100.0)))
         return found
 
     @cached_property
     def loaded(self) -> tuple[list[str], list[Edge], bool]:
-        """(blocks, pairs of blocks, whether it is the whole fabric) that are slow in each round under load."""
+        """(blocks, pairs of blocks, whether it is the whole fabric) that are slow in each round under load in which
+        they ran."""
         by_round: dict[int, list[PlacedRun]] = {}
         for run in self.load:
             by_round.setdefault(self.at[run.result["id"]], []).append(run)
         found = [self._crowded(runs) for runs in by_round.values()]
-        if not found:
+        if not found or self.changing:
             return [], [], False
+        ran = [{self.edge(run.ends) for run in runs} for runs in by_round.values()]
         blocks = [name for name in found[0][0] if all(name in one[0] for one in found)]
-        edges = [edge for edge in found[0][1] if all(edge in one[1] for one in found)]
-        return blocks, edges, all(one[2] for one in found)
+        edges = {edge for one in found for edge in one[1]}
+        slow = [edge for edge in edges if all(edge in one[1] for one, known in zip(found, ran) if edge in known)]
+        return blocks, sorted(slow), all(one[2] for one in found)
+
+    @property
+    def load_open(self) -> bool:
+        """Whether what is slow under load was so in one round only."""
+        blocks, edges, _all = self.loaded
+        if blocks or not edges:
+            return self.rounds("load") < 2
+        return any(len(self._load_rounds(edge)) < 2 for edge in edges)
+
+    def _load_rounds(self, edge: Edge) -> set[int]:
+        return {self.at[run.result["id"]] for run in self.load if self.edge(run.ends) == edge}
 
     def _crowded(self, runs: Sequence[PlacedRun]) -> tuple[list[str], list[Edge], bool]:
         left = list(runs)
@@ -574,3 +722,7 @@ class ScanView:
             if item["verdict"] != UNKNOWN:
                 found.setdefault(tuple(item["nodes"]), []).append(item)
         return {nodes: all(map(_bad, items)) and len(items) > 1 for nodes, items in found.items()}
+
+    def halves(self, nodes: Edge) -> list[Edge]:
+        """The parts of a part."""
+        return [part for part in self.parts if set(part) < set(nodes)]

@@ -404,3 +404,63 @@ def test_a_changed_number_and_a_line_of_another_scan_do_not_count(tmp_path: Path
     journal.path.write_text(journal.path.read_text().replace("331.0", "381.0") + other.line(result("p1-4-5")))
     assert [item["id"] for item in journal.load(60, {})] == ["p1-2-3"]
     assert journal.left_out == "scan.state.jsonl: 2 lines damaged, and these runs are repeated"
+
+
+def bad_in_a_block(many: int, seed: int) -> Cluster:
+    cluster = Cluster(10, 20, seed, 0.01)
+    cluster.faults.nodes = dict.fromkeys(cluster.nodes[40 : 40 + many], BAD)
+    return cluster
+
+
+@pytest.mark.parametrize("many", [3, 7, 10, 14, 17, 19])
+def test_bad_nodes_of_one_block_are_named_and_not_the_block(many: int) -> None:
+    """Slow pairs were compared with their block's median: none of ten was named, and the block was."""
+    cluster = bad_in_a_block(many, 7)
+    found = scan_of(cluster, 7)
+    assert {item.node for item in found.convicted} == set(cluster.faults.nodes), found.reason
+    assert f"all {200 - many} good nodes together: 3" in found.reason and "fast enough" in found.reason
+
+
+def test_an_oversubscribed_block_beside_a_bad_node_is_named_too() -> None:
+    cluster = bad_in_a_block(1, 3)
+    cluster.faults.load = {"b05": 0.6}
+    found = scan_of(cluster, 3)
+    assert {item.node or item.between[0] for item in found.convicted} == {"n0040", "b05"}, found.reason
+    assert "all 199 good nodes together are slow: 22" in found.reason
+
+
+def test_a_link_beside_a_bad_node_is_named_in_a_large_cluster() -> None:
+    cluster = Cluster(50, 20, 4, 0.01)
+    cluster.faults.nodes, cluster.faults.links = {"n0008": BAD}, {frozenset(("b40", "b41")): 0.7}
+    named = {(item.node, item.between) for item in scan_of(cluster, 4).convicted}
+    assert named == {("n0008", ()), ("", ("b40", "b41"))}
+
+
+@pytest.mark.parametrize("turns", [("b03", ""), ("", "b03"), ("b01", "b02", "b03", "b04", "b05", "b06", "b07")])
+def test_a_block_that_is_slow_in_some_rounds_is_not_named(turns: tuple[str, ...]) -> None:
+    cluster = Cluster(10, 20, 5, 0.01)
+    cluster.faults.turns = (turns, BAD)
+    found = scan_of(cluster, 5)
+    assert found.verdict in ("fail", "incomplete") and not found.convicted, found.reason
+    assert found.reason.startswith("changes from round to round: block b0") and "good nodes together" in found.reason
+
+
+def test_good_nodes_that_differ_all_the_time_are_not_bad() -> None:
+    """One was named in each of these clusters, among a hundred."""
+    for seed in (5009, 5052, 5067, 5084, 5088):
+        found = scan_of(Cluster(10, 20, seed, 0.01, differ=0.02), seed)
+        assert not found.convicted, found.reason
+
+
+def test_a_cluster_that_slows_down_during_the_scan_has_no_other_faults() -> None:
+    for seed in (5004, 5005, 5037):
+        cluster = Cluster(10, 20, seed, 0.01, drift=0.01)
+        cluster.faults.nodes = dict.fromkeys(cluster.pick(7), BAD)
+        named = {item.node for item in scan_of(cluster, seed).convicted}
+        assert named == set(cluster.faults.nodes), seed
+
+
+def test_a_pass_states_what_one_run_of_each_node_cannot_see() -> None:
+    found = scan_of(Cluster(5, 20, 1, 0.01), 1)
+    assert found.reason.endswith("slow in 40 % of its runs is missed with a probability of 60 %")
+    assert "missed" not in scan_of(Cluster(5, 20, 1, 0.01), 1, "thorough").reason

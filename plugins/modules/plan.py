@@ -287,7 +287,7 @@ options:
     type: dict
     default: {}
   nccl_iterations:
-    description: 'Iterations that nccl-tests measures per size. V(0) uses its default.'
+    description: 'Iterations that nccl-tests measures per size, at least 2. V(0) uses its default.'
     type: int
     default: 0
   nccl_warmup:

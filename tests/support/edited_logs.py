@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Union
@@ -217,7 +218,67 @@ def _causes(slow: float, verdict: str) -> tuple[Edit, ...]:
     return tuple(Edit(S, much + text, verdict, words, change, base=base) for text, (words, change) in causes.items())
 
 
-R, T, C, W, F, P, S = "ranks and GPUs", "transport", "checks", "warnings", "failures", "the text", "slow"
+def after(*lines: str) -> Change:
+    """Lines after the end of a complete log."""
+    return lambda content: content + "\n".join(lines) + "\n"
+
+
+def scaled(rows: str, factor: float, halves: tuple[int, ...] = (0, 1)) -> Change:
+    """The bandwidth of the rows of these sizes times ``factor``, with a time, an algbw and an average that fit."""
+
+    def row(found: re.Match[str]) -> str:
+        cells = found[0].split()
+        for first in (5 + 4 * half for half in halves):
+            algbw, busbw = (float(cells[first + i]) * factor for i in (1, 2))
+            cells[first : first + 3] = [f"{int(cells[0]) / algbw / 1e3:.2f}", f"{algbw:.2f}", f"{busbw:.2f}"]
+        return "  ".join(["", *cells])
+
+    return both(sub(rf"^ +({rows}) +\d+ +float .*$", row), _averaged)
+
+
+def _averaged(content: str) -> str:
+    """With the average of its rows."""
+    rows = [line.split() for line in re.findall(r"^ +\d+ +\d+ +float .*$", content, re.MULTILINE)]
+    mean = math.fsum(float(cells[i]) for cells in rows for i in (7, 11)) / (2 * len(rows))
+    return re.sub(r"(Avg bus bandwidth    : )[\d.]+", rf"\g<1>{mean:g}", content)
+
+
+def constant(value: float) -> Change:
+    """``value`` GB/s at every size."""
+
+    def row(found: re.Match[str]) -> str:
+        size, algbw = int(found[1]), value / (2 * 31 / 32)
+        half = [f"{size / algbw / 1e3:.2f}", f"{algbw:.2f}", f"{value:.2f}", "0"]
+        return "  ".join(["", *found[0].split()[:5], *half, *half])
+
+    return both(sub(r"^ +(\d+) +\d+ +float .*$", row), _averaged)
+
+
+def rotated(rows: int) -> Change:
+    """The last rows and the footer of a log, before the healthy one, as a file that was rotated within an earlier run
+    of the same pod."""
+    return lambda content: "\n".join(log(slow=0.9).rstrip().split("\n")[-rows - 5 :] + [content])
+
+
+def one_node(slow: float = 1.0) -> Callable[[], str]:
+    return functools.cache(lambda: samples.text(samples.model_run(samples.shapes()[SHAPE], 1, slow=slow)))
+
+
+def stepd(what: str) -> str:
+    return f"slurmstepd: error: *** STEP 4711.0 ON node-0 {what} ***"
+
+
+def hydra(*lines: str) -> Change:
+    return after("=" * 83, *[f"=   {line}" for line in lines], "=" * 83)
+
+
+R, T, C, W, F, P = "ranks and GPUs", "transport", "checks", "warnings", "failures", "the text"
+E, V, S = "the program's end", "the curve", "slow"
+AT_LIMIT = "CANCELLED AT 2026-11-20T11:18:25 DUE TO TIME LIMIT"
+QP_RETRY = (
+    "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_6:1, curr state INIT, next state RTR, "
+    "local GID index 3, local GID ::ffff:10.0.0.1, remote GID ::ffff:10.0.0.9, retrying 1/2 after 100 msec of sleep"
+)
 
 EDITS = (
     Edit(R, "nothing", "pass", "transport proven on 4 of 4 hosts"),
@@ -424,7 +485,131 @@ EDITS = (
     Edit(S, "at 90 %, all nodes have one TC, and one driver", "fail", "some node or rail is slow, run nccl_scan",
          _said(others="NCCL_IB_TC set by environment to 41.|cudaDriverVersion 13000"),
          base=functools.cache(lambda: log(slow=0.9))),
+    # A complete table and footer, no exit code, and then what launchers, libraries, shells and the kernel write.
+    Edit(E, "srun: a task is killed", "fail", "rank 9 on node-1",
+         after("srun: error: node-1: task 9: Killed")),
+    Edit(E, "srun: a task has a core", "fail", "rank 30 on node-3",
+         after("srun: error: node-3: task 30: Segmentation fault (core dumped)")),
+    Edit(E, "srun: a node's tasks end with code 1", "fail", "on node-1",
+         after("srun: error: node-1: tasks 8-15: Exited with exit code 1")),
+    Edit(E, "srun: tasks of several nodes are out of memory", "fail", "Out Of Memory",
+         after("srun: error: node-[1-2]: tasks 8-23: Out Of Memory")),
+    Edit(E, "srun: a node failed", "fail", "on node-2", after("srun: error: Node failure on node-2")),
+    Edit(E, "srun: the time limit, and the tasks that it ends", "incomplete", "the test was stopped",
+         after("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", stepd(AT_LIMIT),
+               "srun: error: node-1: task 9: Killed")),
+    Edit(E, "srun: a task is killed, and slurmstepd ends the others", "fail", "rank 9 on node-1",
+         after("srun: error: node-1: task 9: Killed", stepd("CANCELLED AT 2026-11-20T11:18:25"))),
+    Edit(E, "srun: the step is cancelled", "incomplete", "the test was stopped",
+         after(stepd("CANCELLED AT 2026-11-20T11:18:25"))),
+    Edit(E, "srun: the step is preempted", "incomplete", "PREEMPTION",
+         after(stepd("CANCELLED AT 2026-11-20T11:18:25 DUE TO PREEMPTION"))),
+    Edit(E, "srun: the step is cancelled for a node's failure", "fail", "NODE FAILURE",
+         after(stepd("CANCELLED AT 2026-11-20T11:18:25 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"))),
+    Edit(E, "srun: the step does not end", "incomplete", "Timed out",
+         after("srun: error: Timed out waiting for job step to complete")),
+    Edit(E, "slurmstepd: the kernel killed tasks", "fail", "oom_kill",
+         after("slurmstepd: error: Detected 3 oom_kill events in StepId=4711.0. Some of the step tasks have been OOM "
+               "Killed.")),
+    Edit(E, "slurmstepd: PMIx times out", "incomplete", "collective timeout",
+         after("slurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_reset_if_to: node-1 [1]: pmixp_coll_ring.c:742: "
+               "0x14ce0c02cb20: collective timeout seq=0")),
+    Edit(E, "PMIx loses a server", "incomplete", "UNREACHABLE",
+         after("[node-1:24154] PMIX ERROR: UNREACHABLE in file server/pmix_server.c at line 2147")),
+    Edit(E, "Hydra: a process ends badly", "fail", "rank 9 on node-1",
+         hydra("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "PID 41 RUNNING AT node-1", "EXIT CODE: 9",
+               "CLEANING UP REMAINING PROCESSES", "YOU CAN IGNORE THE BELOW CLEANUP MESSAGES")),
+    Edit(E, "Intel MPI: a process is killed", "fail", "rank 9 on node-1",
+         hydra("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "RANK 9 PID 41 RUNNING AT node-1",
+               "KILLED BY SIGNAL: 9 (Killed)")),
+    Edit(E, "Hydra: the program ends by a signal", "fail", "Terminated (signal 15)",
+         after("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)")),
+    Edit(E, "Hydra: the time limit", "incomplete", "TIMED OUT",
+         after("[mpiexec@node-0] APPLICATION TIMED OUT, TIMEOUT = 60s")),
+    Edit(E, "MPICH: a process calls MPI_Abort", "fail", "rank 9",
+         after("Abort(1) on node 9 (rank 9 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 9")),
+    Edit(E, "MPICH: a fatal error", "fail", "PMPI_Finalize",
+         after("Fatal error in PMPI_Finalize: Other MPI error, error stack:")),
+    Edit(E, "Open MPI: a process calls MPI_ABORT", "fail", "rank 9",
+         after("MPI_ABORT was invoked on rank 9 in communicator MPI_COMM_WORLD", "with errorcode 1.")),
+    Edit(E, "Open MPI: an error in a function of MPI", "fail", "rank 9 on node-1",
+         after("[node-1:41] *** An error occurred in MPI_Barrier",
+               "[node-1:41] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,")),
+    Edit(E, "Open MPI: a process received a signal", "fail", "Segmentation fault (11)",
+         after("[node-1:41] *** Process received signal ***", "[node-1:41] Signal: Segmentation fault (11)")),
+    Edit(E, "Open MPI 5: a process ends on a signal", "fail", "signal 9 (Killed)",
+         after("prterun noticed that process rank 9 with PID 41 on node node-1 exited on", "signal 9 (Killed).")),
+    Edit(E, "Open MPI: a process ends without MPI_Finalize", "fail", "rank 9",
+         after("mpirun has exited due to process rank 9 with PID 41 on", "node node-1 exiting improperly.")),
+    Edit(E, "Open MPI: the time limit", "incomplete", "time limit",
+         after("The user-provided time limit for job execution has been reached:", "", "  Timeout: 60 seconds")),
+    Edit(E, "UCX catches a signal", "fail", "rank 9 on node-1",
+         after("[node-1:41   :0:41] Caught signal 11 (Segmentation fault: address not mapped to object at address "
+               "(nil))")),
+    Edit(E, "glibc aborts the program", "fail", "double free", after("double free or corruption (!prev)")),
+    Edit(E, "an assertion fails", "fail", "Assertion",
+         after("all_reduce_perf: common.cu:900: int main(): Assertion `x == 0' failed.")),
+    Edit(E, "a shell reports a core", "fail", "core dumped",
+         after("/opt/run.sh: line 12:   812 Segmentation fault      (core dumped) ./all_reduce_perf -b 1M -e 8G -f 2")),
+    Edit(E, "a shell reports that the program was killed", "fail", "Killed", after("Killed")),
+    Edit(E, "a shell reports that a script ended its own monitor", "pass", "4 of 4",
+         after("/opt/run.sh: line 40:   812 Terminated              nvidia-smi dmon > /tmp/dmon.log")),
+    Edit(E, "the kernel reports a fault", "fail", "segfault",
+         after("[ 12.3] all_reduce_perf[812]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2")),
+    Edit(E, "timeout ends mpirun", "incomplete", "the test was stopped",
+         after("timeout: sending signal TERM to command ‘mpirun’")),
+    Edit(E, "kubectl exec reports an exit code", "fail", "137",
+         after("command terminated with exit code 137")),
+    Edit(E, "ssh loses a node", "fail", "on node-2",
+         after("Timeout, server node-2 not responding.")),
+    Edit(E, "an error of srun that is none of these", "pass", "4 of 4",
+         after("srun: error: Unable to resolve \"node-9\": Unknown host")),
+    Edit(E, "mpirun's own warnings", "pass", "4 of 4",
+         after("[node-0:12] 31 more processes have sent help message help-mpi-btl-openib.txt / ib port not selected")),
+    # A size against its neighbours and against what a line can carry.
+    Edit(V, "a hole at 256 MiB", "degraded", "at 256 MiB it was", scaled("268435456", 0.5)),
+    Edit(V, "a hole from 64 to 256 MiB", "degraded", "only", scaled("67108864|134217728|268435456", 0.4)),
+    Edit(V, "half at 4 GiB", "degraded", "at 4 GiB it was", scaled("4294967296", 0.5)),
+    Edit(V, "a fifth less at 4 GiB", "degraded", "at 4 GiB it was", scaled("4294967296", 0.8)),
+    Edit(V, "a quarter less at 64 MiB, as where NCCL changes the algorithm", "pass", "4 of 4",
+         scaled("67108864", 0.75)),
+    Edit(V, "half at 4 GiB, in place", "degraded", "in place", scaled("4294967296", 0.5, (1,))),
+    Edit(V, "380 GB/s at every size", "incomplete", "not measured", constant(380.0)),
+    Edit(V, "1 percent more at every other size", "incomplete", "not measured",
+         both(constant(380.0), scaled("4194304|67108864|1073741824", 1.01))),
+    Edit(V, "800 GB/s at 1 GiB", "incomplete", "more than the line can carry", scaled("1073741824", 2.2)),
+    Edit(V, "one half of the last row is twice as fast", "incomplete", "more than the line can carry",
+         scaled(LAST, 2.0, (1,))),
+    Edit(V, "one node, twice as fast as its NVLinks", "incomplete", "one such node cannot exceed 787.5",
+         base=one_node(1.8), nodes=1, expect={"transport": None}),
+    Edit(V, "one operation for each time (-n 1)", "incomplete", "-n 1", sub(" iters: 20 ", " iters: 1 ")),
+    Edit(V, "the same, of 20 operations at once (-m 20)", "pass", "4 of 4",
+         sub(" iters: 20 agg iters: 1 ", " iters: 1 agg iters: 20 ")),
+    # Attempts that are repeated, in INFO lines.
+    Edit(W, "a queue pair is connected at the second attempt", "degraded", "node-1: NCCL repeated attempts to connect",
+         add(f"node-1:43:991 [3] NCCL INFO {QP_RETRY}")),
+    Edit(W, "a socket is connected at the second attempt", "degraded", "Connection timed out",
+         add("node-1:43:991 [3] NCCL INFO socketPollConnect: connect to 10.0.0.9<4000> returned Connection timed out, "
+             "retrying (1/34) after sleep for 100 msec")),
+    Edit(W, "a socket is connected at the second attempt, in the words of 2.18", "degraded", "No route to host",
+         add("node-1:43:991 [3] NCCL INFO Call to connect returned No route to host, retrying")),
+    Edit(W, "a peer had not started yet", "pass", "4 of 4",
+         add("node-1:43:991 [3] NCCL INFO socketPollConnect: connect to 10.0.0.9<4000> returned Connection refused, "
+             "retrying (1/34) after sleep for 100 msec")),
+    Edit(W, "a receiver's device failed", "degraded", "node-1: NCCL continued without a port",
+         add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbResiliencyHandleCompletionErrorReceiver: Handling an error on "
+             "the receiver side (comm 0x1)")),
+    Edit(W, "a port was recovered", "degraded", "Port recovery succeeded",
+         add("node-1:43:991 [3] NCCL INFO NET/IB: ncclIbPortRecovery: Port recovery succeeded for devIndex=1 (send "
+             "comm=0x1)")),
     # Text that was cut, mixed or changed.
+    Edit(P, "the file was rotated within the last rows of an earlier run", "incomplete", "begins within a run",
+         rotated(3)),
+    Edit(P, "the file was rotated within the footer of an earlier run", "incomplete", "begins within a run",
+         rotated(0)),
+    Edit(P, "the head is that of an earlier run, the rows from 128 MiB on are this one's", "incomplete", "the average",
+         lambda content: "\n".join([*log(slow=0.99).partition("\n   134217728")[0].split("\n"),
+                                    *content[content.index("   134217728") :].split("\n")])),
     Edit(P, "the end is lost", "incomplete", "", ended("")),
     Edit(P, "the last row is lost", "incomplete", "", drop(rf"^ +{LAST} ")),
     Edit(P, "a row in the middle is lost", "incomplete", "", drop(r"^ +67108864 ")),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
@@ -89,6 +90,15 @@ def ceiling(shape: Shape, collective: str, nodes: int) -> Optional[float]:
     # a node receives everything except its own share
     ranks = nodes * shape.gpu_count
     return line * (ranks - 1) / ranks * nodes / (nodes - 1)
+
+
+def nvlink_ceiling(shape: Shape, collective: str, lines: Mapping[str, float]) -> Optional[float]:
+    """GB/s of busbw that no algorithm can exceed within one node. ``lines``: GPU -> GB/s of its NVLink in one
+    direction; None for another GPU. For all_reduce, NVLink SHARP sends a GPU's data once, a ring twice."""
+    line = next((value for name, value in lines.items() if name in shape.gpu_model), None)
+    if line is None or collective not in LIMITS or not shape.gpu_count:
+        return None
+    return line * (busbw_factor(collective, shape.gpu_count) or 0.0) if collective == "all_reduce" else line
 
 
 def algorithm(shape: Optional[Shape], asked: str) -> str:

@@ -70,7 +70,8 @@ def _alarms(run: NcclRun) -> Iterator[Clue]:
 
 def _failovers(run: NcclRun) -> Iterator[Clue]:
     for host, text in (run.transport.get("failover") or {}).items():
-        yield Clue("nccl.port-error", (host,), f"NCCL continued without a port: {text}")
+        what = "repeated attempts to connect" if "retrying" in text else "continued without a port"
+        yield Clue("nccl.port-error", (host,), f"NCCL {what}: {text}")
 
 
 def _shared_memory(run: NcclRun, nvlink: bool) -> Iterator[Clue]:

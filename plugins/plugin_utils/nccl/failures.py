@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MARKS, ending
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import short, whole
 
-ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "launch", "other")
+ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "stopped", "launch", "other")
 # one cheap search first: the other expressions run only on lines with one of these words
 HINT = re.compile(
-    "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|exited on signal|Process name:"
-    "|Exit code:|NVRM|ermission denied|Could not resolve|Connection refused|No route to host|ut of memory|oom-kill"
-    "|OOMKilled|enough slots|key verification|#wrong=|Incompatible|gpuops: launch: |Remote daemon:"
+    "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|Process name:|Exit code:|NVRM"
+    f"|ut of memory|oom-kill|OOMKilled|#wrong=|Incompatible|gpuops: launch: |Remote daemon:|{MARKS}"
 )
 _WARN = re.compile(
     r"(?:^|\s)(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<device>-?\d+)\] (?:\S+ (?:\([^)]*\) )?)?NCCL WARN (?P<text>.*)"
@@ -42,34 +42,36 @@ _OWN = "communication established|send queue drained|SRQ limit reached|last WQE 
 ALARM = re.compile("|".join(text for text, _releases in _ALARMS).replace("{own}", f"(?:{_OWN})"), re.IGNORECASE)
 """A warning after which the network is not healthy, although NCCL went on: a port went down, an operation was retried,
 another port took over."""
-FAILOVER = re.compile("Replacing QP|The error is not fatal|Retransmitting reqIndex")
-"""The INFO lines of the same (2.29 on)."""
+FAILOVER = re.compile(
+    "Replacing QP|The error is not fatal|Retransmitting reqIndex|Reposting (?:send|CTS)|permanently failed"
+    "|Handling an error on the receiver|Starting port recovery|Port recovery (?:attempt|succeeded|failed)"
+)
+"""The INFO lines of the same (2.29 on; src/transport/net_ib/p2p_resiliency*.cc)."""
+RETRY = re.compile(
+    r"ibv_modify_qp failed .* retrying|connect (?:to \S+ )?returned (?!Connection refused)[\w ]+, retrying"
+)
+"""Of INFO lines, attempts to connect that are repeated: queue pairs (2.24 on; src/misc/ibvwrap.cc) and sockets (all;
+src/misc/socket.cc, src/os/linux.cc). A peer that refuses has only not started yet."""
 _TEST = re.compile(r"(?P<host>[\w.-]+): Test (?P<what>NCCL failure|CUDA failure|timeout)(?P<text>.*)")
 CHAIN = re.compile(r"\.\. (?P<host>[\w.-]+)(?: pid (?P<pid>\d+))?: Test failure (?P<text>\S+)")
 _SIGNAL = re.compile(
     r"process rank (?P<rank>\d+) with PID \S+ on node (?P<host>\S+) exited on signal (?P<text>\d+(?: \([^)]*\))?)"
 )
-_KILLED = re.compile(r"exited on signal (?:4|7|8|9|11)\b")
+_KILLED = re.compile(
+    r"\b[Ss](?:ignal|IGNAL): .*\((?:4|7|8|9|11)\)|(?:on|BY)[: ]+(?:signal|SIGNAL):? (?:4|7|8|9|11)\b"
+    "|: (?:Killed|Segmentation fault|Bus error|Illegal instruction)"
+)
 _PEER_GONE = re.compile(
     "remote process exited|[Cc]onnection (?:reset|closed) by|Broken pipe|Transport endpoint is not connected"
     r"|RETRY_EXC_ERR|(?:status=|with error )12\b"
 )
+_LIMIT = re.compile("TIME LIMIT|time limit|TIMED OUT|Timed out|PREEMPTION|REQUEUE|sending signal")
+_PUT_DOWN = re.compile(r"Killed|Terminated|KILLED|\b[Ss]ignal (?:9|15)\b")
 PROCESS = re.compile(r"Process name:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<rank>\d+)\]")
 EXIT = re.compile(r"Exit code:\s*(\d+)")
 _KERNEL = re.compile(r"([\w.-]+) kernel:")
 _WRONG = re.compile(r"rank=(?P<rank>\d+) #wrong=(?P<text>\d+)")
 _USAGE = ("Invalid number of GPUs", "invalid size", "invalid option", "USAGE:", "Incompatible NCCL versions")
-_LAUNCH = (
-    "Could not resolve hostname",
-    "Connection refused",
-    "No route to host",
-    "ermission denied (publickey",
-    "Host key verification failed",
-    "ORTE was unable to reliably start",
-    "PRTE was unable to reliably start",
-    "enough slots available",
-    "was unable to launch the specified application",
-)
 _LOST = ("ORTE has lost communication", "PRTE has lost communication", "lost communication with a remote daemon")
 LOST = "mpirun lost the connection to a node"
 DAEMON = re.compile(r"Remote daemon:\s*\[(?:\[\d+,\d+\]|[^\]]*@\d+),(?P<number>\d+)\] on node (?P<host>\S+)")
@@ -86,11 +88,14 @@ def severed(line: str) -> bool:
 
 def by_cause(errors: Sequence[NcclError]) -> list[NcclError]:
     """The errors, the likeliest cause first: what names a port, then by kind, where NCCL's come before the launcher's,
-    which tell only the rank that ended. Where one was killed, its peers' lost connections are the consequence."""
+    which tell only the rank that ended. Where one was killed, its peers' lost connections are the consequence; where
+    the test was stopped at a limit, the killed processes are."""
     killed = any(_KILLED.search(error.text) for error in errors)
+    stopped = any(error.kind == "stopped" and _LIMIT.search(error.text) for error in errors)
 
     def rank(error: NcclError) -> tuple[bool, bool, int]:
-        return killed and bool(_PEER_GONE.search(error.text)), not error.hca, ORDER.index(error.kind)
+        late = (killed and _PEER_GONE.search(error.text)) or (stopped and _PUT_DOWN.search(error.text))
+        return bool(late), not error.hca, ORDER.index(error.kind)
 
     return sorted(errors, key=rank)
 
@@ -151,8 +156,9 @@ def _launcher(line: str) -> Optional[NcclError]:
         return NcclError("mpi", text, host=found["host"], rank=whole(found["rank"]))
     if severed(line):
         return NcclError("mpi", LOST)
-    if any(words in line for words in _LAUNCH):
-        host = re.search(r"hostname ([\w.-]+)|connect to host ([\w.-]+)|^\W*([\w.-]+@)?([\w.-]+): Permission", line)
-        names = [name for name in host.groups() if name] if host else []
-        return NcclError("launch", short(line), host=names[-1].rstrip("@") if names else "")
-    return None
+    known = ending(line)
+    if known is None:
+        return None
+    end, found = known
+    rank = found.groupdict().get("rank")
+    return NcclError(end.kind, short(line.strip("= ")), host=place(found), rank=whole(rank) if rank else None)

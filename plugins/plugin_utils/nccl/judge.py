@@ -34,9 +34,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import 
     hierarchical_bound,
     limit,
     model_busbw,
+    nvlink_ceiling,
     size_text,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clues import Clue, clues, findings
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.curve import deepest_hole
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import (
     NEAR,
@@ -81,6 +83,8 @@ class _Case:
         self.usual: Optional[UsualSpeed] = None
         self.clues: tuple[Clue, ...] = ()
         """What the log says of why the run may be slow."""
+        self.most: Optional[float] = None
+        """GB/s of busbw that the lines between these GPUs can carry; None if unknown."""
 
     @property
     def transport(self) -> Json:
@@ -190,6 +194,7 @@ def judge(
     case.usual = _usual(case, row, earlier or EarlierResults())
     case.standard = _standard(case, table, threshold)
     case.clues = _clues(case, table)
+    case.most = _most(case, table)
     for check in _CHECKS:
         answer = check(case)
         if answer is not None:
@@ -232,8 +237,9 @@ def _failed(run: NcclRun) -> _Answer:
     if first.text.startswith("XML Parse"):
         at += f"; the topology file is {(run.transport.get('topology') or {}).get('set') or 'not named'}"
     text = f"{' '.join(place)}{': ' if place else ''}{first.text}{at}"
-    # a test that did not start is no evidence against a node
-    return ("incomplete", f"the test did not start: {text}") if first.kind == "launch" else ("fail", text)
+    # a test that did not start, or was stopped from outside, is no evidence against a node
+    ended = {"launch": "the test did not start", "stopped": "the test was stopped"}.get(first.kind)
+    return ("incomplete", f"{ended}: {text}") if ended else ("fail", text)
 
 
 def _check_wrong(case: _Case) -> _Answer:
@@ -355,6 +361,27 @@ def _check_sizes(case: _Case) -> _Answer:
         why = next((f": {note}" for note in run.notes if note.startswith("maxBytes was reduced")), "")
         return "incomplete", f"the largest row is {size_text(reached)} instead of {size_text(asked)}{why}"
     return None
+
+
+def _most(case: _Case, table: Json) -> Optional[float]:
+    if case.shape is None or not case.nodes or case.sockets:
+        return None
+    if case.several:
+        return ceiling(case.shape, case.collective, case.nodes)
+    return nvlink_ceiling(case.shape, case.collective, table.get("nvlink_gbytes") or {})
+
+
+def _check_bound(case: _Case) -> _Answer:
+    """No half of any row has more than the lines between the GPUs can carry."""
+    halves = [(half, row.size) for row in case.run.rows for half in (row.out_busbw, row.in_busbw) if half is not None]
+    value, size = max(halves, default=(0.0, 0))
+    if case.most is None or value <= _SLACK * case.most:
+        return None
+    what = f"{case.nodes} such nodes" if case.several else "the GPUs of one such node"
+    return "incomplete", (
+        f"{case.collective} {size_text(size)}: {value:.4g} GB/s, measured more than the line can carry: {what} cannot "
+        f"exceed {case.most:.4g}, so the log is from other nodes"
+    )
 
 
 def _check_net(case: _Case) -> _Answer:
@@ -548,6 +575,7 @@ _CHECKS: tuple[Callable[[_Case], _Answer], ...] = (
     _check_program,
     _check_ranks,
     _check_sizes,
+    _check_bound,
     _check_net,
     _check_gdr,
     _check_hcas,
@@ -614,12 +642,6 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
             f"{_measured(case, row)}; thresholds apply from {size_text(smallest)} on; run up to 8G or set a threshold",
         )
     text = f"{_measured(case, row)}; {_line(case, case.standard)}"
-    most = ceiling(case.shape, case.collective, case.nodes) if case.shape is not None and case.nodes else None
-    if source != _GIVEN and most is not None and row.busbw > _SLACK * most:
-        return (
-            "incomplete",
-            f"{text}, but {case.nodes} such nodes cannot exceed {most:.4g}, so the log is from other nodes",
-        )
     slow = row.busbw < value
     if slow and case.expect.get("settings") and source != _GIVEN and not from_site(table, source):
         why = "which does not apply, because it is for the shape's own settings"
@@ -636,7 +658,7 @@ def _bandwidth(case: _Case, row: Optional[NcclRow], table: Json) -> tuple[str, s
     unknown = next((finding for finding in case.findings if finding.severity == "unknown"), None)
     if unknown is not None:
         return "incomplete", f"{text}, but {unknown.found}"
-    weak = _weakness(case, row, value)
+    weak = _weakness(case, row, value, table)
     case.findings += findings(case.clues, "warning")
     proven = _share_proven(case) if case.several else _ALONE if case.expect.get("transport") else ""
     mild = f"{_named(case)}, at full speed" if case.clues else ""
@@ -657,7 +679,7 @@ def _share_proven(case: _Case) -> str:
     return f"{text} by NCCL's INFO lines; port counters show traffic over {over} of {more} more, not GPUDirect RDMA"
 
 
-def _weakness(case: _Case, row: NcclRow, value: float) -> str:
+def _weakness(case: _Case, row: NcclRow, value: float, table: Json) -> str:
     """Why a run that reached its threshold is degraded; "" if it is not."""
     if any(not clue.mild for clue in case.clues) or (case.clues and _below_model(case, row)):
         return _named(case).lstrip("; ")
@@ -665,7 +687,8 @@ def _weakness(case: _Case, row: NcclRow, value: float) -> str:
     if min(halves) < HALVES_APART * value:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
         return f"{slow} it was {min(halves):g} GB/s only"
-    return "" if case.expect.get("repeat") else unusual(case.usual, row.busbw or 0.0)
+    odd = "" if case.expect.get("repeat") else unusual(case.usual, row.busbw or 0.0)
+    return odd or deepest_hole(case.run.rows, table.get("holes") or ())
 
 
 def _clues(case: _Case, table: Json) -> tuple[Clue, ...]:

@@ -18,6 +18,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError, NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import NUMBER, Columns, number
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MORE, UNKNOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import (
     ALARM,
     CHAIN,
@@ -65,6 +66,7 @@ _PARAMS = re.compile(
     r"#? ?nThread +\d+ +nGpus +\d+ +minBytes +(\d{1,18}) +maxBytes +(\d{1,18}) +step: +(\d{1,18}) *\((factor|bytes)\)"
     r".*?validation: +(\d+)"
 )
+_ITERATIONS = re.compile(r"(?<!warmup )iters: +(\d{1,9})(?: +agg iters: +(\d{1,9}))?")
 _VERSION = re.compile(r"# nccl-tests version (\S+) nccl-headers=(\d+) nccl-library=(\d{1,18})\b")
 _STARTING = re.compile(r"# Collective test starting: (\S+)")
 _CONCLUDED = re.compile(r"# Collective test concluded: (\S+)")
@@ -75,6 +77,7 @@ _RANK = re.compile(
 _BOUNDS = re.compile(r"#? *Out of bounds values *: *(\d+) +(OK|FAILED) *$")
 _AVERAGE = re.compile(r"#? *Avg bus bandwidth *: *(\S+) *(OK|FAILED)? *$")
 _REDUCING = re.compile(r"# Reducing maxBytes to (\d{1,18})\b")
+_ROW = re.compile(r" *\d+ +\d+ +[a-z]\w* .*\d\.\d")
 _RUNS = re.compile(r"gpuops: rank (\d{1,9}) ([\w.-]+)$")
 SIMULATED = "# SIMULATED: no GPU ran, the bandwidth is that of the written model"
 
@@ -111,6 +114,8 @@ class _Log:
             return
         if self.run is not None:
             line = self.run.table_line(line)
+        elif line[0] in " 0123456789" and _ROW.match(line):
+            self.loose.headless = True
         if not line:
             return
         if line.startswith(("NCCL version", "RCCL version")):
@@ -141,6 +146,7 @@ class _Log:
             self._close()
             fresh = PartialRun()
             if run is None:
+                self._end_headless()
                 fresh.transport, self.loose.transport = self.loose.transport, Transport()
                 fresh.notes, self.loose.notes = self.loose.notes, []
                 fresh.warnings, self.loose.warnings = self.loose.warnings, []
@@ -148,8 +154,16 @@ class _Log:
         run.stage = stage
         return run
 
+    def _end_headless(self) -> None:
+        """Ends the run of which the log has only rows or the footer: a rotated log may begin within another run."""
+        if self.loose.headless:
+            self.runs.append(self.loose.finish())
+            self.loose = PartialRun()
+
     def _comment(self, line: str) -> None:
         run = self.run
+        if run is None and any(pattern.match(line) for pattern in (_BOUNDS, _AVERAGE, _CONCLUDED)):
+            self.loose.headless = True
         if run is not None and run.columns is not None and self._footer(run, line):
             return
         found = _RANK.match(line) if " Rank " in line else None
@@ -203,6 +217,9 @@ class _Log:
         if found:
             run.sweep = Sweep(int(found[1]), int(found[2]), int(found[3]), found[4] == "factor")
             run.checked = bool(found[5].strip("0"))
+        found = _ITERATIONS.search(line)
+        if found:
+            run.iterations = int(found[1]) * int(found[2] or 1)
 
     def _reducing(self, line: str) -> None:
         found = _REDUCING.match(line)
@@ -281,9 +298,7 @@ class _Log:
                 return
         error = failure(line)
         if error is not None:
-            if error.kind == "mpi":
-                run.hard = [known for known in run.hard if known.text != ENDED]
-            self._note(run.hard, error)
+            self._failure(run, error)
             return
         chain = CHAIN.search(line) if "Test failure " in line else None
         if chain:
@@ -291,8 +306,23 @@ class _Log:
         elif any(words in line for words in EXITED):
             if not any(error.kind == "mpi" for error in run.hard):
                 self._note(run.hard, NcclError("mpi", ENDED))
+        elif UNKNOWN.search(line):
+            if len(run.notes) < MAX_ERRORS:
+                run.notes.append(f"warning: {short(line)}")
         else:
             self._exit(run, line)
+
+    def _failure(self, run: PartialRun, error: NcclError) -> None:
+        last = run.hard[-1] if run.hard else None
+        if error.kind == MORE and last is not None and last.kind == "mpi":
+            rank = error.rank if last.rank is None else last.rank
+            text = short(f"{last.text}: {error.text}")
+            run.hard[-1] = dataclasses.replace(last, text=text, host=last.host or error.host, rank=rank)
+            return
+        if error.kind in ("mpi", MORE):
+            run.hard = [known for known in run.hard if known.text != ENDED]
+            error = dataclasses.replace(error, kind="mpi")
+        self._note(run.hard, error)
 
     @staticmethod
     def _note(errors: list[NcclError], error: NcclError) -> None:
@@ -333,6 +363,7 @@ class _Log:
 
     def finish(self) -> list[NcclRun]:
         self._close()
+        self._end_headless()
         loose = self.loose
         hard = [error for error in loose.hard if error.kind != "launch"]
         if hard or (loose.hard and not self.runs):

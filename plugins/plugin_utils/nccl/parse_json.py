@@ -107,6 +107,8 @@ def _fill(run: PartialRun, document: Json) -> None:
         step = config["step_factor"] if factor else config.get("step_bytes", 0)
         run.sweep = Sweep(_whole(config["minimum_bytes"]), _whole(config["maximum_bytes"]), _whole(step), factor)
         run.checked = _whole(config.get("validation") or 0) != 0
+    if "iterations" in config:
+        run.iterations = _whole(config["iterations"]) * _whole(config.get("aggregated_iterations") or 1)
     _fill_ranks(run, config)
     run.columns = Columns.find("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
     for entry in document.get("results") or ():

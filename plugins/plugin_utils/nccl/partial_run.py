@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     NcclRow,
     NcclRun,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import busbw_factor
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import busbw_factor, size_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import (
     COMMA,
     NUMBER,
@@ -31,6 +31,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import Transport
 
 _SIZES = 1000
+_CURVE, _FAST, _SMALL, _FLAT = 5, 20.0, 4 << 20, 0.98
+"""Sizes that show a curve; GB/s from which, at 4 MiB, 20 us of latency are more than 2 percent of the time."""
 NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
 
@@ -55,6 +57,10 @@ class PartialRun:
         self.sweep: Optional[Sweep] = None
         self.reduced: Optional[int] = None
         self.checked = False
+        self.iterations: Optional[int] = None
+        """Operations that one time is the mean of."""
+        self.headless = False
+        """Whether rows or a footer came before any header."""
         self.columns: Optional[Columns] = None
         self.pending: list[str] = []
         self.rows: list[NcclRow] = []
@@ -166,6 +172,10 @@ class PartialRun:
         """Ends a partial row, then adds to ``damage`` what is missing or inconsistent in ranks, sizes, rows and
         average."""
         self.tear()
+        if self.headless:
+            self.damage.append("the log begins within a run, whose beginning is missing")
+        if self.iterations is not None and self.iterations < 2:
+            self.damage.append("each time is of one operation (-n 1), which is no measurement: use -n 20")
         if self.ranks and not self.ranks_cut and sorted(r.rank for r in self.ranks) != list(range(len(self.ranks))):
             self.damage.append(
                 "the ranks are not 0 to n-1: the log has several programs (built without MPI=1?) or lacks lines"
@@ -174,6 +184,7 @@ class PartialRun:
             self._check_sweep()
             if self.columns.exact:
                 self._check_rows()
+            self._check_constant()
             self._check_checks()
         self._check_average()
 
@@ -206,6 +217,18 @@ class PartialRun:
                     self.damage.append(f"time, algbw and busbw at size {row.size} contradict each other")
                     return
 
+    def _check_constant(self) -> None:
+        """A small message takes its latency, and no two sizes take times that agree to the last digit."""
+        best = {row.size: row.busbw for row in self.rows if row.busbw is not None and row.size}
+        if len(best) < _CURVE or min(best.values()) < _FAST:
+            return
+        smallest, largest = min(best), max(best)
+        low, high = min(best.values()), max(best.values())
+        if low == high or (smallest <= _SMALL <= largest >> 6 and low >= _FLAT * high):
+            self.damage.append(
+                f"busbw is {high:g} GB/s at all sizes from {size_text(smallest)} to {size_text(largest)}: not measured"
+            )
+
     def _check_checks(self) -> None:
         """nccl-tests checks a half's results in all rows or in none; a row may lack one half."""
         for name, halves in (
@@ -237,7 +260,9 @@ class PartialRun:
         if self.average is None or not halves:
             return
         mean = math.fsum(halves) / len(halves)
-        if abs(mean - self.average) > 0.02 + 0.0005 * mean:
+        # rows have two decimals, or five digits; the average six digits
+        rounding = math.fsum(max(0.005, 5.1e-5 * half) for half in halves) / len(halves) + 1e-5 * mean
+        if abs(mean - self.average) > rounding:
             self.damage.append(f"the footer has the average {self.average:g}, but the rows have {mean:g}")
 
     def collective(self) -> str:

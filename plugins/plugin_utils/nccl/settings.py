@@ -102,6 +102,8 @@ def count_faults(numbers: Iterable[Setting]) -> Iterator[tuple[str, str]]:
     for one in numbers:
         if int(one.value or 0) < 0:
             yield one.by, f"{one.value} is negative"
+        elif one.name == "iterations" and one.value == "1":
+            yield one.by, "1 is no measurement; use 2 or more, or 0 for the default of nccl-tests"
 
 
 def mpi_options(arguments: Sequence[str]) -> dict[str, list[str]]:

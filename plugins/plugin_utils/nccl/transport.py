@@ -12,7 +12,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import short_host
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import FAILOVER
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import FAILOVER, RETRY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, release, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
@@ -180,7 +180,7 @@ class Transport:
         """Whether a line is of use, decided on four letters for speed. ``at``: position of `` NCCL INFO `` in it."""
         self.seen = True
         key = line[at + 11 : at + 15]
-        if key in _WANTED:
+        if key in _WANTED or _RETRIES in line:
             return True
         return " nvls channels" in line if key[:1].isdigit() else key in _COLLECTIVE_KEYS and " Bytes -> Algo " in line
 
@@ -198,6 +198,9 @@ class Transport:
             return  # two processes wrote into one line: what either said is cut
         elif text.startswith("NET/"):
             self._net(line, text)
+        elif _RETRIES in text:
+            if RETRY.search(text) and len(self.failover) < MAX_KINDS:
+                self.failover.setdefault(_name(line[:at]), short(text))
         else:
             self._rest(line[:at], text.rstrip("\r\n"))
 
@@ -441,7 +444,8 @@ DRIVER = "CUDA driver"
 """Among what hosts print differently: the version of CUDA that the driver supports."""
 _WANTED = frozenset(("Chan", "NET/", "Usin", "NCCL", "Load", "Coul", "Conn", "cuda", "GPU "))
 _COLLECTIVE_KEYS = frozenset(("AllR", "AllG", "Allt", "Redu", "Broa", "Send", "Recv"))
-USED = f" NCCL INFO ({'|'.join(sorted(_WANTED | _COLLECTIVE_KEYS))})| nvls channels"
+_RETRIES = ", retrying"
+USED = f" NCCL INFO ({'|'.join(sorted(_WANTED | _COLLECTIVE_KEYS))})| nvls channels|{_RETRIES}"
 """Extended regular expression of the INFO lines that ``Transport`` may use; pods filter their output by it."""
 
 

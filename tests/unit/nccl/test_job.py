@@ -442,6 +442,8 @@ INFO = "".join(
         "NCCL INFO 16 coll channels, 16 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer",
         "NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
         "NCCL INFO AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}",
+        "NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_18:1, retrying 1/2 after",
+        "NCCL INFO socketPollConnect: connect to 10.0.0.9<4000> returned No route to host, retrying (1/34) after sleep",
         "NCCL WARN Call to ibv_modify_qp failed",
     )
 )

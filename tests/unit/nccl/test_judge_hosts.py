@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import endings, judge, parse, thresholds
 from support import edited_logs
 from support import nccl_samples as samples
 from support.edited_logs import EDITS, Edit, drop
@@ -271,3 +271,87 @@ def test_sockets_of_one_host_prove_nothing_about_the_other():
 def test_rdma_where_sockets_were_asked_for_is_not_what_was_asked_for():
     got = verdict(HEALTHY, transport="socket")
     assert got.verdict == "fail" and "NCCL used RDMA (NET/IB)" in got.reason
+
+
+# --- lines of launchers that are no failure ---------------------------------------------------------------------------
+
+HARMLESS = (
+    "srun: job 4711 queued and waiting for resources",
+    "srun: job 4711 has been allocated resources",
+    "srun: Warning: can't honor --ntasks-per-node set to 40 which doesn't match the requested tasks 32",
+    "srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)",
+    "salloc: Granted job allocation 4711",
+    "salloc: Relinquishing job allocation 4711",
+    "slurmstepd: error: couldn't chdir to `/home/user': No such file or directory: going to /tmp instead",
+    "pyxis: importing docker image: nvcr.io/nvidia/pytorch:26.01-py3",
+    "[node-0:12] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168",
+    "Warning: Permanently added 'node-1' (ED25519) to the list of known hosts.",
+    "Connection to node-1 closed.",
+    "WARNING: There was an error initializing an OpenFabrics device.",
+    "A high-performance Open MPI point-to-point messaging module",
+    "WARNING: Open MPI failed to TCP connect to a peer MPI process.",
+    "mpirun: Forwarding signal 18 to job",
+    "[node-0:12] 31 more processes have sent help message help-mpi-btl-openib.txt / error in device init",
+    '[node-0:12] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages',
+    "[mpiexec@node-0] Timeout set to -1 (-1 means infinite)",
+    "node-1:43:143 [3] NCCL INFO [Service thread] Connection closed by localRank 0",
+    "/opt/run.sh: line 7: ulimit: core file size: cannot modify limit: Operation not permitted",
+    "/opt/run.sh: line 40:   812 Killed                  nvidia-smi dmon > /tmp/dmon.log",
+    "+ timeout 3600 mpirun -np 32 all_reduce_perf -b 1M -e 8G -f 2 -g 1",
+    "Error: this is not the program's",
+)
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_line_that_launchers_write_in_good_runs_changes_nothing(line: str):
+    for place in ("# Collective test starting", "NCCL version", "#   ", "   268435456", "# Out of bounds", "# Avg bus"):
+        content = edited_logs.add(line, before=place)(HEALTHY)
+        assert content != HEALTHY, place
+        assert verdict(content).verdict == "pass", place
+    assert verdict(f"{HEALTHY}{line}\n").verdict == "pass"
+
+
+ENDINGS = (
+    "slurmd[node1-130-06]: *** STEP 657040.1 KILLED AT 2014-08-12T12:59:07 WITH SIGNAL 9 ***",
+    "slurmstepd: error: *** STEP 4711.0 ON node-0 FAILED (non-zero exit code or other failure mode) ***",
+    "srun: Force Terminated StepId=4711.0",
+    "salloc: Job 4711 has exceeded its time limit and its allocation has been revoked.",
+    "srun: error: Unable to create step for job 4711: Invalid Trackable RESource (TRES) specification",
+    "srun: error: task 0 launch failed: Unspecified error",
+    "slurmstepd: error: StepId=4711.0 exceeded memory limit (6776728 > 6291456), being killed",
+    "[mpiexec@cpu-6-2] HYDT_bscu_wait_for_completion (bscu_wait.c:76): one of the processes terminated badly; aborting",
+    "[proxy:0:0@cpu-6-2] HYD_pmcd_pmip_control_cmd_cb (pmip_cb.c:883): assert (!closed) failed",
+    "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+    "mpirun has detected that a required daemon terminated during execution",
+    "The user-provided time limit for job launch has been reached:",
+    "An ORTE daemon has unexpectedly failed after launch and before",
+    "ORTE was unable to reliably start one or more daemons.",
+    "There are not enough slots available in the system to satisfy the 32",
+    "mpirun was unable to launch the specified application as it could not access",
+    "ssh: Could not resolve hostname node-1: Name or service not known",
+    "ssh: connect to host node-1 port 22: Connection refused",
+    "ssh: connect to host node-1 port 22: No route to host",
+    "ssh: connect to host node-1 port 22: Connection timed out",
+    "root@node-1: Permission denied (publickey,password).",
+    "Host key verification failed.",
+    "kex_exchange_identification: Connection closed by remote host",
+    "Connection to node-1 closed by remote host.",
+    "free(): invalid pointer",
+    "*** stack smashing detected ***: terminated",
+    "terminate called after throwing an instance of 'std::bad_alloc'",
+    "Aborted (core dumped)",
+    "/opt/run.sh: line 12:   812 Bus error               (core dumped) mpirun -np 32 all_reduce_perf",
+    "Illegal instruction (core dumped)",
+    "Floating point exception",
+    "Terminated",
+)
+
+
+def test_each_kind_of_ending_has_a_sample():
+    """None is hidden by another kind before it."""
+    lines = [line for edit in EDITS for line in edit.change(edit.base()).split("\n") if " NCCL INFO " not in line]
+    found = {endings.ending(line) for line in dict.fromkeys([*lines, *ENDINGS])}
+    assert set(endings.ENDS) - {one[0] for one in found if one is not None} == set()
+    for line in ENDINGS:
+        content = f"{HEALTHY}{line}\n"
+        assert verdict(content).verdict in ("fail", "incomplete"), line

@@ -56,12 +56,26 @@ def test_healthy_values_and_thresholds_lie_below_what_is_possible(collective, no
             assert thresholds.threshold_for(samples.TABLE, shape, collective, nodes, algo)[0] < most
 
 
+@pytest.mark.parametrize("collective", samples.JUDGED)
+def test_healthy_values_of_one_node_lie_below_what_its_nvlinks_carry(collective):
+    for name in samples.with_line_rate():
+        shape = samples.shapes()[name]
+        most = bandwidth.nvlink_ceiling(shape, collective, samples.TABLE["nvlink_gbytes"])
+        assert bandwidth.model_busbw(shape, collective, 1, 16 << 30) < most
+        row = thresholds.threshold_for(samples.TABLE, shape, collective, 1, "default")
+        assert row is None or row[0] < most
+    assert (
+        bandwidth.nvlink_ceiling(samples.shapes()["BM.GPU.L40S.4"], collective, samples.TABLE["nvlink_gbytes"]) is None
+    )
+
+
 def test_what_no_wire_can_carry_is_not_believed():
-    """Such a log is of other nodes, another number of them, or another collective. A given threshold is the user's."""
+    """Such a log is of other nodes, another number of them, or another collective, whatever the threshold."""
     fast = samples.model_run(H100, 2, slow=1.7)
     found = judged(fast)
     assert (found.verdict, "cannot exceed 750" in found.reason) == ("incomplete", True)
-    assert judged(fast, threshold=440.0).verdict == "pass"
+    assert judged(fast, threshold=440.0).verdict == "incomplete"
+    assert judged(dataclasses.replace(fast, collective="")).verdict == "unjudged"
     within = judged(samples.model_run(H100, 2, slow=1.5))
     assert within.verdict == "pass"
     assert bandwidth.ceiling(H100, "all_reduce", 1) is None

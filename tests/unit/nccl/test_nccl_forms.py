@@ -267,7 +267,7 @@ BAD = {
         samples.json_text(samples.model_run(H100, 2)).replace('"bus_bw": 473', '"bus_bw": "nan", "x": 473'),
         "nan",
     ),
-    "the end alone": ("\n".join(HEALTHY.splitlines()[-8:]), "not from nccl-tests"),
+    "the end alone": ("\n".join(HEALTHY.splitlines()[-8:]), "begins within a run"),
     "columns of another program": (swapped("busbw  #wrong     time", "speed  #wrong     time"), ""),
 }
 

@@ -137,6 +137,7 @@ class Tagged(int):
         ({"ucx_env": {"NCCL_X": "1"}}, "rdma_ucx_env.NCCL_X", "set by rdma_nccl_env"),
         ({"ucx_env": {"MINE": "1"}}, "rdma_ucx_env.MINE", "begin with UCX_"),
         ({"nccl_iterations": -1}, "rdma_nccl_iterations", "-1 is negative"),
+        ({"nccl_iterations": 1}, "rdma_nccl_iterations", "1 is no measurement"),
         ({"nccl_warmup": -2}, "rdma_nccl_warmup", "-2 is negative"),
         ({"nccl_check": -3}, "rdma_nccl_check", "-3 is negative"),
         ({"mpi_args": ["numa"]}, "rdma_mpi_args", "'numa' is not an option"),

@@ -168,7 +168,7 @@ def test_pairs_force_ring_and_the_gate_does_not() -> None:
         (["gpuops: rail: no RDMA device of port 0000:41:00.1 on w"], 96, "failed", "no RDMA device of port"),
         ([], 124, "failed", "hung and was ended after 9 s"),
         ([], 0, "unknown", "empty"),
-        (["Segmentation fault"], 139, "failed", "exit code 139"),
+        (["Segmentation fault"], 139, "failed", "Segmentation fault"),
         (["ORTE was unable to reliably start one or more daemons."], 1, "unknown", "did not start"),
         (["w: Test NCCL failure common.cu:958 'internal error / '"], 3, "failed", "internal error"),
     ],

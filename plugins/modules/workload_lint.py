@@ -14,8 +14,9 @@ description:
   docs/workload_lint.md lists the rules.
 - Knows MPIJob, PyTorchJob, TrainJob and its runtimes, JobSet, LeaderWorkerSet, RayCluster, RayJob, Volcano Job, Job,
   CronJob, Deployment, StatefulSet, DaemonSet and Pod. Another kind with containers is reported as C(unknown).
-- Other objects in the documents (ConfigMaps, networks, runtimes, queues, namespaces) are treated as if they were in
-  the cluster.
+- Other objects in the documents (ConfigMaps, networks, runtimes, queues, namespaces, claims) are treated as if they
+  were in the cluster.
+- Looks up the ConfigMaps, Secrets, claims, accounts and classes that pods name. Of Secrets only the names are listed.
 - It is read-only. A rule whose facts are unknown is not applied, and is listed in RV(unchecked).
 extends_documentation_fragment:
 - gpuops.rdma.attributes.read_only
@@ -86,7 +87,7 @@ options:
     type: str
     default: eth0
   cluster:
-    description: Whether to read nodes, networks, namespaces, queues and runtimes from the cluster.
+    description: Whether to read nodes, networks, namespaces, queues, runtimes and what pods name from the cluster.
     type: bool
     default: true
   fail_when:

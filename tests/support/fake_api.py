@@ -91,6 +91,9 @@ class Api:
     def projected_at(self, path: str, read: Any, **selectors: Any) -> tuple[list[Any], str]:
         return self.projected(path, read, **selectors), "1"
 
+    def versions(self, path: str, label_selector: str = "") -> tuple[list[Any], str]:
+        return self.projected_at(path, lambda one: (one["metadata"]["name"], "1"), label_selector=label_selector)
+
     def patch(self, path: str, body: Any, dry_run: bool = False, **_: Any) -> Any:
         self.writes.append(path)
         version = self.objects[path]["metadata"].get("resourceVersion")

@@ -12,11 +12,10 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, network
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, named, network
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     JobContext,
-    dicts,
     is_shared,
     rdma_resource,
 )
@@ -58,12 +57,15 @@ def around(
 
 
 def _gpu_nodes(client: Client, known: Mapping[str, Shape], selector: str) -> Optional[list[NodeFacts]]:
-    """Nodes that match the selector; without one those that offer GPUs, or whose shape has them. None if nodes cannot
-    be read."""
+    """Nodes that match the selector, with all of their labels; without one those that offer GPUs, or whose shape has
+    them. None if nodes cannot be read."""
+
+    def read(node: Json) -> NodeFacts:
+        labels = {str(key): str(value) for key, value in mapping(node["metadata"].get("labels")).items()}
+        return dataclasses.replace(nodes_facts.node_facts(node, known), labels=labels)
+
     found: Optional[list[NodeFacts]] = _readable(
-        lambda: client.projected(
-            "/api/v1/nodes", lambda node: nodes_facts.node_facts(node, known), label_selector=selector
-        )
+        lambda: client.projected("/api/v1/nodes", read, label_selector=selector)
     )
     if found == [] and selector:
         raise InputError(f"No node has the labels {selector}: the jobs' pool is empty.")
@@ -102,6 +104,7 @@ def _of_cluster(client: Client, documents: Sequence[Any], given: JobContext) -> 
     objects = [one for one in documents if isinstance(one, dict)]
     spaces = sorted({str(mapping(one.get("metadata")).get("namespace") or "default") for one in objects})
     networks = _readable(lambda: dict(_listed(client, (_NETWORKS,), "NetworkAttachmentDefinition", lint.resource_of)))
+    present, unread, claims = _present(client, objects)
     network = given.network
     if networks and not network:
         fitting = [name for name, resource in networks.items() if resource == given.vf_resource]
@@ -115,7 +118,64 @@ def _of_cluster(client: Client, documents: Sequence[Any], given: JobContext) -> 
         served=_readable(lambda: dict(_served(client, objects))),
         runtimes=_readable(lambda: dict(_runtimes(client, objects))) or {},
         config_maps=_readable(lambda: dict(_config_maps(client, objects))) or {},
+        objects=present,
+        unread=unread,
+        claims=claims,
     )
+
+
+def _present(client: Client, objects: Sequence[Json]) -> tuple[dict[str, bool], tuple[str, ...], dict[str, int]]:
+    """(``Kind namespace/name`` of what the documents' pods name -> whether it is there, kinds that may not be read,
+    claims of devices and their templates -> GPUs). Of Secrets only the names are read."""
+    wanted: dict[str, set[tuple[str, str]]] = {}
+    for document in objects:
+        place = str(mapping(document.get("metadata")).get("namespace") or "default")
+        for template in _templates(document):
+            for one in named.named(template):
+                wanted.setdefault(one.kind, set()).add(("" if one.kind in named.CLUSTER_WIDE else place, one.name))
+    present: dict[str, bool] = {}
+    claims: dict[str, int] = {}
+    unread = []
+    for kind, names in wanted.items():
+        try:
+            for place, name, found in _looked_up(client, kind, sorted(names)):
+                key = named.key(kind, name, place)
+                present[key] = found is not None
+                if found and kind in (named.CLAIM, named.TEMPLATE):
+                    claims[key] = named.claimed_gpus({**found, "kind": kind})
+        except Forbidden:
+            unread.append(kind)
+    return present, tuple(sorted(unread)), claims
+
+
+def _templates(document: Json) -> list[kinds.PodTemplate]:
+    """The pod templates of a job; [] for anything else, which is reported elsewhere."""
+    try:
+        return kinds.templates(document)
+    except InputError:
+        return []
+
+
+def _looked_up(
+    client: Client, kind: str, names: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, Optional[Json]]]:
+    """(namespace, name, the object or None) of all names."""
+    there: dict[str, set[str]] = {}
+    for place, name in names:
+        if kind == "Secret":
+            if place not in there:
+                there[place] = {one for one, _version in client.versions(client.path("v1", kind, place))[0]}
+            yield place, name, {} if name in there[place] else None
+        else:
+            found = (_found(client, version, kind, place, name) for version in named.VERSIONS[kind])
+            yield place, name, next(filter(None, found), None)
+
+
+def _found(client: Client, version: str, kind: str, namespace: str, name: str) -> Optional[Json]:
+    try:
+        return client.find(client.path(version, kind, namespace, name))
+    except NotFound:
+        return None
 
 
 def _readable(read: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ A row of KINDS is data; ``templates`` reads an object by it. Counts and defaults
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -123,8 +123,13 @@ def _replicas(specs: str, first: str, role: str, optional: bool) -> tuple[Templa
     )
 
 
-_TORCHRUN = re.compile(r"(?<![\w.-])(torchrun|torch\.distributed\.run)(?![\w.-])")
+TORCHRUN = re.compile(r"(?<![\w.-])(torchrun|torch\.distributed\.run)(?![\w.-])")
 _MEETS = re.compile(r"--(nnodes|rdzv|master|node[-_]rank)")
+_ONE_NODE = re.compile(r"--(standalone\b|nnodes[= ]1(?![\d:]))")
+_MEETING = frozenset(
+    ("MASTER_ADDR", "PET_NNODES", "PET_RDZV_ENDPOINT", "PET_MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "WORLD_SIZE")
+)
+"""Variables by which processes find those of other pods."""
 _LWS = "spec.leaderWorkerTemplate"
 _KUBEFLOW = "training.kubeflow.org/job-name"
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -203,7 +208,8 @@ def templates(document: Json) -> list[PodTemplate]:
     found: list[PodTemplate] = []
     for place in kind.places:
         entries = list(_entries(document, place.path))
-        if not entries and not place.optional:
+        elsewhere = "clusterSelector" in mapping(document.get("spec"))  # a RayJob on a RayCluster that is there
+        if not entries and not place.optional and not elsewhere:
             raise InputError(f"{reference(document)} has no pod template: {place.path} is missing.")
         found += [_template(document, place, kind, keys, body) for keys, body in entries]
     if kind.kind == "LeaderWorkerSet":
@@ -238,7 +244,12 @@ def resolved(job: Json, runtime: Json) -> list[PodTemplate]:
 
 def trains_alone(command: str) -> bool:
     """Whether each process that runs this command is a world of its own: torchrun without other nodes."""
-    return bool(_TORCHRUN.search(command)) and not _MEETS.search(command)
+    return bool(TORCHRUN.search(command)) and bool(_ONE_NODE.search(command) or not _MEETS.search(command))
+
+
+def meets(command: str, variables: Collection[str]) -> bool:
+    """Whether the processes of a command look for those of other pods."""
+    return not _ONE_NODE.search(command) and bool(_MEETS.search(command) or not _MEETING.isdisjoint(variables))
 
 
 def asks(spec: Mapping[str, Any]) -> dict[str, int]:
@@ -388,6 +399,11 @@ def mapping(value: Any) -> Json:
 def listed(value: Any) -> list[Any]:
     """The value if it is a list, else []."""
     return value if isinstance(value, list) else []
+
+
+def dicts(value: Any) -> list[Json]:
+    """The mappings of a list; [] for anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 # ---- a TrainJob over its runtime -------------------------------------------------------------------------------------

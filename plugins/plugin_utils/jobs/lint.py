@@ -17,12 +17,13 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed, mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, JobContext, dicts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.rules import CONDITIONS, FACTS, Fault
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, JobContext
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.rules import CONDITIONS, FACTS
 
-DOCUMENT, KIND = "workload.document", "workload.kind"
+DOCUMENT, KIND, ABSENT = "workload.document", "workload.kind", "workload.absent"
 EFFECTS = ("tcp", "gpudirect", "schedule", "crash", "bandwidth")
 _SHOWN = 4
 
@@ -119,6 +120,7 @@ def lint(documents: Sequence[Any], rules: WorkloadRules, around: JobContext) -> 
         shown = ", ".join(ignored[:_SHOWN]) or "there is none"
         raise InputError(f"Nothing to lint: no job among {len(flat)} documents ({shown}). Known kinds: {known}.")
     lacking = {rule.id: tuple(one for one in rule.needs if not around.known(one)) for rule in rules.rules}
+    lacking[ABSENT] = (*lacking[ABSENT], *around.unread)
     return LintResult(
         tuple(found), tuple(jobs), tuple(ignored), {name: facts for name, facts in lacking.items() if facts}
     )
@@ -192,11 +194,22 @@ def _with_own(documents: Sequence[Any], around: JobContext) -> JobContext:
     spaces = None if around.namespaces is None else dict(around.namespaces)
     queues = None if around.queues is None else dict(around.queues)
     served = None if around.served is None else dict(around.served)
+    present = None if around.objects is None else dict(around.objects)
+    claims = dict(around.claims)
     covered = {}
     objects = [one for one in documents if isinstance(one, dict)]
     for one in objects:
         kind, meta = str(one.get("kind")), mapping(one.get("metadata"))
         place = f"{meta.get('namespace') or 'default'}/{meta.get('name')}"
+        key = named.key(kind, str(meta.get("name")), str(meta.get("namespace") or "default"))
+        if kind in named.VERSIONS and present is not None:
+            present[key] = True
+        if kind in (named.CLAIM, named.TEMPLATE):
+            claims[key] = named.claimed_gpus(one)
+        for made in named.made_by(one):
+            claims[made] = 0
+            if present is not None:
+                present[made] = True
         if kind == "ConfigMap":
             maps[place] = mapping(one.get("data"))
         elif kind == "TrainingRuntime":
@@ -224,6 +237,8 @@ def _with_own(documents: Sequence[Any], around: JobContext) -> JobContext:
         namespaces=spaces,
         queues=queues,
         served=served,
+        objects=present,
+        claims=claims,
     )
 
 

@@ -20,8 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import f
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape, is_int
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, short_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import dicts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, Start
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu

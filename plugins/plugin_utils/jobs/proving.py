@@ -22,9 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discovered
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import documents, kinds, prove
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.prove import Counters, JobProof, LoggedPod
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import dicts, is_shared, rdma_resource
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import is_shared, rdma_resource
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, JobLog
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.objects import label_selector

@@ -15,11 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import VF_RESOURCES, Json, Mode, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
+    VF_RESOURCES,
+    Json,
+    Mode,
+    NodeFacts,
+    Shape,
+    is_int,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import (
     JobKind,
     PodTemplate,
+    dicts,
     listed,
     mapping,
     reference,
@@ -79,6 +87,13 @@ class JobContext:
     """``Kind/name`` or ``Kind/namespace/name`` of Trainer's runtimes -> object."""
     config_maps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """``namespace/name`` -> data."""
+    objects: Optional[Mapping[str, bool]] = None
+    """``Kind namespace/name`` of what the documents' pods name -> whether the cluster has it; without those that may
+    not be read."""
+    unread: tuple[str, ...] = ()
+    """Kinds of these that may not be read."""
+    claims: Mapping[str, int] = field(default_factory=dict)
+    """``Kind namespace/name`` of claims of devices, and of their templates -> GPUs."""
 
     @property
     def taints(self) -> Optional[bool]:
@@ -157,6 +172,16 @@ class Rank:
         return command_text(self.container)
 
     @property
+    def meets(self) -> bool:
+        """Whether its processes look for those of other pods."""
+        return kinds.meets(self.text, environment(self.container))
+
+    @property
+    def on_fabric(self) -> bool:
+        """Whether it has a way to the RDMA ports."""
+        return bool(self.host or self.vfs or self.networks)
+
+    @property
     def wants_fabric(self) -> bool:
         """Whether anything in it speaks of RDMA."""
         infiniband = self.volume(INFINIBAND) is not None
@@ -192,9 +217,28 @@ class Job:
         return sum(1 if rank.template.replicas is None else rank.template.replicas for rank in self.ranks)
 
     @property
+    def world(self) -> int:
+        """Pods with GPUs that work together: all, of a LeaderWorkerSet those of a group, of a Deployment each alone.
+        The pods of a Job without an index cannot tell who is who: they do so only if they look for each other."""
+        if self.kind.kind == "LeaderWorkerSet":
+            leads = kinds.LEADER in [one.role for one in self.templates]
+            bare = leads and kinds.LEADER not in [rank.template.role for rank in self.ranks]
+            size = mapping(self.spec.get("leaderWorkerTemplate")).get("size", 1)
+            return size - bare if is_int(size) and self.ranks else 0
+        apart = self.kind.group == "batch" and self.batch.get("completionMode") != "Indexed"
+        if not self.kind.many or (apart and not any(rank.meets for rank in self.ranks)):
+            return min(1, self.pods)
+        return self.pods
+
+    @property
+    def batch(self) -> Json:
+        """The spec of a Job of Kubernetes, or of the Jobs of a CronJob."""
+        return mapping(mapping(self.spec.get("jobTemplate")).get("spec")) if "jobTemplate" in self.spec else self.spec
+
+    @property
     def spans(self) -> bool:
         """Whether its pods work together across nodes."""
-        return self.kind.many and self.pods > 1
+        return self.world > 1
 
     @property
     def fabric(self) -> bool:
@@ -223,12 +267,13 @@ def _rank(template: PodTemplate, namespace: str, templates: list[PodTemplate], a
     """The rank of a template; none without GPUs. A patch of a TrainJob whose runtime is unknown is none."""
     if template.partial:
         return
-    containers = dicts(template.spec.get("containers"))
-    for index, one in enumerate(containers):
+    for index, one in enumerate(dicts(template.spec.get("containers"))):
         own = kinds.asks({"containers": [one]})
-        if any(is_gpu(name) for name, count in own.items() if count):
+        wanted = [named.key(kind, name, namespace) for kind, name in named.claims(template.spec, one)]
+        claimed = sum(around.claims.get(key, 0) for key in wanted)
+        if claimed or any(is_gpu(name) for name, count in own.items() if count):
             asks = kinds.asks(template.spec)
-            gpus = sum(count for name, count in asks.items() if is_gpu(name))
+            gpus = claimed + sum(count for name, count in asks.items() if is_gpu(name))
             path = template.at(f"spec.containers[{index}]")
             networks = tuple(network_names(template.annotations.get(NETWORKS), namespace))
             settings = _settings(template, one, path, namespace, templates, around)
@@ -368,8 +413,3 @@ def requested(spec: Json, name: str) -> float:
         value = mapping(resources.get("requests")).get(name, mapping(resources.get("limits")).get(name))
         total += amount(value) or 0.0
     return total
-
-
-def dicts(value: Any) -> list[Json]:
-    """The mappings of a list; [] for anything else."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading, rules_cluster, rules_ranks
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, cut, some
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, dicts, listed, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     INFINIBAND,
     SHM,
@@ -25,31 +26,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     JobContext,
     Rank,
     amount,
-    dicts,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GIB, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-ENFORCE = "pod-security.kubernetes.io/enforce"
 _RDMA_PORT = re.compile(r"(net\d+|rdma\d*|ib\w*|roce\w*)$")
 _WHOLE = re.compile(r"[0-9]+")
 _NUMBERED = re.compile(r"[a-z0-9]+_\d+")
-_REQUIRED = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
-_SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A place where a rule does not hold. ``remedy`` and ``severity`` override those of the rule."""
-
-    found: str
-    expected: str = ""
-    remedy: str = ""
-    severity: str = ""
-
-
-Faults = Iterator[Fault]
 
 
 # ---- the network -----------------------------------------------------------------------------------------------------
@@ -78,6 +61,9 @@ def runtime(job: Job, limits: Json) -> Faults:
     name = str(ref.get("name") or "")
     patched = any(NETWORKS in one.annotations for one in job.templates)
     if name in limits["generic_runtimes"] and not patched:
+        asked = kinds.asks({"containers": [{"resources": mapping(job.spec.get("trainer")).get("resourcesPerNode")}]})
+        if not any(map(pod_gpu.is_gpu, asked)):
+            return  # none of these runtimes asks for GPUs either
         yield Fault(f"spec.runtimeRef: runtime {name} is a generic one without a network", "a runtime of this fabric")
     else:
         found = f"spec.runtimeRef: runtime {name or '(none)'} is neither in the documents nor known in the cluster"
@@ -98,7 +84,7 @@ def networks_place(job: Job, limits: Json) -> Faults:
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
     bare = [rank for rank in job.ranks if not rank.networks]
     if NETWORKS in above and job.kind.kind != "Pod" and bare:
-        places = _some([rank.template.at("metadata.annotations") for rank in bare])
+        places = some([rank.template.at("metadata.annotations") for rank in bare])
         yield Fault(f"{NETWORKS} is set on the {job.kind.kind}, so the pods do not get it", places)
 
 
@@ -166,7 +152,7 @@ def network_name(job: Job, limits: Json) -> Faults:
                 if name not in around.networks:
                     near = [one for one in around.networks if one.rpartition("/")[2] == name.rpartition("/")[2]]
                     near = near or difflib.get_close_matches(name, list(around.networks), 1)
-                    yield Fault(f"{place}: there is no network {name}", _some(near) or "a network of the cluster")
+                    yield Fault(f"{place}: there is no network {name}", some(near) or "a network of the cluster")
             elif around.network and same and name != around.network:
                 yield Fault(f"{place}: {name} is not the fabric's network", around.network)
 
@@ -198,16 +184,17 @@ def vf_surplus(job: Job, limits: Json) -> Faults:
 
 
 def host_access(job: Job, limits: Json) -> Faults:
-    """Containers of mode host without the host's /dev/infiniband or without the privilege to open its devices."""
+    """Containers of mode host without the privilege to open the host's devices, or with another volume over them. A
+    privileged container has the host's devices without a mount."""
     for rank in job.ranks if job.fabric else ():
         if rank.host and _mode(job, rank) is Mode.HOST:
             volume = rank.volume(INFINIBAND)
-            lacking = [] if volume is not None else [f"no mount {INFINIBAND}"]
-            if volume and str(mapping(volume.get("hostPath")).get("path", "")).rstrip("/") != INFINIBAND:
+            lacking = []
+            if volume is not None and str(mapping(volume.get("hostPath")).get("path", "")).rstrip("/") != INFINIBAND:
                 lacking = [f"{INFINIBAND} that is not the host's"]
             lacking += [] if rank.privileged else ["no securityContext.privileged"]
             if lacking:
-                yield Fault(f"{rank.place} has {' and '.join(lacking)}", f"hostPath {INFINIBAND} and privileged: true")
+                yield Fault(f"{rank.place} has {' and '.join(lacking)}", "privileged: true")
 
 
 def dns(job: Job, limits: Json) -> Faults:
@@ -224,11 +211,12 @@ def dns(job: Job, limits: Json) -> Faults:
 
 
 def ipc_lock(job: Job, limits: Json) -> Faults:
-    """Containers that may not lock memory for RDMA."""
+    """Containers on the fabric that may not lock memory by themselves. Whether the node's runtime allows it to all is
+    not in the API."""
     for rank in job.ranks if job.fabric else ():
-        if not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
+        if rank.on_fabric and not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
             dropped = listed(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
-            more = f", and drops {_some(map(str, dropped))}" if dropped else ""
+            more = f", and drops {some(map(str, dropped))}" if dropped else ""
             yield Fault(f"{rank.place} has no IPC_LOCK{more}", "capabilities.add: [IPC_LOCK]")
 
 
@@ -243,6 +231,8 @@ def shm(job: Job, limits: Json) -> Faults:
     """Containers whose /dev/shm is missing, on disk, or smaller than ``shm_gib`` of the limits. Ray makes its own."""
     least = limits["shm_gib"] * GIB
     for rank in job.ranks if job.fabric and job.kind.group != "ray.io" else ():
+        if not rank.on_fabric and rank.gpus < 2:
+            continue  # NCCL shares memory between the ranks of a node, and with its proxy of the network
         if rank.template.spec.get("hostIPC") is True:
             continue
         volume = rank.volume(SHM)
@@ -308,15 +298,49 @@ def _gpu_requests(job: Job) -> Iterator[tuple[str, str, Any, Any]]:
 
 
 def no_gpu(job: Job, limits: Json) -> Faults:
-    """Jobs without GPUs that use the fabric, are of a kind of training jobs, or whose GPU pool the options name."""
+    """Jobs without GPUs whose pods use the fabric or want GPUs by anything else, or whose GPU pool the options name."""
     around = job.around
     unread = job.kind.kind.endswith("Runtime") or (job.kind.kind == "TrainJob" and job.runtime is None)
-    if unread or any(True for _one in _gpu_requests(job)):
+    if (
+        unread
+        or any(True for _one in _gpu_requests(job))
+        or any(dicts(one.spec.get("resourceClaims")) for one in job.templates)
+    ):
         return
-    fabric = any(NETWORKS in one.annotations or kinds.asks(one.spec).get(around.vf_resource) for one in job.templates)
-    if fabric or around.pool or job.kind.many:
+    if around.pool or any(_wants_gpu(one, around.vf_resource) for one in job.templates):
         found = "no container requests a GPU"
         yield Fault(found, "resources.limits with nvidia.com/gpu: 1", severity="error" if around.pool else "")
+
+
+def _wants_gpu(template: PodTemplate, vf_resource: str) -> bool:
+    spec = template.spec
+    if (
+        NETWORKS in template.annotations
+        or kinds.asks(spec).get(vf_resource)
+        or spec.get("runtimeClassName") == "nvidia"
+    ):
+        return True
+    tolerated = {str(one.get("key")) for one in dicts(spec.get("tolerations"))}
+    if any(pod_gpu.is_gpu(key) for key in (*tolerated, *mapping(spec.get("nodeSelector")))):
+        return True
+    return any(
+        name.startswith(("NCCL_", "RCCL_"))
+        for one in dicts(spec.get("containers"))
+        for name in reading.environment(one)
+    )
+
+
+def claim(job: Job, limits: Json) -> Faults:
+    """Claims of devices that are neither in the documents nor known in the cluster, of containers that request no GPU
+    otherwise: they may be of GPUs."""
+    for template in job.templates:
+        for one in dicts(template.spec.get("containers")):
+            if any(map(pod_gpu.is_gpu, kinds.asks({"containers": [one]}))):
+                continue
+            wanted = [named.key(kind, name, job.namespace) for kind, name in named.claims(template.spec, one)]
+            lost = [key for key in wanted if key not in job.around.claims]
+            if lost:
+                yield Fault(f"container {one.get('name')} of {template.path or job.name} gets devices of {some(lost)}")
 
 
 def gpu_fraction(job: Job, limits: Json) -> Faults:
@@ -348,16 +372,38 @@ def gpu_shared(job: Job, limits: Json) -> Faults:
 # ---- NCCL's variables ------------------------------------------------------------------------------------------------
 
 
+def _values(job: Job, entries: Sequence[Json]) -> Faults:
+    """Variables with a value that an entry of the limits refuses. What Oracle sets for the shape is right there."""
+    shape = job.around.shape
+    for rank in job.ranks:
+        for entry in entries:
+            name, one = entry["name"], rank.known(entry["name"])
+            if one is None or (shape and shape.nccl_env.get(name) == one.value):
+                continue
+            value = one.value.lower()
+            refused = any(value.startswith(word) for word in entry.get("starts", ())) or value in entry.get(
+                "refused", ()
+            )
+            if refused or ("allowed" in entry and value not in entry["allowed"]):
+                note = f": {entry['note']}" if "note" in entry else ""
+                yield Fault(
+                    f"{one.where}: {name}={cut(one.value)}{note}", f"no {name}", severity=entry.get("severity", "")
+                )
+
+
 def nccl_off(job: Job, limits: Json) -> Faults:
     """Variables that keep NCCL off RDMA."""
-    for rank in job.ranks:
-        for name, bad in (
-            ("NCCL_IB_DISABLE", lambda v: v not in ("", "0")),
-            ("NCCL_NET", lambda v: v.lower() == "socket"),
-        ):
-            one = rank.known(name)
-            if one and bad(one.value):
-                yield Fault(f"{one.where}: {name}={one.value}", f"no {name}")
+    return _values(job, limits["nccl_off"])
+
+
+def nccl_net(job: Job, limits: Json) -> Faults:
+    """Networks and plugins of other clouds."""
+    return _values(job, limits["nccl_net"])
+
+
+def nccl_p2p(job: Job, limits: Json) -> Faults:
+    """Variables that keep NCCL off NVLink, PCIe or shared memory between the GPUs of a node."""
+    return _values(replace(job, ranks=tuple(one for one in job.ranks if one.gpus > 1)), limits["nccl_p2p"])
 
 
 def nccl_unread(job: Job, limits: Json) -> Faults:
@@ -382,12 +428,12 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
         how = _mode(job, rank)
         if how.vfs:
             if one and (one.value.startswith("=") or any(_NUMBERED.fullmatch(name) for name in _names(one.value))):
-                found = f"{one.where}: NCCL_IB_HCA={_cut(one.value)} names devices of the host; VFs have other numbers"
+                found = f"{one.where}: NCCL_IB_HCA={cut(one.value)} names devices of the host; VFs have other numbers"
                 yield Fault(found, f"NCCL_IB_HCA={shape.vf_hca}")
             continue
         if one is None:
             if shape.vcn and how is Mode.HOST and rank.host:
-                found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {_some(nic.hca for nic in shape.vcn)} count too"
+                found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {some(nic.hca for nic in shape.vcn)} count too"
                 yield Fault(found, f"NCCL_IB_HCA={shape.host_hca}", severity="warning")
             continue
         # The device plugin of mode shared opens no port of the VCN to the pod.
@@ -397,30 +443,34 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
 
 def _host_hca(one: reading.RankSetting, ports: Sequence[str], vcn: Sequence[str], wanted: str) -> Faults:
     names = _names(one.value)
-    head = f"{one.where}: NCCL_IB_HCA={_cut(one.value)}"
+    head = f"{one.where}: NCCL_IB_HCA={cut(one.value)}"
     if one.value.startswith("^"):
         return
     if not one.value.startswith("="):
         wrong = [hca for hca in vcn if any(hca.startswith(name) for name in names)]
         if wrong:
-            yield Fault(f"{head} matches the VCN's {_some(wrong)} too", f"NCCL_IB_HCA={wanted}")
+            yield Fault(f"{head} matches the VCN's {some(wrong)} too", f"NCCL_IB_HCA={wanted}")
         names = [hca for hca in ports if any(hca.startswith(name) for name in names)]
     odd = [name for name in names if name not in ports]
     lost = [hca for hca in ports if hca not in names]
     if odd:
-        yield Fault(f"{head} names {_some(odd)}, no RDMA port of the shape", f"NCCL_IB_HCA={wanted}")
+        yield Fault(f"{head} names {some(odd)}, no RDMA port of the shape", f"NCCL_IB_HCA={wanted}")
     elif lost:
-        yield Fault(f"{head} leaves out {len(lost)} of {len(ports)} ports: {_some(lost)}", f"NCCL_IB_HCA={wanted}")
+        yield Fault(f"{head} leaves out {len(lost)} of {len(ports)} ports: {some(lost)}", f"NCCL_IB_HCA={wanted}")
 
 
 def nccl_gid(job: Job, limits: Json) -> Faults:
     """NCCL_IB_GID_INDEX other than the shape's; -1 leaves the choice to NCCL."""
+    return _of_shape(job, ("NCCL_IB_GID_INDEX",))
+
+
+def _of_shape(job: Job, names: Sequence[str]) -> Faults:
     shape = job.around.shape
-    wanted = shape.nccl_env.get("NCCL_IB_GID_INDEX") if shape else None
-    for rank in job.ranks:
-        one = rank.known("NCCL_IB_GID_INDEX")
-        if one and wanted and one.value not in (wanted, "-1"):
-            yield Fault(f"{one.where}: NCCL_IB_GID_INDEX={one.value}", wanted)
+    for rank in job.ranks if shape else ():
+        for name in names:
+            one, wanted = rank.known(name), shape.nccl_env.get(name) if shape else None
+            if one and wanted and one.value not in (wanted, "-1"):
+                yield Fault(f"{one.where}: {name}={one.value}", wanted)
 
 
 def nccl_interface(job: Job, limits: Json) -> Faults:
@@ -435,7 +485,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
         right = [nic.netdev for nic in shape.vcn] if on_host and shape else [] if on_host else [job.around.interface]
         exact = one.value.startswith("=")
         for name in _names(one.value):
-            expected = _some(right) or "an interface of the VCN"
+            expected = some(right) or "an interface of the VCN"
             if name in ports or _RDMA_PORT.match(name):
                 yield Fault(f"{one.where}: NCCL_SOCKET_IFNAME={one.value} is an RDMA port", expected)
             elif right and not any(real == name if exact else real.startswith(name) for real in right):
@@ -444,18 +494,14 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
 
 def nccl_gdr(job: Job, limits: Json) -> Faults:
     """Variables that switch GPUDirect RDMA off; a warning where they leave nvidia_peermem."""
-    off = {
-        "NCCL_NET_GDR_LEVEL": ("0", "LOC"),
-        "NCCL_IB_CUDA_SUPPORT": ("0",),
-        "NCCL_DMABUF_ENABLE": ("0",),
-    }
-    for rank in job.ranks:
-        for name, values in off.items():
-            one = rank.known(name)
-            if one and one.value.upper() in values:
-                only = name == "NCCL_DMABUF_ENABLE"
-                more = ": only nvidia_peermem is left" if only else ""
-                yield Fault(f"{one.where}: {name}={one.value}{more}", f"no {name}", severity="warning" if only else "")
+    return _values(
+        replace(job, ranks=tuple(one for one in job.ranks if "amd.com/gpu" not in one.asks)), limits["nccl_gdr"]
+    )
+
+
+def nccl_tc(job: Job, limits: Json) -> Faults:
+    """Traffic class and service level other than the shape's: packets go in another queue of the switches."""
+    return _of_shape(job, ("NCCL_IB_TC", "NCCL_IB_SL"))
 
 
 def nccl_place(job: Job, limits: Json) -> Faults:
@@ -474,7 +520,7 @@ def nccl_place(job: Job, limits: Json) -> Faults:
         names = sorted(name for name in told if name not in rank.settings and _matters(name))
         if names:
             where = ", ".join(dict.fromkeys(told[name] for name in names))
-            yield Fault(f"{rank.place} does not get {_some(names)}, set in {where}", "the same values for all ranks")
+            yield Fault(f"{rank.place} does not get {some(names)}, set in {where}", "the same values for all ranks")
 
 
 def _matters(name: str) -> bool:
@@ -524,17 +570,8 @@ def train_resources(job: Job, limits: Json) -> Faults:
         return
     own, vf = kinds.asks({"containers": [{"resources": asked}]}), job.around.vf_resource
     if any(rank.vfs for rank in job.ranks) and vf not in own:
-        found = f"spec.trainer.resourcesPerNode has {_some(sorted(own)) or 'no device'}, but not the runtime's {vf}"
+        found = f"spec.trainer.resourcesPerNode has {some(sorted(own)) or 'no device'}, but not the runtime's {vf}"
         yield Fault(found, f"{vf} there too")
-
-
-def ranks_alone(job: Job, limits: Json) -> Faults:
-    """As mpirun starts its command once per rank. Of a Job of Volcano every task is looked at."""
-    for one in job.templates:
-        for container in dicts(one.spec.get("containers")):
-            _before, started, command = reading.command_text(container).partition("mpirun")
-            if started and kinds.trains_alone(command):
-                yield Fault(f"mpirun starts torchrun in container {container.get('name')}, once per rank")
 
 
 def gang(job: Job, limits: Json) -> Faults:
@@ -554,172 +591,8 @@ def gang(job: Job, limits: Json) -> Faults:
     runtime_spec = mapping(mapping(job.runtime).get("spec"))
     policy = mapping(job.spec.get("runPolicy")).get("schedulingPolicy") or runtime_spec.get("podGroupPolicy")
     queued = mapping(mapping(mapping(job.runtime).get("metadata")).get("labels"))
-    if not carried & set(limits["gang_keys"]) and not policy and QUEUE not in queued:
+    if not carried & set(limits["gang_keys"]) and not policy and rules_cluster.QUEUE not in queued:
         yield Fault(f"{job.pods} pods with GPUs and no gang: no LocalQueue, no group of a gang scheduler")
-
-
-# ---- the cluster -----------------------------------------------------------------------------------------------------
-
-
-def _nodes(job: Job, rank: Rank) -> list[NodeFacts]:
-    """The shape's nodes that the pod selects, as far as their labels are known."""
-    spec = rank.template.spec
-    selector = mapping(spec.get("nodeSelector"))
-    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
-    required = mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    terms = [dicts(one.get("matchExpressions")) for one in dicts(required.get("nodeSelectorTerms"))]
-    return [
-        one
-        for one in job.around.nodes or ()
-        if all(one.labels.get(key, value) == value for key, value in selector.items())
-        and (not terms or any(all(_matches(one.labels, want) for want in term) for term in terms))
-    ]
-
-
-def _matches(labels: Mapping[str, str], wanted: Json) -> bool:
-    """A label of which nothing is known may match."""
-    value, values = labels.get(str(wanted.get("key"))), listed(wanted.get("values"))
-    if value is None or wanted.get("operator") not in ("In", "NotIn"):
-        return True
-    return bool((value in values) == (wanted["operator"] == "In"))
-
-
-def _taints(node: NodeFacts) -> list[Json]:
-    return [one for one in map(pod_gpu.taint, node.taints) if not one["key"].startswith("node.kubernetes.io/")]
-
-
-def _queue(job: Job) -> str:
-    return str(mapping(mapping(job.document.get("metadata")).get("labels")).get(QUEUE) or "")
-
-
-def toleration(job: Job, limits: Json) -> Faults:
-    """Pods that taints keep off so many nodes that the others are fewer than their replicas; a warning where an
-    admission plugin or the queue may add the tolerations."""
-    for rank in job.ranks:
-        present = dicts(rank.template.spec.get("tolerations"))
-        nodes = _nodes(job, rank)
-        refused = [
-            pod_gpu.untolerated(present, [*taints, *job.around.pool_taints]) for taints in map(_taints, nodes)
-        ] or [pod_gpu.untolerated(present, job.around.pool_taints)]
-        shut = sum(map(bool, refused))
-        if len(refused) - shut >= min(rank.template.replicas or 1, len(refused)):
-            continue
-        left = {(one["key"], one["value"], one["effect"]): one for taints in refused for one in taints}
-        added = all(key in rank.asks for key, _value, _effect in left) or bool(_queue(job))
-        where = f"{shut} of {len(nodes)} nodes" if nodes else "the pool"
-        yield Fault(
-            f"{rank.template.at('spec.tolerations')} keeps it off {where}: "
-            + ", ".join(_untolerated(one, present) for one in left.values()),
-            "; ".join(str(pod_gpu.toleration(one)) for one in left.values()),
-            # the admission plugin ExtendedResourceToleration adds the resource's own, a ResourceFlavor any
-            severity="warning" if added else "",
-            remedy="an admission plugin or the queue's ResourceFlavor may add them; see a pod of it" if added else "",
-        )
-
-
-def _untolerated(taint: Json, present: Iterable[Json]) -> str:
-    seconds = [one.get("tolerationSeconds") for one in present if pod_gpu.tolerates(one, taint)]
-    return pod_gpu.in_words([taint]) + (f" (tolerated for {seconds[0]} s, then it is evicted)" if seconds else "")
-
-
-def toleration_valid(job: Job, limits: Json) -> Faults:
-    """Tolerations that the API server refuses."""
-    for template in job.templates:
-        for index, one in enumerate(dicts(template.spec.get("tolerations"))):
-            wrong = pod_gpu.invalid(one)
-            if wrong:
-                field, found, expected = wrong
-                yield Fault(f"{template.at(f'spec.tolerations[{index}].{field}')}: {found}", expected)
-
-
-def tolerates_all(job: Job, limits: Json) -> Faults:
-    """Tolerations of every taint, also of those that keep pods off a broken node."""
-    for rank in job.ranks:
-        for index, one in enumerate(dicts(rank.template.spec.get("tolerations"))):
-            if one.get("operator") == "Exists" and not one.get("key"):
-                yield Fault(f"{rank.template.at(f'spec.tolerations[{index}]')} tolerates every taint", "a key")
-
-
-def room(job: Job, limits: Json) -> Faults:
-    """Pods that select no node of the shape, that ask for more than one has, or that are more than fit on all."""
-    for rank in job.ranks:
-        nodes = _nodes(job, rank)
-        shape = job.around.shape.name if job.around.shape else "the cluster"
-        if not nodes:
-            count = len(job.around.nodes or ())
-            yield Fault(f"{rank.template.at('spec.nodeSelector')} selects none of {count} nodes of {shape}")
-            continue
-        wanted: dict[str, float] = {name: count for name, count in rank.asks.items() if count}
-        wanted.update(
-            {name: value for name in ("cpu", "memory") if (value := reading.requested(rank.template.spec, name))}
-        )
-        lacking = []
-        for name, number in wanted.items():
-            most = max(_offered(node, name) for node in nodes)
-            if most < number:
-                lacking.append(f"{name} {_shown(name, number)} of {_shown(name, most)}")
-        if lacking:
-            yield Fault(f"{rank.place} asks for more than a node of {shape} has: {', '.join(lacking)}")
-            continue
-        places = sum(min(int(_offered(node, name) // count) for name, count in wanted.items()) for node in nodes)
-        if (rank.template.replicas or 0) > places:
-            found = f"{rank.template.path or 'it'} has {rank.template.replicas} pods"
-            yield Fault(f"{found}; {len(nodes)} nodes of {shape} have room for {places}")
-
-
-def _offered(node: NodeFacts, name: str) -> float:
-    return {"cpu": node.cpu_allocatable, "memory": float(node.memory_allocatable)}.get(
-        name, node.allocatable.get(name, 0)
-    )
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value / GIB:.0f}Gi" if name == "memory" else f"{value:g}"
-
-
-def queue(job: Job, limits: Json) -> Faults:
-    """A LocalQueue that does not exist, or whose ClusterQueue does not cover what the job asks for."""
-    name = _queue(job)
-    queues = job.around.queues or {}
-    if not name or not job.kind.namespaced:
-        return
-    here = f"{job.namespace}/{name}"
-    if here not in queues:
-        near = [one for one in queues if one.startswith(f"{job.namespace}/")]
-        yield Fault(f"metadata.labels: there is no LocalQueue {here}", _some(near) or "a LocalQueue of the namespace")
-        return
-    asked = dict.fromkeys(key for rank in job.ranks for key, count in rank.asks.items() if count)
-    missing = [key for key in asked if key not in queues[here]]
-    if missing:
-        yield Fault(f"the ClusterQueue of {here} covers {_some(queues[here]) or 'nothing'}, not {_some(missing)}")
-
-
-def pod_security(job: Job, limits: Json) -> Faults:
-    """The namespace of a job on the fabric that enforces another Pod Security level than privileged."""
-    level = (job.around.namespaces or {}).get(job.namespace, {}).get(ENFORCE, "privileged")
-    if level != "privileged" and job.fabric:
-        yield Fault(f"namespace {job.namespace} enforces Pod Security {level}", "privileged")
-
-
-def sidecar(job: Job, limits: Json) -> Faults:
-    """Pods of several nodes into which Istio puts its proxy, which takes NCCL's bootstrap connections."""
-    labels = (job.around.namespaces or {}).get(job.namespace, {})
-    if job.spans and (labels.get("istio-injection") == "enabled" or "istio.io/rev" in labels):
-        for rank in job.ranks:
-            if {**rank.template.annotations, **rank.template.labels}.get("sidecar.istio.io/inject") != "false":
-                yield Fault(
-                    f"namespace {job.namespace} has Istio put its proxy into pods of {rank.template.path or job.name}"
-                )
-
-
-def locality(job: Job, limits: Json) -> Faults:
-    """A required place (block, rack) that no label of the nodes names: the pods would wait without end."""
-    for rank in job.ranks:
-        wanted = [str(rank.template.annotations[key]) for key in _REQUIRED if key in rank.template.annotations]
-        nodes = [] if wanted in ([], ["kubernetes.io/hostname"]) else _nodes(job, rank)
-        if len(nodes) > 1 and not any(one.locality.local_block or one.locality.network_block for one in nodes):
-            place = rank.template.at("metadata.annotations")
-            yield Fault(f"{place} requires one {_some(wanted)}, and no node of {len(nodes)} says in which it is")
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
@@ -730,25 +603,19 @@ def _names(value: str) -> list[str]:
     return [name.partition(":")[0] for name in value.lstrip("=^").split(",") if name]
 
 
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= 60 else f"{value[:57]}..."
-
-
 CONDITIONS: dict[str, Callable[[Job, Json], Faults]] = {
-    one.__name__: one
-    for one in (
-        served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
-        host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, no_gpu, gpu_fraction,
-        gpu_limit, gpu_shared, nccl_off, nccl_unread, nccl_hca, nccl_gid, nccl_interface, nccl_gdr, nccl_place,
-        topology, train_resources, ranks_alone, gang, toleration, toleration_valid, tolerates_all, room,
-        queue, pod_security, sidecar, locality,
-    )
+    **{
+        one.__name__: one
+        for one in (
+            served, runtime, mode, networks_place, fabric, host_network, vf_count, network_name, vf_share, vf_surplus,
+            host_access, dns, ipc_lock, memlock, shm, shm_memory, image, config_optional, no_gpu, claim, gpu_fraction,
+            gpu_limit, gpu_shared, nccl_off, nccl_net, nccl_unread, nccl_hca, nccl_gid, nccl_tc, nccl_interface,
+            nccl_gdr, nccl_p2p, nccl_place, topology, train_resources, gang,
+        )
+    },
+    **rules_ranks.CONDITIONS,
+    **rules_cluster.CONDITIONS,
 }  # fmt: skip
 """Name -> condition of a rule. It yields the places where the rule does not hold."""
-FACTS = ("shape", "nodes", "taints", "networks", "namespaces", "queues", "served")
+FACTS = ("shape", "nodes", "taints", "networks", "namespaces", "queues", "served", "objects")
 """What a rule may need of ``JobContext``."""

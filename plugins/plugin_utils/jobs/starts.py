@@ -208,7 +208,9 @@ class JobLog:
             self.torn += 1
             return
         start, name, place = found
-        host = self._hosts.setdefault(name, _Host()) if len(self._hosts) < _MOST else _Host()
+        host = self._hosts.get(name) or _Host()
+        if len(self._hosts) < _MOST:
+            self._hosts[name] = host
         if len(host.processes) < _MOST:
             host.processes.add(place[0])
         if text.startswith("Channel") and not self._channel(host, place, text):

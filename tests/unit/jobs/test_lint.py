@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
+import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +21,16 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Dat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     ETHERNET,
     INFINIBAND,
+    Locality,
     Mode,
     NodeFacts,
     node_terms,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import lint, linted, render, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import lint, linted, render, rules_cluster
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import JobContext, network_names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from support import users_jobs
+from support.lint_samples import SAMPLES, Sample
 from support.users_jobs import GPU, NAD, NETWORKS, SHAPE, SHARED, VF, env, job, runtime, template
 
 RULES = linted.table()
@@ -49,6 +54,7 @@ KNOWN = JobContext(
     namespaces={"team-a": {}},
     queues={"team-a/train": (GPU, VF, "cpu", "memory")},
     served={"kubeflow.org/v1 PyTorchJob": True},
+    objects={},
     runtimes={"ClusterTrainingRuntime/torch-rdma": runtime()},
 )
 HOST = dataclasses.replace(KNOWN, mode=Mode.HOST, runtimes={"ClusterTrainingRuntime/torch-rdma": runtime("host")})
@@ -293,9 +299,9 @@ MISTAKES: dict[str, tuple[str, Any, str, JobContext]] = {
     "2 too few VFs": ("MPIJob", lambda one: vfs(one, 8, 8), "vf-share", KNOWN),
     "3 hostNetwork with VFs": ("PyTorchJob", lambda one: worker(one)["spec"].update(
         hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet"), "host-network", KNOWN),
-    "4 host network without devices": ("Job", lambda one: container(one)["volumeMounts"].pop(), "host-access", HOST),
+    "4 another volume over the devices": ("Job", lambda one: worker(one)["spec"]["volumes"][-1].update(
+        hostPath={"path": "/tmp"}), "host-access", HOST),
     "4 host network without privilege": ("Job", security(capabilities={"add": ["IPC_LOCK"]}), "host-access", HOST),
-    "5 no IPC_LOCK": ("JobSet", security(capabilities={"drop": ["ALL"]}), "ipc-lock", KNOWN),
     "8 IB disabled": ("JobSet", lambda one: with_env(one, NCCL_IB_DISABLE="1"), "nccl-off", KNOWN),
     "8 NET=Socket": ("JobSet", lambda one: with_env(one, NCCL_NET="Socket"), "nccl-off", KNOWN),
     "8 PFs in a VF pod": ("JobSet", lambda one: with_env(one, NCCL_IB_HCA=users_jobs.HOST_HCA), "nccl-hca", KNOWN),
@@ -331,7 +337,7 @@ MISTAKES: dict[str, tuple[str, Any, str, JobContext]] = {
     "no such queue": ("JobSet", lambda one: one["metadata"]["labels"].update(
         {"kueue.x-k8s.io/queue-name": "typo"}), "queue", KNOWN),
     "Pod Security": ("JobSet", lambda one: None, "pod-security", dataclasses.replace(
-        KNOWN, namespaces={"team-a": {rules.ENFORCE: "baseline"}})),
+        KNOWN, namespaces={"team-a": {rules_cluster.ENFORCE: "baseline"}})),
     "queue without VFs": ("JobSet", lambda one: None, "queue", dataclasses.replace(KNOWN, queues={"team-a/train": (GPU,)})),
 }  # fmt: skip
 MISTAKES["requests are not limits"] = ("JobSet", gpus(8, 4), "gpu-limit", KNOWN)
@@ -358,6 +364,7 @@ MISTAKES["no fabric at all"] = ("JobSet", nothing_of_the_fabric, "fabric", KNOWN
 MISTAKES["not on the host network"] = ("JobSet", lambda one: worker(one)["spec"].pop("hostNetwork"), "fabric", HOST)
 WARNINGS: dict[str, tuple[str, Any, str, JobContext]] = {
     "no GPU": ("JobSet", gpus(None), "no-gpu", KNOWN),
+    "5 no IPC_LOCK": ("JobSet", security(capabilities={"drop": ["ALL"]}), "ipc-lock", KNOWN),
     "10 image": ("JobSet", lambda one: container(one).update(image="docker.io/pytorch/pytorch:2.9@sha256:0"), "image", KNOWN),
     "not root": ("JobSet", security(runAsUser=1000, capabilities={"add": ["IPC_LOCK"]}), "memlock", KNOWN),
     "tolerates everything": ("JobSet", lambda one: worker(one)["spec"].update(
@@ -407,6 +414,68 @@ def test_a_mistake_is_found_by_its_rule_alone(
     assert one.subject == f"{document['kind']} team-a/train" and one.found and one.remedy and not result.clean
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_mistake_is_found_beside_what_is_right(name: str) -> None:
+    sample: Sample = SAMPLES[name]
+    right, wrong = job(sample.kind), job(sample.kind)
+    sample.right(right)
+    sample.wrong(wrong)
+    around = with_facts(**sample.facts)
+    assert found(right, around) == []
+    assert set(found(wrong, around)) == {(sample.rule, sample.severity)}
+
+
+ODD = (None, "x", 0, -1, 3.5, True, [], {}, ["a"], {"a": 1}, [None], "", 10**30, "$(X)", [{}], [[]])
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(mapping or list, key) of everything below a value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_damaged_sample_never_breaks_the_lint(name: str) -> None:
+    """Fields of another type, and another value, as anybody may write them."""
+    sample, some = SAMPLES[name], random.Random(name)
+    for _ in range(40):
+        one = job(sample.kind)
+        sample.wrong(one)
+        one = copy.deepcopy(one)
+        for _field in range(some.randint(1, 3)):
+            holder, key = some.choice(list(places(one)))
+            holder[key] = copy.deepcopy(some.choice(ODD))
+        with contextlib.suppress(InputError):
+            assert lint.lint([one], RULES, with_facts(blocks="aabb")) is not None
+
+
+def with_facts(blocks: str = "", **facts: Any) -> JobContext:
+    """KNOWN with other facts; ``blocks``: the local block of each node."""
+    places = [dataclasses.replace(node, locality=Locality(local_block=block)) for node, block in zip(NODES, blocks)]
+    return dataclasses.replace(KNOWN, nodes=tuple(places) or NODES, **facts)
+
+
+def test_what_is_no_mistake() -> None:
+    """False alarms of before: devices that a privileged container has without a mount, jobs that need no GPU, and pods
+    of a Job that do not work together."""
+    mounted = job("Job", "host")
+    container(mounted)["volumeMounts"].pop()
+    assert found(mounted, HOST) == []
+    bare = {"template": users_jobs.plain()}
+    for kind, spec in (("Job", {"parallelism": 3, **bare}), ("CronJob", {"jobTemplate": {"spec": bare}})):
+        assert found({"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}) == []
+    gloo = job("PyTorchJob")
+    for role in gloo["spec"]["pytorchReplicaSpecs"].values():
+        role["template"] = users_jobs.plain()
+    assert found(gloo) == []
+    apart = job("Job")
+    nothing_of_the_fabric(apart)
+    apart["spec"].pop("completionMode")
+    container(apart).update(volumeMounts=[], env=[])
+    assert found(apart) == [], "two workers that do not know each other"
+
+
 def test_a_variable_of_another_has_its_value() -> None:
     """As the kubelet expands it: $(NAME) of a variable before it, and $$ for a dollar."""
     good, bad, literal = (job("Job", "host") for _ in range(3))
@@ -430,6 +499,7 @@ def test_torchrun_that_meets_others_may_be_started_by_mpirun() -> None:
 
 def test_every_rule_has_a_mistake_that_it_finds() -> None:
     shown = {rule for _name, _kind, _spoil, rule, _around, _severity in CASES}
+    shown |= {one.rule for one in SAMPLES.values()}
     own = {"document", "kind", "runtime", "mode", "train-resources"}
     assert shown | own == {rule.id.partition(".")[2] for rule in RULES.rules}
 
@@ -518,7 +588,7 @@ def test_a_train_job_of_a_generic_runtime_has_no_network() -> None:
         one["spec"]["trainer"]["resourcesPerNode"]["requests"][VF],
     )
     broken = [rule for rule, _severity in found([generic, one])]
-    assert broken[:3] == ["fabric", "ipc-lock", "shm"], "judged as what the two make together"
+    assert broken[:2] == ["fabric", "shm"], "judged as what the two make together"
 
 
 def test_a_runtime_that_nobody_knows_is_unknown_and_not_clean() -> None:

@@ -131,6 +131,59 @@ def test_what_may_not_be_read_is_not_checked() -> None:
     assert result["clean"] and result["unchecked"] == {"workload.queue": ["queues"]}
 
 
+def test_what_pods_name_is_looked_up_and_of_secrets_only_the_names() -> None:
+    one = users_jobs.job("JobSet")
+    spec = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    spec["volumes"] += [{"name": "a", "configMap": {"name": "conf"}}, {"name": "b", "secret": {"secretName": "key"}}]
+    spec.update(serviceAccountName="runner", priorityClassName="high")
+    there = [{"kind": kind, "metadata": {"name": name, "namespace": "team-a"}} for kind, name in (
+        ("ConfigMap", "conf"), ("Secret", "key"), ("ServiceAccount", "runner"))]  # fmt: skip
+    there.append({"kind": "PriorityClass", "metadata": {"name": "high"}})
+    assert run(cluster(*there), definitions=[one])["clean"]
+    result = run(cluster(), definitions=[one], fail_when="never")
+    assert {(found["id"], found["found"].partition("no ")[2]) for found in result["findings"]} == {
+        ("workload.absent", name)
+        for name in ("ConfigMap team-a/conf", "Secret team-a/key", "ServiceAccount team-a/runner", "PriorityClass high")
+    }
+    assert run(cluster(), definitions=[one, *({"apiVersion": "v1", **each} for each in there)])["clean"]
+
+    class Denied(Api):
+        def versions(self, path: str, label_selector: str = "") -> Any:
+            raise Forbidden("no", 403)
+
+    denied = run(Denied(node("a"), node("b"), *QUEUES, NETWORK, SPACE, *there), definitions=[one])
+    assert denied["clean"] and denied["unchecked"] == {"workload.absent": ["Secret"]}
+
+
+@pytest.mark.parametrize("device", ["gpu.nvidia.com", "rdma.example.com"])
+def test_gpus_of_a_claim_are_read_from_the_cluster_or_unknown(device: str) -> None:
+    """kueue's samples and the DRA API: a class of GPUs, of which a container gets as many as the claim requests."""
+    one = users_jobs.job("JobSet")
+    template = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    template["spec"]["resourceClaims"] = [{"name": "devices", "resourceClaimTemplateName": "eight"}]
+    template["spec"]["containers"][0]["resources"] = {"claims": [{"name": "devices"}]}
+    template["metadata"]["annotations"] = {}
+    unknown = run(cluster(absent=("ResourceClaimTemplate",)), definitions=[one], fail_when="never")["findings"]
+    assert ("workload.claim", "unknown") in {(found["id"], found["severity"]) for found in unknown}
+    requests = [{"name": "a", "exactly": {"deviceClassName": device, "count": 8}}]
+    eight = {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "eight", "namespace": "team-a"},
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }
+    result = run(cluster(eight), definitions=[one], fail_when="never")
+    faults = {found["id"]: found["found"] for found in result["findings"]}
+    assert "has 8 GPUs, no VF" in faults["workload.fabric"] if device.startswith("gpu") else faults == {}
+
+
+def test_labels_of_the_sites_own_are_known_too() -> None:
+    one = users_jobs.job("JobSet")
+    spec = one["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    spec["nodeSelector"] = {"team": "a"}
+    (found,) = run(cluster(), definitions=[one], fail_when="never")["findings"]
+    assert found["id"] == "workload.room" and "selects none of 2 nodes" in found["found"]
+
+
 def test_without_a_cluster_nothing_is_asked() -> None:
     def refuse() -> Any:
         raise AssertionError("asked")

@@ -1,0 +1,35 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a condition of files/workload_rules.yml yields, and its words. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A place where a rule does not hold. ``remedy`` and ``severity`` override those of the rule."""
+
+    found: str
+    expected: str = ""
+    remedy: str = ""
+    severity: str = ""
+
+
+Faults = Iterator[Fault]
+
+
+def some(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+
+
+def cut(value: str) -> str:
+    """A value of at most 60 characters."""
+    return value if len(value) <= 60 else f"{value[:57]}..."

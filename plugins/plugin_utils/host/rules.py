@@ -508,7 +508,9 @@ def gpu_missing(host: CheckedHost) -> Answer:
     """The host has as many GPUs as the shape."""
     gpus, wanted = host.gpus(), host.shape.gpu_count
     lost = f"; missing: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
-    return _need(len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted}{lost}", f"{wanted} GPUs ({host.shape.name})")
+    return _need(
+        len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted} GPUs{lost}", f"{wanted} GPUs ({host.shape.name})"
+    )
 
 
 def gpu_address(host: CheckedHost) -> Answer:
@@ -689,7 +691,7 @@ def nic_missing(host: CheckedHost) -> Answer:
     lost = f"; missing: {listed(ports.absent, _SHOWN)}"
     if not host.functions():
         lost = "; no Mellanox function" + (f", other NICs: {listed(others, _SHOWN)}" if others else "")
-    return Bad(f"{len(ports.have)} of {wanted}{lost}", f"{wanted} x {host.shape.nic_model} ({host.shape.name})")
+    return Bad(f"{len(ports.have)} of {wanted} ports{lost}", f"{wanted} x {host.shape.nic_model} ({host.shape.name})")
 
 
 def nic_id(host: CheckedHost) -> Answer:
@@ -1053,7 +1055,7 @@ def host_acs(host: CheckedHost) -> Answer:
     """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
     found = host.get("limits.acs")
     if found:
-        return Bad(f"{len(found)} switch port(s): {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
+        return Bad(f"ACS on {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
     _all_there("limits.acs", host.ports(), host.gpus())
     return None
 

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SEVE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import next_step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import causes, next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.messages import shortened
 
 SCHEMA_VERSION = 2
@@ -47,8 +47,6 @@ _SUPPLIERS = {
 """Stage -> the release that it needs, and what nodes lack until it has ended well."""
 _NOT_THERE = ("install", "enable", "refuse")
 """Actions for a release that is not in the cluster yet."""
-_CAUSES = 3
-"""Causes that the verdict's sentence gives, each with its nodes."""
 _FEW = 3
 """Alike nodes that keep a line each."""
 _SHOWN_ENV = re.compile(r"(NCCL|UCX|OMPI_MCA|PRTE_MCA|HCOLL|CUDA|NVIDIA)_[A-Z0-9_a-z]+")
@@ -120,14 +118,20 @@ def build(
     findings = _unique([*findings, *judged, *to_dict(counts)])
     table = _node_table(plan, nodes, findings, fresh, unjudged, looked)
     table = [{**row, "host": (hosts or {}).get(row["name"])} for row in table]
+    shared = causes.of_nodes(table, scans)
+    of_node = {one.node: one.words for group in shared for one in group.causes}
+    table = [{**row, "cause": of_node.get(row["name"]) or _left_out(row)} for row in table]
     known = {_key(item) for item in judged}
     others = [item for item in findings if item["subject"] not in names and _key(item) not in known]
-    verdict, reason = _verdict(plan, stages, table, others, nccl, deselected, predicted)
+    measured = causes.together([] if deselected else fresh, scans)
+    of_nodes = _node_claims(shared, len(table), measured)
+    verdict, reason = _verdict(plan, stages, table, of_nodes, others, nccl, deselected, predicted)
     seen = next_step.ReportState(
         plan,
         verdict,
         stages,
         table,
+        shared,
         others,
         fresh,
         deselected,
@@ -143,7 +147,8 @@ def build(
         "next": next_step.next_step(seen, started),
         "simulated": plan.simulated,
         "predicted": predicted,
-        "worst": _worst(table),
+        "worst": _worst(shared),
+        "causes": causes.plain(shared),
         "summary": _summary(table),
         "stages": [_stage(item) for item in stages],
         "nodes": table,
@@ -175,6 +180,7 @@ def _verdict(
     plan: Plan,
     stages: Sequence[Json],
     table: Sequence[Json],
+    of_nodes: Sequence[tuple[str, str]],
     cluster: Sequence[Json],
     nccl: Sequence[Json],
     deselected: bool,
@@ -188,7 +194,7 @@ def _verdict(
         *_stage_claims(stages, cluster),
         *([("incomplete", f"Check mode: {prediction(predicted)}.")] if predicted else []),
         *_cluster_claims(first),
-        *_node_claims(table),
+        *of_nodes,
         *_cluster_claims([item for item in cluster if item not in first]),
         *_nccl_claims(fresh),
         *_missing_claims(plan, stages, table, nccl, deselected),
@@ -213,12 +219,12 @@ def _stage_claims(stages: Sequence[Json], cluster: Sequence[Json]) -> Iterator[t
 
 def _causes(errors: Sequence[Json]) -> str:
     """What was found, each cause once; subjects with the same one share it."""
-    causes: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for item in errors:
-        causes.setdefault(cut(_flat(item["found"]).rstrip("."), 300), []).append(str(item["subject"]))
-    parts = [f"{listed(subjects)}: {found}" for found, subjects in causes.items()]
+        alike.setdefault(cut(_flat(item["found"]).rstrip("."), 300), []).append(str(item["subject"]))
+    parts = [f"{listed(subjects)}: {found}" for found, subjects in alike.items()]
     number = f"{counted(len(errors), errors[0]['severity'])}: " if len(errors) > 1 else ""
-    return f"{number}{listed(parts, _CAUSES, '; ')}" if parts else ""
+    return f"{number}{listed(parts, causes.MOST, '; ')}" if parts else ""
 
 
 def prediction(predicted: Json) -> str:
@@ -229,17 +235,10 @@ def prediction(predicted: Json) -> str:
     return f"would {', '.join(parts)}{where}; nothing was checked"
 
 
-def _node_claims(table: Sequence[Json]) -> Iterator[tuple[str, str]]:
-    for verdict, word in (("fail", ""), ("incomplete", " cannot be judged")):
-        bad = [node for node in table if node["verdict"] == verdict]
-        if bad:
-            causes: dict[str, list[str]] = {}
-            for node in bad:
-                causes.setdefault(_cause(node).rstrip("."), []).append(node["name"])
-            parts = [f"{listed(names)} ({cause})" for cause, names in causes.items()]
-            left = len(parts) - _CAUSES
-            more = f"; and {counted(left, 'other cause')}" if left > 0 else ""
-            yield verdict, f"{len(bad)} of {counted(len(table), 'node')}{word}: {'; '.join(parts[:_CAUSES])}{more}."
+def _node_claims(shared: Sequence[causes.SharedCause], total: int, measured: str) -> list[tuple[str, str]]:
+    """``measured``: what the nodes reach together, which a sentence about single nodes must not hide."""
+    texts = {verdict: causes.headline(shared, verdict, total) for verdict in ("fail", "incomplete")}
+    return [(verdict, f"{text} {measured}".rstrip()) for verdict, text in texts.items() if text]
 
 
 def _before_nodes(stages: Sequence[Json], table: Sequence[Json], cluster: Sequence[Json]) -> list[Json]:
@@ -592,13 +591,12 @@ def _began(stages: Sequence[Json]) -> str:
     return datetime.datetime.fromtimestamp(min(times), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _worst(table: Sequence[Json]) -> Optional[Json]:
+def _worst(shared: Sequence[causes.SharedCause]) -> Optional[Json]:
     """The node to check first, and why; None if no node is faulty."""
-    bad = next((node for node in table if node["verdict"] in ("fail", "incomplete")), None)
-    if bad is None:
+    if not shared:
         return None
-    remedy = next((item["remedy"] for item in bad["findings"] if item["remedy"]), "")
-    return {"name": bad["name"], "verdict": bad["verdict"], "found": _cause(bad), "remedy": remedy}
+    first = shared[0].first
+    return {"name": first.node, "verdict": first.verdict, "found": first.words, "remedy": first.remedy}
 
 
 def _earlier(item: Json, previous: Optional[Json]) -> Optional[Json]:
@@ -692,7 +690,7 @@ def _node_lines(report: Json, rows: int, width: int) -> list[str]:
     lines = ["  ".join(cell.ljust(size) for cell, size in zip(header, widths)).rstrip()]
     for row, (node, _names) in zip(body, alike):
         line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths))
-        lines.append(cut(f"{line}  {_cause(node)}".rstrip(), width))
+        lines.append(cut(f"{line}  {node['cause']}".rstrip(), width))
     return lines + _rest(report["summary"], shown)
 
 
@@ -711,7 +709,7 @@ def _alike(nodes: Sequence[Json]) -> list[tuple[Json, list[str]]]:
 
 
 def _same(node: Json) -> tuple[str, ...]:
-    return node["verdict"], node["shape"], _ratio(node["gpus"]), _ratio(node["vfs"]), _cause(node)
+    return node["verdict"], node["shape"], _ratio(node["gpus"]), _ratio(node["vfs"]), node["cause"]
 
 
 def _rest(summary: Json, shown: Sequence[Json]) -> list[str]:
@@ -842,12 +840,8 @@ def locality(place: Json) -> str:
     return "/".join(part for part in parts if part) or "-"
 
 
-def _cause(node: Json) -> str:
-    """The worst finding and the number of further errors, else why the node was excluded."""
-    serious = [item for item in node["findings"] if item["severity"] in ("error", "unknown")]
-    if serious:
-        more = _errors(node) - 1
-        return _flat(serious[0]["found"]) + (f" (and {more} more)" if more > 0 else "")
+def _left_out(node: Json) -> str:
+    """Why a node without a fault was not tested; "" if it was not left out."""
     return f"not tested: {node['excluded']}" if node["excluded"] else ""
 
 
@@ -892,7 +886,7 @@ def junit(report: Json) -> str:
         "stages": [
             (one["name"], states.get(one["status"], "fail"), one["error"], one["seconds"]) for one in report["stages"]
         ],
-        "nodes": [(one["name"], one["verdict"], _cause(one), 0.0) for one in report["nodes"]],
+        "nodes": [(one["name"], one["verdict"], one["cause"], 0.0) for one in report["nodes"]],
         "cluster": [(f"{one['id']} {one['subject']}", _CLAIM[one["severity"]], one["found"], 0.0) for one in serious],
         "nccl": [
             (one["name"] or one["collective"], one["verdict"], one["reason"], one["seconds"]) for one in report["nccl"]

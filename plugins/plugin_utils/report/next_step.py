@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table impo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.causes import HOST, NCCL, Evidence, SharedCause
 
 COMMAND = "ansible-playbook gpuops.rdma.site"
 SCAN = "ansible-playbook gpuops.rdma.nccl_scan"
@@ -40,7 +41,6 @@ _PREDICTING = " --check --diff"
 _PLAYBOOK = re.compile(r"\bansible-playbook (?:\S*/)?(?:gpuops\.rdma\.)?([\w-]+)")
 _SIBLING = re.compile(r"ansible-playbook gpuops\.rdma\.(?!site\b)\w+")
 """Another playbook of the collection. It has this name wherever the run's own playbook is, which may be the user's."""
-_CONVICTED = ("scan.node", "scan.rail")
 _A_COMMAND = r"((?:kubectl|helm|oci) (?:(?!, (?:and|or|then) )[^;)])*)"
 _IN_ERROR = re.compile(rf"(?:: |\b[Ss]ee ){_A_COMMAND}")
 """A command in the error of a stage; a playbook's would be this run's own."""
@@ -101,13 +101,15 @@ ALONE = Started()
 
 @dataclass(frozen=True)
 class ReportState:
-    """What a report has found. ``first``: the causes that come before all nodes' faults; ``predicted``: the file with
-    what a run in check mode would change, "" if it would change nothing, None for a real run."""
+    """What a report has found. ``causes``: of the nodes' faults, the one to act on first at the beginning; ``first``:
+    errors of the cluster that come before all nodes' faults; ``predicted``: the file with what a run in check mode
+    would change, "" if it would change nothing, None for a real run."""
 
     plan: Plan
     verdict: str
     stages: Sequence[Json]
     table: Sequence[Json]
+    causes: Sequence[SharedCause]
     cluster: Sequence[Json]
     nccl: Sequence[Json]
     deselected: bool
@@ -205,8 +207,8 @@ def _steps(seen: ReportState, started: Started) -> Iterator[str]:
     if failed:
         yield from _after_failure(seen, failed, started)
     yield from filter(None, map(command_of, seen.first))
-    for severity in ("error", "unknown"):
-        yield _node_command(seen.table, severity)
+    for severity, verdict in (("error", "fail"), ("unknown", "incomplete")):
+        yield from _of_causes([one for one in seen.causes if one.first.verdict == verdict])
         yield from (command_of(item) for item in seen.cluster if item["severity"] == severity)
     yield from _after_correction(seen, [item for item in seen.cluster if item["severity"] == "error"], started)
     bad = [item for item in seen.nccl if item["verdict"]["verdict"] != "pass"]
@@ -216,9 +218,8 @@ def _steps(seen: ReportState, started: Started) -> Iterator[str]:
         yield f"less {bad[0]['log']}"
     if seen.predicted:
         yield f"less {seen.predicted}"
-    worst = next((node for node in seen.table if node["verdict"] in ("fail", "incomplete")), None)
-    if worst:
-        yield f"kubectl describe node {worst['name']}"
+    if seen.causes:
+        yield f"kubectl describe node {seen.causes[0].first.node}"
     if not seen.judged and failed is None and seen.predicted is None:
         yield f"{COMMAND}{_PREDICTING}"
     if failed is None:
@@ -347,32 +348,48 @@ def _trimmed(text: str) -> str:
 
 
 def command_of(item: Json) -> str:
-    """The command in a finding's remedy, else its stage again; "" without a remedy. After a scan the repair comes
-    first: a convicted node is looked at, then scanned again."""
+    """The command for a finding of the cluster. After a scan the links are looked at first."""
     if item["id"] == "scan.fabric":
         return f"look at the switches and links of {item.get('subject', '').partition('/')[2]}, then: {SCAN}"
-    found = _COMMAND.match(item.get("remedy") or "")
-    if found:
+    return _command(str(item.get("remedy") or ""), item["stage"])
+
+
+def _command(remedy: str, stage: str) -> str:
+    """The command in a remedy, else the stage again; "" without a remedy."""
+    if found := _COMMAND.match(remedy):
         return _trimmed(found.group(1))
-    if item.get("remedy") and item["stage"] in ("nccl_scan", "perftest"):
-        return SCAN if item["stage"] == "nccl_scan" else PERFTEST
-    repeated = item.get("remedy") and item["stage"] not in ("", "plan", "report")
-    return f"{COMMAND} --tags {item['stage']}" if repeated else ""
+    if remedy and stage in ("nccl_scan", "perftest"):
+        return SCAN if stage == "nccl_scan" else PERFTEST
+    return f"{COMMAND} --tags {stage}" if remedy and stage not in ("", "plan", "report") else ""
 
 
-def _node_command(table: Sequence[Json], severity: str) -> str:
-    """The first node's command; nodes that need the same stage share one."""
-    judged = [node for node in table if node["verdict"] in ("fail", "incomplete")]
-    found = [(node["name"], item) for node in judged for item in node["findings"] if item["severity"] == severity]
-    found = [(name, item) for name, item in found if command_of(item)]
-    if not found:
-        return ""
-    # Commands that repair come before those that only check again.
-    found.sort(key=lambda entry: not _COMMAND.match(entry[1]["remedy"]))
-    (name, item), stage = found[0], found[0][1]["stage"]
-    if item["id"] in _CONVICTED:
-        return again("host_checks", list(dict.fromkeys(other for other, one in found if one["id"] in _CONVICTED)))
-    command, repeated = command_of(item), again(stage, [name])
-    if command not in (repeated, f"{COMMAND} --tags {stage}"):
-        return command
-    return again(stage, list(dict.fromkeys(other for other, one in found if one["stage"] == stage)))
+def _of_causes(shared: Sequence[SharedCause]) -> Iterator[str]:
+    """Commands of the first cause, then of the others: within a cause those that its remedies give come before those
+    that only check again. Nodes that need the same stage share a command."""
+    for one in shared:
+        mine = [item for cause in one.causes[:1] for item in cause.evidence if _serious(item, cause.verdict)]
+        for item in sorted(mine, key=lambda item: not _COMMAND.match(item.remedy)):
+            yield _for_nodes(item, one, shared)
+
+
+def _serious(item: Evidence, verdict: str) -> bool:
+    return item.severity != "warning" or verdict == "fail"
+
+
+def _for_nodes(item: Evidence, one: SharedCause, shared: Sequence[SharedCause]) -> str:
+    """The command for a piece of evidence. What is repaired by hand comes before the check of it."""
+    command, stage = _command(item.remedy, item.stage), item.stage
+    given = bool(_COMMAND.match(item.remedy))
+    if (command == f"{COMMAND} --tags host_checks" and given) or item.id in ("scan.node", "scan.rail"):
+        return again("host_checks", _needing(stage, shared))
+    checked = again(stage, _needing(stage, shared))
+    if command and not given and item.source in (HOST, NCCL):
+        by_hand = item.remedy.partition(";")[0].strip().rstrip(".")
+        return f"{by_hand}, then: {checked if item.source == HOST else command}"
+    repeated = (f"{COMMAND} --tags {stage}", again(stage, [one.first.node]))
+    return checked if command in repeated else command
+
+
+def _needing(stage: str, shared: Sequence[SharedCause]) -> list[str]:
+    """Nodes with a finding of that stage."""
+    return [cause.node for one in shared for cause in one.causes if any(item.stage == stage for item in cause.evidence)]

@@ -466,7 +466,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("driver.xid", {"driver.xids": [{"code": 79, "pci": "0000:18:00.0", "count": 2}]}, "Xid 79 of 0000:18:00.0 x 2"),
     ("driver.xid-other", {"driver.xids": [{"code": 777, "pci": "0000:18:00.0", "count": 1}]}, "Xid 777"),
     ("driver.xid-log", {"driver.xids_since": "log"}, "begins after boot"),
-    ("gpu.missing", {"gpus.2": "del"}, "7 of 8; missing: 0000:44:00.0"),
+    ("gpu.missing", {"gpus.2": "del"}, "7 of 8 GPUs; missing: 0000:44:00.0"),
     ("gpu.missing", {"gpus": []}, "0 of 8"),
     ("gpu.id", {"gpus.1.id": "10de:20f1"}, "1 of 8 GPUs: 0000:2d:00.0: 10de:20f1"),
     ("gpu.address", {"gpus.1.pci": "0000:ee:00.0"}, "0000:ee:00.0: an address that the shape does not have"),
@@ -485,8 +485,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "ib_core from kernel",
     ),
     ("ofed.origin", {"nic_stack.origin": "operator"}, "OFED comes from the Network Operator"),
-    ("nic.missing", {"functions.1": "del"}, "15 of 16; missing: rdma1 (0000:0c:00.1)"),
-    ("nic.missing", {"functions": []}, "0 of 16; no Mellanox function"),
+    ("nic.missing", {"functions.1": "del"}, "15 of 16 ports; missing: rdma1 (0000:0c:00.1)"),
+    ("nic.missing", {"functions": []}, "0 of 16 ports; no Mellanox function"),
     (
         "nic.missing",
         {"functions": [], "other_nics": [{"pci": "0000:01:00.0", "id": "8086:1572", "driver": "i40e"}]},
@@ -884,7 +884,7 @@ def test_a_vm_is_judged_by_what_it_shows() -> None:
     assert found["host.pci-flat"].status == "pass"
     assert found["nic.gpu-distance"].found.startswith("follows from gpu.address")
     one = put(copy.deepcopy(document), "gpus", document["gpus"][:1])
-    assert status(one, "gpu.missing").found == "1 of 8; missing: 7 GPU(s)"
+    assert status(one, "gpu.missing").found == "1 of 8 GPUs; missing: 7 GPU(s)"
 
 
 def test_a_container_says_little_of_its_host() -> None:

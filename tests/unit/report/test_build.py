@@ -31,6 +31,9 @@ PROBLEMS = (
 )
 
 
+TOGETHER = "4 nodes x BM.GPU.H100.8 together: 379.6 GB/s, threshold 360: pass."
+
+
 def nodes(number: int, **changes: Any) -> list[dict[str, Any]]:
     return [samples.planned(name, index, **changes) for index, name in enumerate(samples.names(number))]
 
@@ -131,7 +134,10 @@ def test_a_node_that_lacks_a_vf_is_named_with_its_cause() -> None:
     found = {**samples.finding(BAD, "error", VF_WORDS, stage="sriov", remedy=remedy), "id": "vf.missing"}
     report = checked(samples.report(planned, seen=seen, findings=[found]))
     assert report["verdict"] == "fail"
-    assert report["reason"] == f"1 of 8 nodes: {BAD} ({VF_WORDS})."
+    assert (
+        report["reason"]
+        == f"1 of 8 nodes: {BAD}: {VF_WORDS}. 7 nodes x BM.GPU.H100.8 together: 379.4 GB/s, threshold 360: pass."
+    )
     assert report["next"] == remedy
     assert report["nodes"][0]["name"] == BAD
     assert report["nodes"][0]["vfs"] == {"resource": VF, "expected": 16, "allocatable": 15}
@@ -151,7 +157,7 @@ def test_a_missing_vf_that_no_stage_saw_is_seen_at_the_end() -> None:
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
     assert report["reason"] == (
-        f"2 of 4 nodes: 10.140.0.2 (15 of 16 {VF} allocatable); 10.140.0.3 (0 of 16 {VF} allocatable)."
+        f"2 of 4 nodes: 10.140.0.2: 15 of 16 {VF} allocatable. 10.140.0.3: 0 of 16 {VF} allocatable. {TOGETHER}"
     )
     assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov -e rdma_nodes=10.140.0.2,10.140.0.3"
 
@@ -162,7 +168,7 @@ def test_a_node_that_is_not_ready() -> None:
     seen[2].update(ready=False, ready_reason="Kubelet stopped posting node status.")
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
-    assert report["reason"] == "1 of 4 nodes: 10.140.0.3 (not Ready: Kubelet stopped posting node status)."
+    assert report["reason"] == f"1 of 4 nodes: 10.140.0.3: not Ready: Kubelet stopped posting node status. {TOGETHER}"
     assert report["next"] == "kubectl describe node 10.140.0.3"
     assert report["nodes"][0]["ready"] is False
 
@@ -196,7 +202,10 @@ def test_a_judges_finding_about_a_node_is_the_nodes() -> None:
     result["verdict"] = {**result["verdict"], "verdict": "fail", "reason": "x", "findings": [found]}
     report = checked(samples.report(nodes(4), results=[result]))
     assert report["nodes"][0]["name"] == good[1]
-    assert report["reason"] == f"1 of 4 nodes: {good[1]} (GPUDirect RDMA is off)."
+    assert report["reason"] == (
+        f"1 of 4 nodes: {good[1]}: GPUDirect RDMA is off (NCCL's log). "
+        "4 nodes x BM.GPU.H100.8 together: 379.6 GB/s, threshold 360: fail."
+    )
 
 
 @pytest.mark.parametrize(("severity", "verdict"), [("error", "fail"), ("unknown", "incomplete"), ("warning", "pass")])
@@ -397,7 +406,7 @@ def test_a_node_that_is_gone() -> None:
     planned = nodes(4)
     report = checked(samples.report(planned, seen=[samples.present(node) for node in planned[:-1]]))
     assert report["verdict"] == "fail"
-    assert report["reason"] == "1 of 4 nodes: 10.140.0.4 (the node is no longer in the cluster)."
+    assert report["reason"] == f"1 of 4 nodes: 10.140.0.4: the node is no longer in the cluster. {TOGETHER}"
     assert report["nodes"][0]["gpus"] == {"expected": 8, "allocatable": None}
     assert "?/8" in lines_of(report)
 
@@ -652,7 +661,7 @@ def test_a_thousand_nodes() -> None:
         planned[index] = replace(planned[index], excluded="VFs: 15 of 16")
     report = checked(samples.report(planned, seen=seen))
     assert report["verdict"] == "fail"
-    assert report["reason"].startswith("31 of 1000 nodes: 10.140.0.1, 10.140.0.34, 10.140.0.67 and 28 more (")
+    assert report["reason"].startswith("31 of 1000 nodes: 10.140.0.1, 10.140.0.34, 10.140.0.67 and 28 more: ")
     assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov", "31 addresses are no command line"
     lines = build.text(report)
     assert len(lines) < 40

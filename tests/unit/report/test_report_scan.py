@@ -49,11 +49,14 @@ def test_the_scan_names_node_rail_and_link(found: Json) -> None:
         ("fabric", "lb-2 - lb-3", ""),
     ]
     assert [node["name"] for node in found["nodes"][:2]] == ["10.140.0.7", "10.140.0.21"]
-    assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7 (slow in")
-    assert "; 10.140.0.21 (rdma5" in found["reason"], "each node's own cause"
-    assert found["worst"]["name"] == "10.140.0.7" and "rdma_mark" in found["worst"]["remedy"]
+    assert found["verdict"] == "fail" and found["reason"].startswith("2 of 64 nodes: 10.140.0.7: the IOMMU")
+    assert ". 10.140.0.21: slow in" in found["reason"] and "; rdma5 (mlx5_6)" in found["reason"], (
+        "each node's own cause"
+    )
+    assert found["reason"].endswith("62 nodes x BM.GPU.H100.8 together: 197.3 GB/s, threshold 360: fail.")
+    assert found["worst"]["name"] == "10.140.0.7" and "iommu=pt" in found["worst"]["remedy"]
     assert found["next"] == (
-        "ansible-playbook gpuops.rdma.site --tags host_checks -e rdma_nodes=10.140.0.7,10.140.0.21"
+        "boot with iommu=pt, then: ansible-playbook gpuops.rdma.site --tags host_checks -e rdma_nodes=10.140.0.7"
     ), "the repair, not the scan again"
 
 
@@ -86,7 +89,10 @@ def test_host_checks_are_with_their_node() -> None:
     assert by_name["10.140.0.7"]["host"]["vfs"] == "15/16"
     assert by_name["10.140.0.3"]["host"]["rule"] == "peermem.not-registered"
     assert by_name["10.140.0.1"]["host"]["verdict"] == "pass"
-    assert report["next"] == "ansible-playbook gpuops.rdma.site --tags sriov"
+    assert report["next"] == (
+        "rmmod nvidia-peermem, load OFED's ib_core, modprobe nvidia-peermem, then: "
+        "ansible-playbook gpuops.rdma.site --tags host_checks -e rdma_nodes=10.140.0.3,10.140.0.7"
+    ), "the remedy of the first cause"
 
 
 def test_only_variables_of_the_libraries_are_shown() -> None:

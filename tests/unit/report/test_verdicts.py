@@ -264,7 +264,7 @@ ENDS = {
     "verify, a node lacks a VF": End(
         "verify",
         upto("plan", "preflight", "nodes", "gpu_operator", "network_operator", "sriov", "batch"),
-        f"1 of 4 nodes: {NAMES[1]} (VF missing).",
+        f"1 of 4 nodes: {NAMES[1]}: VF missing.",
         f"{SITE} --tags sriov -e rdma_nodes={NAMES[1]} --check --diff",
         nodes=ONE,
         findings=SICK,
@@ -275,7 +275,7 @@ ENDS = {
     "site, a node lacks a VF": End(
         "site",
         upto(*ALL),
-        f"1 of 4 nodes: {NAMES[1]} (VF missing).",
+        f"1 of 4 nodes: {NAMES[1]}: VF missing.",
         f"{SITE} --tags sriov -e rdma_nodes={NAMES[1]}",
         nodes=ONE,
         findings=SICK,
@@ -295,7 +295,7 @@ ENDS = {
     "host_checks, a host without its VFs": End(
         "host_checks",
         upto("plan", "preflight", "host_checks"),
-        f"1 of 4 nodes: {NAMES[1]} (VF missing).",
+        f"1 of 4 nodes: {NAMES[1]}: VF missing.",
         f"{SITE} --tags sriov -e rdma_nodes={NAMES[1]} --check --diff",
         nodes=ONE,
         findings=SICK,
@@ -427,7 +427,7 @@ def test_levels_of_commands(command: str, level: int) -> None:
 
 
 def test_kubectl_and_helm_are_for_the_cluster_of_the_run() -> None:
-    seen = next_step.ReportState(samples.plan([]), "fail", upto("plan", failed="plan"), [], [], [], False, False)
+    seen = next_step.ReportState(samples.plan([]), "fail", upto("plan", failed="plan"), [], [], [], [], False, False)
     started = next_step.Started(kubeconfig="~/.kube/eu", context="ops@eu")
     wanted = "kubectl --kubeconfig '~/.kube/eu' --context ops@eu get nodes -o wide"
     assert next_step.next_step(seen, started) == wanted

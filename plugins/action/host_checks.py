@@ -36,7 +36,7 @@ class ActionModule(RdmaAction):
         if not judged:
             raise InputError("host_checks source=inventory: the play has no hosts.")
         args = {**args, "fail_on_findings": args["fail_on_findings"] and not self.check_mode}
-        return check_run.result(judged, args, "", self.show)
+        return check_run.result(judged, judge.compared(), args, "", self.show)
 
     def _host(self, judge: Judge, name: str, args: dict[str, Any]) -> check_run.Judged:
         variables = self._task_vars["hostvars"][name]

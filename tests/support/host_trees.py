@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import ipaddress
 import json
 import time
 from collections.abc import Sequence
@@ -113,7 +114,8 @@ class Host:
     kvm or vgpu (``gpus`` GPUs and ``nics`` NICs passed through), or container. ``peermem``: None loads nvidia_peermem
     where OFED offers what it registers with. ``oci``: the machine is one of OCI's. ``faults``: ids of FAULTS, or
     ``id=place`` for a GPU, PF or VF other than the fault's own. ``link_layer``: of the RDMA ports, Ethernet or
-    InfiniBand; EFA where the machine has Amazon's adapters in place of all of its NICs.
+    InfiniBand; EFA where the machine has Amazon's adapters in place of all of its NICs. ``number``: of the host in its
+    cluster, whose hosts have addresses of their own.
     """
 
     shape: str = "BM.GPU.H100.8"
@@ -136,6 +138,7 @@ class Host:
     peermem: bool | None = None
     oci: bool = True
     link_layer: str = "Ethernet"
+    number: int = 0
     faults: tuple[str, ...] = ()
 
     @property
@@ -238,9 +241,28 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()
 
 
+def address(number: int, rail: int, slot: int = 0, base: str = "10.224.0.0") -> str:
+    """The IPv4 address of a port. ``slot``: 0 for the PF, from 1 on its VFs. Host 0 has one that is easy to read; with
+    others 13 of the network's 20 bits are the host, 4 the rail and 3 the slot."""
+    if not number:
+        return f"10.224.{rail}.{99 + slot if slot else 1}"
+    return str(ipaddress.IPv4Address(base) + ((number % 8192) << 7 | rail << 3 | slot % 8))
+
+
 def _mac(host: Host, netdev: str) -> str:
-    text = _digest(host.name, netdev)
+    return own_mac(host.name, netdev)
+
+
+def own_mac(name: str, old: str) -> str:
+    """The MAC of a host in place of that of the host whose tree it shares."""
+    text = _digest(name, old)
     return "02:" + ":".join(text[at : at + 2] for at in range(0, 10, 2))
+
+
+def own_gid(name: str, old: str) -> str:
+    """Likewise a link-local GID."""
+    text = _digest(name, old)
+    return f"fe80:0000:0000:0000:b83f:d203:{text[:4]}:{text[4:8]}"
 
 
 # --- the parts -----------------------------------------------------------------------------------------------------
@@ -560,7 +582,7 @@ def _rdma(files: Tree) -> None:
     rate = int(shape.line_gbps or CARD_RATE[shape.nic_model])
     for pf, pci in zip(shape.pfs, files.pci.pfs):
         device = files.pci.devices[pci]
-        _port(files, device, pf.netdev, pf.hca, rate, shape.mtu or 4220, f"10.224.{pf.rail}.1")
+        _port(files, device, pf.netdev, pf.hca, rate, shape.mtu or 4220, address(files.host.number, pf.rail))
         uverbs += 1
         files.put(f"{device.path}/sriov_totalvfs", str(files.host.total_vfs))
         count = (files.host.vfs_per_pf or shape.vfs_per_pf) if files.host.mode == "sriov" else 0
@@ -570,7 +592,8 @@ def _rdma(files: Tree) -> None:
             uverbs += _vf(files, pf, index, rate, vfs)
     for number, port in enumerate(shape.vcn if files.host.virtualisation in ("none", "container") else ()):
         device = files.pci.devices[port.pci]
-        _port(files, device, port.netdev, port.hca, 100, 9000, f"10.140.{number}.2")
+        own = address(files.host.number, number, base="10.160.0.0") if files.host.number else f"10.140.{number}.2"
+        _port(files, device, port.netdev, port.hca, 100, 9000, own)
         files.put(f"{device.path}/sriov_totalvfs", "0")
         files.put(f"{device.path}/sriov_numvfs", "0")
         uverbs += 1
@@ -605,7 +628,7 @@ def _vf(files: Tree, pf: Any, index: int, rate: int, vfs: dict[str, dict[str, An
     if files.host.vfs == "in_pods":
         return 0
     hca = f"mlx5_{100 + len(files.vfs)}"
-    _port(files, device, netdev, hca, rate, files.shape.mtu or 4220, f"10.224.{pf.rail}.{100 + index}")
+    _port(files, device, netdev, hca, rate, files.shape.mtu or 4220, address(files.host.number, pf.rail, 1 + index))
     return 1
 
 
@@ -625,7 +648,8 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
     # 0 and 1 are link-local, 2 and 3 the IPv4 address; the odd ones are RoCE v2.
     octets = [int(part) for part in address.split(".")]
     if infiniband:  # one GID, of the subnet prefix and the port's GUID
-        files.put(f"{port}/gids/0", "fe80:0000:0000:0000:b83f:d203:00ff:0001")
+        guid = _digest(files.host.name, netdev)
+        files.put(f"{port}/gids/0", f"fe80:0000:0000:0000:b83f:d203:{guid[:4]}:{guid[4:8]}")
     for index in range(0 if infiniband else 4):
         files.put(f"{port}/gid_attrs/types/{index}", "RoCE v2" if index % 2 else "IB/RoCE v1")
         gid = "fe80:0000:0000:0000:0000:00ff:fe00:0001" if index < 2 else (

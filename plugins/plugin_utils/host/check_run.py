@@ -35,8 +35,8 @@ def in_cluster(client: Client, plan: Plan, args: Json, show: Show, check: bool) 
     if not nodes:
         raise InputError("The plan has no node of a supported shape, so no host can be checked.")
     judge = Judge(plan, args["select"], args["mute"])
-    found = {"run_dir": Path(args["plan"]).parent, "image": args["image"], "interval": args["interval"]}
-    daemon = for_plan(client, plan, PROBE, show, **found)
+    more = {"run_dir": Path(args["plan"]).parent, "image": args["image"], "interval": args["interval"]}
+    daemon = for_plan(client, plan, PROBE, show, **more)
     if check:
         return {"changed": False, "would": daemon.predict(), "hosts": {}, "counts": {}, "findings": []}
     with daemon.applied(args["keep"]):
@@ -48,16 +48,20 @@ def in_cluster(client: Client, plan: Plan, args: Json, show: Show, check: bool) 
     for name, why in missing.items():
         look = f"kubectl -n {daemon.namespace} get pods -o wide; kubectl describe node {name}"
         taken[name] = judge.absent(name, why, look)
-    return {**result({name: taken[name] for name in nodes}, args, daemon.run, show), "changed": bool(args["keep"])}
+    found = result({name: taken[name] for name in nodes}, judge.compared(), args, daemon.run, show)
+    return {**found, "changed": bool(args["keep"])}
 
 
-def result(judged: Mapping[str, Judged], args: Json, of_run: str, show: Show) -> Json:
-    """Prints and returns the verdicts, worst first; failed if a host fails and ``fail_on_findings`` is set. ``of_run``:
-    the id of the DaemonSet's run, "" for documents read over SSH."""
+def result(judged: Mapping[str, Judged], compared: Sequence[Finding], args: Json, of_run: str, show: Show) -> Json:
+    """Prints and returns the verdicts, worst first; failed if a host fails and ``fail_on_findings`` is set.
+    ``compared``: findings about hosts, and about shapes, from their comparison; ``of_run``: the id of the DaemonSet's
+    run, "" for documents read over SSH."""
+    judged = {name: _with(one, [item for item in compared if item.subject == name]) for name, one in judged.items()}
     order = {verdict: number for number, verdict in enumerate(summary.VERDICTS)}
     names = sorted(judged, key=lambda name: order[judged[name][0]["verdict"]])
     hosts = {name: judged[name][0] for name in names}
     findings = [item for name in names for item in summary.worst_first(judged[name][1])]
+    findings += [item for item in compared if item.subject not in judged]
     for line in summary.lines(hosts, findings):
         show(line)
     if args["run_dir"]:
@@ -72,6 +76,16 @@ def result(judged: Mapping[str, Judged], args: Json, of_run: str, show: Show) ->
     if args["fail_on_findings"] and bad:
         found.update(failed=True, msg=summary.message(hosts, findings))
     return found
+
+
+def _with(one: Judged, compared: Sequence[Finding]) -> Judged:
+    """The result of a host, with what its comparison with others found."""
+    facts, findings, document = one
+    if not compared:
+        return one
+    found = summary.worst_first([*findings, *compared])
+    worst = {"verdict": summary.verdict(found), "rule": found[0].id, "remedy": found[0].remedy}
+    return {**facts, **worst}, found, document
 
 
 def _keep(

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Dat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import fleet, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import summary as host_report
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -34,6 +34,10 @@ class Judge:
     def __init__(self, plan: Plan, select: Sequence[str], mute: Sequence[str]) -> None:
         """Uses mode, profile, driver and ofed of ``plan``. InputError for unknown rules."""
         self.shapes, self.rules, self.mode = shape_table.shapes(plan.site_shapes), table(), plan.mode
+        self.fleet = fleet.Fleet(fleet.FleetTable.of(files.document("host_fleet.yml")))
+        # hosts are compared unless single rules are selected
+        self._silent = fleet.IDS if select else tuple(name for name in mute if name in fleet.IDS)
+        mute = [name for name in mute if name not in fleet.IDS]
         rules.choose(self.rules, select, mute)
         mute = [*mute, *rules.of_rdma(self.rules)] if plan.sockets else mute
         self.files = _topology_files(plan)
@@ -63,6 +67,7 @@ class Judge:
             found = [*rules.judge(self.rules, document, shape, **self.how), *self._topology(document, shape)]
             findings = host_report.worst_first([dataclasses.replace(item, subject=name) for item in found])
             summary = host_report.summary(document, findings, shape, self.mode)
+            self.fleet.add(name, shape.name, document)
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"its document does not have the expected form: {error}"
             remedy = "use one version of this collection for probe and rules"
@@ -78,6 +83,10 @@ class Judge:
                 expected = "the GPUs and NICs of the NCCL topology file"
                 severity = rules.SEVERITIES[item.status]
                 yield finding("host.topology-file", "", item.message, expected=expected, severity=severity)
+
+    def compared(self) -> list[Finding]:
+        """Findings about the hosts that were judged, compared with each other."""
+        return [item for item in self.fleet.findings() if item.id not in self._silent]
 
     def absent(self, name: str, why: str, remedy: str) -> tuple[Json, list[Finding], Json]:
         """The result for a host without a document: its state is unknown, which is not a pass."""

@@ -35,15 +35,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A tree per host; healthy hosts share one."""
+    """A tree per host, with its own addresses."""
     folder, made = tmp_path_factory.mktemp("trees"), {}
-    host_trees.build(folder / "healthy", SHAPE)
     for index in range(HOSTS):
         name = f"h{index:02d}"
-        made[name] = folder / "healthy"
-        if name in FAULTS:
-            made[name] = folder / name
-            host_trees.build(made[name], SHAPE, faults=(FAULTS[name],))
+        made[name] = folder / name
+        faults = [FAULTS[name]] if name in FAULTS else ()
+        host_trees.build(made[name], SHAPE, faults=faults, name=name, number=index + 1)
     return made
 
 

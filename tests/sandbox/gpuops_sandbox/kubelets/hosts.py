@@ -34,7 +34,8 @@ def real_nodes(state: Path, fleet: Fleet, faults: Iterable[Fault]) -> list[Real]
         else:
             capacity = {GPUS: str(shape.gpu_count), **({VFS: str(shape.vf_count)} if shape.vf_count else {})}
             if not tree.exists():
-                build_tree(tree, kind, fleet.profile, [fault for fault in held if fault.node == name])
+                mine = [fault for fault in held if fault.node == name]
+                build_tree(tree, kind, fleet.profile, mine, name, at + 1)
         hostname = system_name(name)
         held_by = tuple(own[at]) if own else ()
         found.append(Real(name, node["spec"]["podCIDR"], hostname, capacity, tree, held_by))
@@ -44,14 +45,15 @@ def real_nodes(state: Path, fleet: Fleet, faults: Iterable[Fault]) -> list[Real]
 def rebuild(state: Path, fleet: Fleet, faults: Iterable[Fault], changed: Iterable[Fault]) -> None:
     """The trees of the real nodes whose faults have changed, with those that hold now."""
     held, touched = list(faults), {fault.node for fault in changed if fault.kind.startswith(PREFIX)}
-    for name, kind in zip(fleet.real_names(), fleet.gpu_shapes(), strict=False):
+    for at, (name, kind) in enumerate(zip(fleet.real_names(), fleet.gpu_shapes(), strict=False)):
         if name in touched:
             own = [fault for fault in held if fault.node == name]
-            build_tree(state / "nodes" / name / "host", kind, fleet.profile, own)
+            build_tree(state / "nodes" / name / "host", kind, fleet.profile, own, name, at + 1)
 
 
-def build_tree(tree: Path, shape: str, profile: str, faults: Iterable[Fault]) -> None:
-    """The files of the host, in a folder that stays the same: a node has it mounted."""
+def build_tree(tree: Path, shape: str, profile: str, faults: Iterable[Fault], name: str, number: int) -> None:
+    """The files of the host, in a folder that stays the same: a node has it mounted. ``name`` and ``number`` give it
+    addresses of its own."""
     use_collection()
     use_tests()
     from support import host_trees
@@ -60,10 +62,11 @@ def build_tree(tree: Path, shape: str, profile: str, faults: Iterable[Fault]) ->
     for fault in faults:
         if fault.kind.startswith(PREFIX):
             names.append(fault.kind[len(PREFIX) :] + (f"={fault.arg}" if fault.arg else ""))
+    own = {"name": system_name(name), "number": number}
     tree.mkdir(parents=True, exist_ok=True)
     for entry in tree.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    host_trees.build(tree, shape, faults=names, image=IMAGES.get(profile, IMAGES["current"]), mode="sriov")
+    host_trees.build(tree, shape, faults=names, image=IMAGES.get(profile, IMAGES["current"]), mode="sriov", **own)
     _classes(tree / "sys")
 
 

@@ -46,6 +46,8 @@ SAME = {"gpu-missing": "gpu-missing", "netns-shared": "netns-shared"}
 BROKEN = {"image-pull": "ImagePullBackOff", "crash-loop": "CrashLoopBackOff"}
 PEERMEM_CURES = ("peermem-not-loaded", "no-dmabuf")
 DOWN = "rail-down"
+FIRST = 1000
+"""Number of the first simulated host: those with a kubelet of their own have the ones before."""
 RATE = 40e9
 """Bytes per second that a rail carries while a pod has VFs of its node."""
 DRIVER_APP, OFED_APP = "nvidia-driver-daemonset", "mofed"
@@ -160,6 +162,8 @@ class HostFacts:
         self.hub = hub
         self.machines = machines_of(hub)
         self.hosts = Hosts(hub.ctx.state / "hosts")
+        self.numbers: dict[str, int] = {}
+        """Of the nodes, for their addresses."""
         self.cured: dict[str, set[str]] = {}
         """Node -> faults that the peermem pod has cured; modules-load.d keeps them cured over a reboot."""
 
@@ -173,7 +177,34 @@ class HostFacts:
             machine, kept, cured, apps, self.hub.ctx.profile, self.hub.ctx.platform, node.info.get("osImage", "")
         )
         document = self.hosts.document(machine.shape.name, faults, description)
-        return {**document, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
+        number = self.numbers.setdefault(node.name, FIRST + len(self.numbers))
+        own = with_addresses(document, node.name, number)
+        return {**own, "root": "/host", "host": node.name, "boot_id": machine.host.boot}
+
+
+def with_addresses(document: Json, name: str, number: int) -> Json:
+    """The document of one of several hosts that share a tree, with the MACs and addresses of its own. Equal ones stay
+    equal, so that a fault within the host stays; addresses of other networks do, too."""
+    trees = programs()[3]
+
+    def mac(old: Any) -> Any:
+        return trees.own_mac(name, old) if old and old != "00:00:00:00:00:00" else old
+
+    def address(old: Any) -> Any:
+        parts = str(old).split(".")
+        if parts[:2] == ["10", "224"] and len(parts) == 4:
+            slot = max(0, int(parts[3]) - 99)
+            return trees.address(number, int(parts[2]) % 16, slot)
+        if parts[:2] == ["10", "140"] and len(parts) == 4:
+            return trees.address(number, int(parts[2]) % 16, base="10.160.0.0")
+        return trees.own_gid(name, old) if str(old).startswith("fe80:") else old
+
+    changes = {"mac": mac, "admin_mac": mac, "gid3_address": address}
+    functions = [
+        {key: changes[key](value) if key in changes else value for key, value in function.items()}
+        for function in document.get("functions") or ()
+    ]
+    return {**document, "functions": functions} if functions else document
 
 
 _facts: WeakKeyDictionary[Hub, HostFacts] = WeakKeyDictionary()

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules, summary
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, thresholds, topology
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.usual import EarlierResults
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import policy_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import lint
@@ -192,11 +193,12 @@ def nccl(rng: Random) -> None:
 def history(rng: Random) -> None:
     """A site's history: damaged records are no records, and it never improves a verdict."""
     row = {"v": 1, "shape": H100, "collective": "all_reduce", "nodes": 2, "algo": "default", "verdict": "pass"}
-    records = tree(rng, [{**row, "size": 8 << 30, "busbw": 470.0 + i} for i in range(8)])
+    row |= {"mode": "", "nccl": "2.28.9", "size": 8 << 30}
+    earlier = EarlierResults(tree(rng, [{**row, "busbw": 470.0 + i} for i in range(8)]))
     shape = shape_table.shapes()[H100]
     run = nccl_samples.model_run(shape, 2, slow=rng.choice((0.78, 0.95, 1.0)), min_bytes=1 << 32)
     without = judge.judge(run, shape=shape, nodes=2, table=nccl_samples.TABLE).verdict
-    found = judge.judge(run, shape=shape, nodes=2, table=nccl_samples.TABLE, history=records).verdict
+    found = judge.judge(run, shape=shape, nodes=2, table=nccl_samples.TABLE, earlier=earlier).verdict
     if judge.RANKING.index(found) > judge.RANKING.index(without):
         raise Broken(f"history made {found} of {without}")
 

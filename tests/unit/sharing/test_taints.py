@@ -351,7 +351,7 @@ def test_in_check_mode_the_operator_may_still_come() -> None:
         return made.predicted(lacking.value)
 
     assert predicted(True)["changed"] is True
-    assert "not there yet: No DaemonSet" in predicted(True)["changes"][0]
+    assert "it does not exist yet: No DaemonSet" in predicted(True)["changes"][0]
     assert predicted(True, state="absent")["failed"] is True
     assert predicted(False)["failed"] is True
 

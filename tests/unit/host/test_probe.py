@@ -921,19 +921,22 @@ def test_other_pythons_give_the_same(healthy: Path) -> None:
 
 
 def test_budget(healthy: Path) -> None:
-    """16 PFs, 16 VFs, 8 GPUs: 195 ms CPU and 40 MB for the whole process, 64 KB of document."""
+    """16 PFs, 16 VFs, 8 GPUs: CPU time of at most 5 times a fixed piece of work, 40 MB for the whole process, 64 KB of
+    document. Beside other processes both take more CPU time; the least of five is what each needs."""
     code = (
         "import resource, subprocess, sys; out = subprocess.run(sys.argv[1:], capture_output=True, check=True).stdout;"
         "use = resource.getrusage(resource.RUSAGE_CHILDREN);"
         "print(use.ru_utime + use.ru_stime, use.ru_maxrss, len(out))"
     )
-    command = [sys.executable, "-c", code, sys.executable, "-I", FILE, "--root", healthy]
-    # Beside other processes the same work takes more CPU time: the least of ten is what it needs.
-    for _ in range(10):
-        seconds, kilobytes, size = map(float, subprocess.check_output(command).split())
-        if seconds < 0.195:
-            break
-    assert seconds < 0.195
+    work = [sys.executable, "-I", "-c", "import json; [json.loads(json.dumps([{'a': [n]}])) for n in range(4000)]"]
+    probe_it = [sys.executable, "-I", str(FILE), "--root", str(healthy)]
+
+    def used(command: list[str]) -> list[float]:
+        return list(map(float, subprocess.check_output([sys.executable, "-c", code, *command]).split()))
+
+    runs = [(used(work)[0], used(probe_it)) for _ in range(5)]
+    base, (seconds, kilobytes, size) = min(one for one, _found in runs), min(found for _one, found in runs)
+    assert seconds / base < 5, "3.3 to 3.9 were measured, beside a load of 12"
     assert kilobytes < 40 * 1024
     assert size < 64 * 1024
 

@@ -518,6 +518,9 @@ class Scan:
         if not tested and len(blocks) > 1:
             return [tuple(names) for _block, names in sorted(_by_block(fit, self.blocks).items()) if len(names) > 1]
         slow = [nodes for nodes, bad in tested.items() if bad]
+        again = [nodes for nodes in slow if view.only_together(nodes) and view.rounds_of(nodes) == 1]
+        if again:
+            return again  # it may have been that round
         whole = [
             nodes for nodes in slow if len(blocks) > 1 and not view.halves(nodes) and len(self._blocks(nodes)) == 1
         ]

@@ -243,7 +243,8 @@ class ScanVerdict:
             if not bad or len(block) > 1 or len(set(view.blocks.values())) == 1 or whole > len(nodes):
                 continue
             halves = view.halves(nodes)
-            if len(halves) < 2 or not all(view.parts[half] for half in halves):
+            together = view.only_together(nodes) and view.rounds_of(nodes) > 1
+            if not together and (len(halves) < 2 or not all(view.parts[half] for half in halves)):
                 continue  # it may be one node of it, or that round
             items = [item for item in view.of("group") if tuple(item["nodes"]) == nodes]
             runs = [PlacedRun(item, (), None if item.get("busbw") is None else 0.0, 1.0) for item in items]

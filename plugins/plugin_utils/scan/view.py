@@ -726,3 +726,12 @@ class ScanView:
     def halves(self, nodes: Edge) -> list[Edge]:
         """The parts of a part."""
         return [part for part in self.parts if set(part) < set(nodes)]
+
+    def only_together(self, nodes: Edge) -> bool:
+        """Whether a part is slow and both of its halves are not: only all of its nodes together are."""
+        halves = self.halves(nodes)
+        return self.parts[nodes] and len(halves) == 2 and not any(self.parts[half] for half in halves)
+
+    def rounds_of(self, nodes: Edge) -> int:
+        """The rounds in which the nodes of a part ran together."""
+        return len({item["round"] for item in self.of("group") if tuple(item["nodes"]) == nodes})

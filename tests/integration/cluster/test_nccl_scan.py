@@ -84,7 +84,7 @@ def test_each_fault_is_named_as_what_it_is(cluster: Nccl, tmp_path: Path, launch
     ("fault", "place", "runs", "words"),
     [
         ("slow-under-load:0", "block0 block1", {"load_runs": 8}, "between blocks block0 and block1 under load"),
-        ("slow-together:1", "block1", {"load_runs": 4, "group_runs": 28}, "when its 4 nodes run together"),
+        ("slow-together:1", "block1", {"load_runs": 4, "group_runs": 35}, "when its 4 nodes run together"),
     ],
 )
 def test_when_only_all_together_are_slow_the_scan_finds_where(

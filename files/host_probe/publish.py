@@ -28,7 +28,7 @@ from typing import Any, Callable
 HOST = os.environ.get("GPUOPS_HOST", "/host")
 ACCOUNT = Path(os.environ.get("GPUOPS_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"))
 READY = Path(os.environ.get("GPUOPS_READY", "/run/gpuops-rdma/written"))
-LIMIT = 64 * 1024
+LIMIT = 128 * 1024
 """Largest document in bytes. The API server accepts 1 MiB, but a list of a thousand documents must stay fast."""
 
 

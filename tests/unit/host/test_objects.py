@@ -172,7 +172,7 @@ def test_a_probe_that_fails_and_one_that_says_too_much_are_told() -> None:
 
     item = written(publish.content(fails))
     assert host_objects.read(item, "r1")[2] == "the probe failed: OSError: [Errno 5] Input/output error"
-    assert "65" in publish.content(lambda: {"x": "y" * publish.LIMIT})["error"]
+    assert str(publish.LIMIT) in publish.content(lambda: {"x": "y" * publish.LIMIT})["error"]
 
 
 def test_publishing_goes_on_until_the_server_takes_it() -> None:

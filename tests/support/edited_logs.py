@@ -557,7 +557,7 @@ EDITS = (
     Edit(E, "the kernel reports a fault", "fail", "segfault",
          after("[ 12.3] all_reduce_perf[812]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2")),
     Edit(E, "timeout ends mpirun", "incomplete", "the test was stopped",
-         after("timeout: sending signal TERM to command ‘mpirun’")),
+         after("timeout: sending signal TERM to command 'mpirun'")),
     Edit(E, "kubectl exec reports an exit code", "fail", "137",
          after("command terminated with exit code 137")),
     Edit(E, "ssh loses a node", "fail", "on node-2",

@@ -35,7 +35,10 @@ def parse(text: Any) -> Version:
     if not found:
         return Version("0.dev0")
     numbers, stage, number = found.groups()
-    return Version(f"{numbers}.{stage}{number or 0}" if stage else numbers)
+    try:
+        return Version(f"{numbers}.{stage}{number or 0}" if stage else numbers)
+    except ValueError:  # of a damaged log: more digits than Python converts, or digits of another script
+        return Version("0.dev0")
 
 
 def known(text: Any) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NcclError, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import DRIVER
 
 OWN = ("NCCL_HOSTID", "NCCL_IB_HCA", "NCCL_DEBUG_FILE", "NCCL_TOPO_FILE")
@@ -83,7 +83,7 @@ def _shared_memory(run: NcclRun, nvlink: bool) -> Iterator[Clue]:
 def _far(run: NcclRun) -> Iterator[Clue]:
     """GPUDirect RDMA on a longer way than on other hosts, or through a CPU."""
     ways: Sequence[Json] = run.transport.get("gdr_paths") or ()
-    known = release(run.nccl_version)
+    known = versions.minor(run.nccl_version)
     through = next((far for since, far in _PHB if known >= since), 0)
     nearest = min((way["distance"] for way in ways), default=0)
     groups: dict[tuple[int, str], list[Json]] = {}

@@ -56,11 +56,6 @@ def whole(text: str) -> Optional[int]:
     return int(text) if len(text) <= _DIGITS else None
 
 
-def release(version: str) -> tuple[int, ...]:
-    """(2, 27) of 2.27.3; () where it is unknown."""
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal() and len(part) <= _DIGITS)
-
-
 def short(text: str) -> str:
     """Returns at most MAX_TEXT characters of ``text``, with runs of blanks reduced to one."""
     return " ".join(text.split())[:MAX_TEXT]

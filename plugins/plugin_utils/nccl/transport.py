@@ -10,10 +10,11 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import short_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import FAILOVER, RETRY
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, release, short, whole
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import MAX_TEXT, bare, short, whole
 
 LIBRARY = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d[\w.]*)(?:\+(?:cuda|hip)([\w.]+))?")
 # a whole way: one that was cut, or that another process wrote into, does not show that GPUDirect RDMA is off. RCCL adds
@@ -397,7 +398,7 @@ class Transport:
     def _gdr_paths(self, ranks: Iterable[NcclRank]) -> list[Json]:
         """``{distance, rank, gpu, host, hca}`` of the longest way of each host's GPUDirect RDMA."""
         worst: dict[str, tuple[int, int, int, str]] = {}
-        base = 16 if (2, 21) <= release(self.nccl_version) < (2, 29) else 10
+        base = 16 if (2, 21) <= versions.minor(self.nccl_version) < (2, 29) else 10
         brief = {short_host(name): name for name in self.hosts}
         for rank in ranks:
             name = brief.get(short_host(rank.host), "")

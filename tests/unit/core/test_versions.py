@@ -44,6 +44,11 @@ def test_what_is_no_version() -> None:
     assert versions.minor("v1.34.2+k3s1") == (1, 34) and versions.minor("535") == (535, 0)
 
 
+@pytest.mark.parametrize("text", ["2." + "9" * 5000, "\u0662.27"])
+def test_what_python_does_not_convert_is_no_version(text: str) -> None:
+    assert versions.minor(text) == (0, 0) and versions.older(text, "2.19")
+
+
 def test_the_same_release() -> None:
     for one, other in (("v26.7.0", "26.7.0"), ("26.7", "v26.7.0+ab1"), ("v26.7.0-rc.2", "26.7.0-rc2"), ("", "")):
         assert versions.same(one, other)

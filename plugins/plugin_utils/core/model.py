@@ -66,6 +66,16 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def mapping(value: Any) -> Json:
+    """The value if it is a mapping, else {}."""
+    return value if isinstance(value, dict) else {}
+
+
+def dicts(value: Any) -> list[Json]:
+    """The mappings of a list; [] for anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def isolation(sharing: str, replicated: bool) -> str:
     """Isolation between the pods of a GPU, in words. ``sharing``: time-slicing, mps, mig, or "" for whole GPUs.
     ``replicated``: MIG devices are shared too."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, NodeFacts, Shape, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, lint, named, network
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     JobContext,
     is_shared,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+
 _SHOWN = 4
 
 
@@ -26,8 +28,7 @@ Faults = Iterator[Fault]
 
 def some(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    found = list(names)
-    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    return listed(list(names), _SHOWN)
 
 
 def cut(value: str) -> str:

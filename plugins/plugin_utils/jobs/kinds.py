@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int, mapping
 
 WORKER, LAUNCHER, LEADER, HEAD, SUBMITTER, INITIALIZER = (
     "worker", "launcher", "leader", "head", "submitter", "initializer"
@@ -391,19 +391,9 @@ def reference(document: Json) -> str:
     return f"{document.get('kind')} {place}{meta.get('name') or meta.get('generateName') or '(no name)'}"
 
 
-def mapping(value: Any) -> Json:
-    """The value if it is a mapping, else {}."""
-    return value if isinstance(value, dict) else {}
-
-
 def listed(value: Any) -> list[Any]:
     """The value if it is a list, else []."""
     return value if isinstance(value, list) else []
-
-
-def dicts(value: Any) -> list[Json]:
-    """The mappings of a list; [] for anything else."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 # ---- a TrainJob over its runtime -------------------------------------------------------------------------------------

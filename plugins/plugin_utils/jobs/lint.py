@@ -16,10 +16,10 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, JobContext
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.rules import CONDITIONS, FACTS
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, is_int, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate
 
 CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 RESOURCE = ("resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1beta1")

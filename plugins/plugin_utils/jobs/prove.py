@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape, dicts, is_int, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, short_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, Start
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu

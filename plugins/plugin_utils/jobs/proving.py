@@ -16,13 +16,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     InputError,
     NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discovered
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import documents, kinds, prove
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.prove import Counters, JobProof, LoggedPod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import is_shared, rdma_resource
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, JobLog

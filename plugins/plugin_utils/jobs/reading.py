@@ -21,17 +21,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Mode,
     NodeFacts,
     Shape,
+    dicts,
     is_int,
+    mapping,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import (
-    JobKind,
-    PodTemplate,
-    dicts,
-    listed,
-    mapping,
-    reference,
-)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import JobKind, PodTemplate, listed, reference
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import CONF, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading, rules_cluster, rules_ranks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, cut, some
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, dicts, listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     INFINIBAND,
     SHM,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, dicts, is_int, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, some
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import dicts, listed, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.named import Named, named
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, Rank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GIB

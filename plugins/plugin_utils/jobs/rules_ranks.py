@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, is_int, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, Rank
 
 _SETS_NODES = ("PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")

@@ -37,7 +37,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Locality,
     NodeFacts,
     Shape,
+    dicts,
     isolation,
+    mapping,
     picked,
     to_dict,
 )
@@ -99,14 +101,6 @@ def number(text: Any) -> float:
 # ---- one node ------------------------------------------------------------------------------------------------------
 
 
-def _dict(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: Any) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
@@ -114,12 +108,12 @@ def _text(value: Any) -> str:
 def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> NodeFacts:
     """The few fields that decisions need. What is absent or of another type reads as absent. ``shapes``: with those of
     the site's own files, which may take nodes by labels."""
-    node = _dict(node)
-    meta, spec, status = _dict(node.get("metadata")), _dict(node.get("spec")), _dict(node.get("status"))
-    info, annotations = _dict(status.get("nodeInfo")), _dict(meta.get("annotations"))
-    labels = {_text(key): _text(value) for key, value in _dict(meta.get("labels")).items()}
-    allocatable, capacity = _dict(status.get("allocatable")), _dict(status.get("capacity"))
-    ready, ready_reason = _readiness(_dicts(status.get("conditions")))
+    node = mapping(node)
+    meta, spec, status = mapping(node.get("metadata")), mapping(node.get("spec")), mapping(node.get("status"))
+    info, annotations = mapping(status.get("nodeInfo")), mapping(meta.get("annotations"))
+    labels = {_text(key): _text(value) for key, value in mapping(meta.get("labels")).items()}
+    allocatable, capacity = mapping(status.get("allocatable")), mapping(status.get("capacity"))
+    ready, ready_reason = _readiness(dicts(status.get("conditions")))
     extended, total = _extended(allocatable), _extended(capacity)
     sharing, replicas = _sharing(labels, {**total, **extended})
     shape, claims = _shape(labels, shapes or {})
@@ -131,7 +125,7 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
         ready_reason=ready_reason,
         # Our own cordon, left by a run that was cut short, is undone by the next one and is no wish of the user.
         cordoned=spec.get("unschedulable") is True and not OUR_CORDONS & set(annotations),
-        taints=tuple(_taint(taint) for taint in _dicts(spec.get("taints"))),
+        taints=tuple(_taint(taint) for taint in dicts(spec.get("taints"))),
         own_taints=_own_taints(annotations),
         pool=next(
             (value for key in POOL_KEYS for value in (labels.get(key), _text(annotations.get(key))) if value), ""
@@ -153,7 +147,7 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
         kubelet=_text(info.get("kubeletVersion")),
         boot_id=_text(info.get("bootID")),
         provider_id=_text(spec.get("providerID")),
-        internal_ip=_address(_dicts(status.get("addresses"))),
+        internal_ip=_address(dicts(status.get("addresses"))),
         pod_cidrs=_pod_cidrs(spec),
         labels={key: value for key, value in labels.items() if key.startswith(LABEL_PREFIXES)},
         simulated="kwok.x-k8s.io/node" in annotations,
@@ -202,7 +196,7 @@ def _taint(taint: Json) -> str:
 def _own_taints(annotations: Json) -> tuple[str, ...]:
     """Those of the annotation in which gpu_taints notes what it has added."""
     try:
-        return tuple(_taint(one) for one in _dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
+        return tuple(_taint(one) for one in dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
     except ValueError:
         return ()
 
@@ -451,21 +445,21 @@ def _judge_ids(facts: NodeFacts, shape: Shape, ids: Json) -> list[Finding]:
 
 def feature_ids(feature: Json) -> tuple[str, dict[str, int]]:
     """Mellanox devices in an NFD NodeFeature (attribute set pci.device): ("", {}) when it has none."""
-    meta = _dict(_dict(feature).get("metadata"))
-    node = _dict(meta.get("labels")).get("nfd.node.kubernetes.io/node-name") or meta.get("name")
-    instances = _dict(_dict(_dict(_dict(feature).get("spec")).get("features")).get("instances"))
-    elements = _dicts(_dict(instances.get("pci.device")).get("elements"))
-    found = Counter(_id(_dict(entry.get("attributes")), "vendor", "device") for entry in elements)
+    meta = mapping(mapping(feature).get("metadata"))
+    node = mapping(meta.get("labels")).get("nfd.node.kubernetes.io/node-name") or meta.get("name")
+    instances = mapping(mapping(mapping(mapping(feature).get("spec")).get("features")).get("instances"))
+    elements = dicts(mapping(instances.get("pci.device")).get("elements"))
+    found = Counter(_id(mapping(entry.get("attributes")), "vendor", "device") for entry in elements)
     return _text(node), {device: count for device, count in found.items() if device}
 
 
 def state_ids(state: Json) -> tuple[str, dict[str, int]]:
     """Mellanox devices in a SriovNetworkNodeState: the PFs and their VFs."""
-    state = _dict(state)
-    interfaces = _dicts(_dict(state.get("status")).get("interfaces"))
-    devices = [*interfaces, *(vf for entry in interfaces for vf in _dicts(entry.get("Vfs")))]
+    state = mapping(state)
+    interfaces = dicts(mapping(state.get("status")).get("interfaces"))
+    devices = [*interfaces, *(vf for entry in interfaces for vf in dicts(entry.get("Vfs")))]
     found = Counter(_id(entry, "vendor", "deviceID") for entry in devices)
-    name = _text(_dict(state.get("metadata")).get("name"))
+    name = _text(mapping(state.get("metadata")).get("name"))
     return name, {device: count for device, count in found.items() if device}
 
 

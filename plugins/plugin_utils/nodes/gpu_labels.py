@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Gpu, Json, NodeFacts, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Gpu, Json, NodeFacts, Shape, mapping
 
 PRODUCT, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
 MIG_CAPABLE = "nvidia.com/mig.capable"
@@ -37,19 +37,15 @@ _MIG, _SHARED = "-MIG-", "-SHARED"
 
 def gpu_devices(feature: Json) -> tuple[str, dict[str, int]]:
     """NVIDIA GPUs in an NFD NodeFeature (attribute set pci.device), by PCI id; ("", {}) when it is damaged."""
-    meta, spec = _dict(feature.get("metadata")), _dict(feature.get("spec"))
-    devices = _dict(_dict(_dict(spec.get("features")).get("instances")).get("pci.device")).get("elements")
+    meta, spec = mapping(feature.get("metadata")), mapping(feature.get("spec"))
+    devices = mapping(mapping(mapping(spec.get("features")).get("instances")).get("pci.device")).get("elements")
     found: Counter[str] = Counter()
     for entry in devices if isinstance(devices, list) else []:
-        device_facts = _dict(_dict(entry).get("attributes"))
+        device_facts = mapping(mapping(entry).get("attributes"))
         kind, vendor, device = (str(device_facts.get(key, "")).lower() for key in ("class", "vendor", "device"))
         if vendor == NVIDIA and kind.startswith(DISPLAY) and device:
             found[f"{vendor}:{device}"] += 1
-    return str(_dict(meta.get("labels")).get(_NODE) or meta.get("name") or ""), dict(found)
-
-
-def _dict(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
+    return str(mapping(meta.get("labels")).get(_NODE) or meta.get("name") or ""), dict(found)
 
 
 def described(facts: NodeFacts, devices: Mapping[str, int]) -> tuple[Optional[Shape], str]:

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import NO
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.phases import JobLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.usual import EarlierResults
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 
@@ -132,7 +133,7 @@ class TestRun:
 
     def _all(self, log: Path) -> tuple[list[_Done], int]:
         """The tests that ran, and how many were requested: one after the other, each in a job of its own."""
-        asked, done = int(self.args["repeat"]), []
+        asked, done, earlier = int(self.args["repeat"]), [], self.standard.earlier
         for number in range(1, asked + 1):
             if number > 1:
                 # the objects of each job have their own names, and other nodes may print NCCL's INFO lines
@@ -140,7 +141,7 @@ class TestRun:
                 self.test = replace(self.test, suffix=self.client.suffix(), info_from=first)
             if asked > 1:
                 self.say(f"test {number} of {asked}")
-            done.append(self._once(log, asked > 1))
+            done.append(self._once(log, asked > 1, earlier))
             if asked > 1:
                 verdict = done[-1].verdict
                 self.say(f"test {number} of {asked}: {verdict.verdict}: {verdict.reason}")
@@ -150,7 +151,7 @@ class TestRun:
                 break
         return done, asked
 
-    def _once(self, log: Path, repeated: bool) -> _Done:
+    def _once(self, log: Path, repeated: bool, earlier: EarlierResults) -> _Done:
         test, leftovers = self.test, []
         job_run = self._job_run(test, log)
         try:
@@ -166,9 +167,7 @@ class TestRun:
                 leftovers = self._clean(job_run)
         parsed = parse(log)
         shape, standard = shape_table.shapes(self.plan.site_shapes)[self.entry.shape], self.standard
-        verdict = judge(
-            parsed, outcome, test, shape=shape, table=standard.table, earlier=standard.earlier, repeat=repeated
-        )
+        verdict = judge(parsed, outcome, test, shape=shape, table=standard.table, earlier=earlier, repeat=repeated)
         standard.record(parsed, verdict, test, shape)
         return _Done(parsed, verdict, outcome, leftovers)
 

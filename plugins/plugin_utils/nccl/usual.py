@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Optional
+from typing import Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
@@ -72,7 +72,7 @@ class EarlierResults:
         own = _usual(kind, [item for item in found if kind.has(item.get("mode") or "", _nccl(item), item["size"])])
         if own is not None:
             return own
-        alike = (item for item in self.baseline if _key_of(item) == _key(kind))
+        alike = (item for item in self.baseline if _key(item) == _key(kind))
         return next((item for item in alike if kind.has(item.mode, item.nccl, item.size)), None)
 
 
@@ -105,12 +105,8 @@ def record(
 _Key = tuple[object, ...]
 
 
-def _key(kind: ResultKind) -> _Key:
-    return (kind.shape, kind.collective, kind.nodes, kind.algo)
-
-
-def _key_of(usual: UsualSpeed) -> _Key:
-    return (usual.shape, usual.collective, usual.nodes, usual.algo)
+def _key(of: Union[ResultKind, UsualSpeed]) -> _Key:
+    return (of.shape, of.collective, of.nodes, of.algo)
 
 
 def _kind_of(item: Json) -> _Key:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One cause per bad node, from all that a run found about it. PRIVATE to the collection.
 
-A fault shows in several places: a rule of the host checks, NCCL's own words, counters of ports, the scan. ``of_nodes``
+A fault shows in several places: a rule of the host checks, NCCL's own words, the scan. ``of_nodes``
 puts what explains the rest first, and nodes with the same first evidence together. Headline, next step, page and JSON
 are made of the result.
 """
@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 
-HOST, CLUSTER, NCCL, COUNTERS, SCAN, PERFTEST = (
-    "host check", "Kubernetes", "NCCL's log", "counters", "scan", "ib_write_bw",
-)  # fmt: skip
+HOST, CLUSTER, NCCL, SCAN, PERFTEST = "host check", "Kubernetes", "NCCL's log", "scan", "ib_write_bw"
 """Where a finding is from, in the order in which it explains: a setting or a broken part comes before what a node does
 not offer, and this before what is slow."""
-SOURCES = (HOST, CLUSTER, NCCL, COUNTERS, SCAN, PERFTEST)
-_SYMPTOMS = (NCCL, COUNTERS, SCAN, PERFTEST)
+SOURCES = (HOST, CLUSTER, NCCL, SCAN, PERFTEST)
+_SYMPTOMS = (NCCL, SCAN, PERFTEST)
 """Sources that show that a node is slow, not why."""
 MOST = 3
 """Causes of a headline."""
@@ -50,7 +48,7 @@ class Evidence:
     @property
     def words(self) -> str:
         """For a sentence; the source, where the text itself does not show it."""
-        return f"{self.found} ({self.source})" if self.source in (HOST, NCCL, COUNTERS) else self.found
+        return f"{self.found} ({self.source})" if self.source in (HOST, NCCL) else self.found
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def _cause(node: Json, usual: set[str], pairs: str) -> NodeCause:
 def _explains(one: Evidence, usual: set[str]) -> bool:
     """Whether a warning may be why the node is slow: nodes that pass do not have it."""
     mine = one.severity == "warning" and one.id not in usual
-    return mine and (one.source in (NCCL, COUNTERS) or (one.source == HOST and not one.id.startswith(_NO_LOSS)))
+    return mine and (one.source == NCCL or (one.source == HOST and not one.id.startswith(_NO_LOSS)))
 
 
 def _evidence(item: Json, pairs: str) -> Evidence:
@@ -168,8 +166,6 @@ def source_of(item: Json) -> str:
     """Where a finding is from."""
     if item["stage"] == "host_checks":
         return HOST
-    if item["id"] == "nccl.counters":
-        return COUNTERS
     stages = {"nccl_test": NCCL, "nccl_scan": SCAN, "perftest": PERFTEST}
     domain = item["id"].partition(".")[0]
     return stages.get(item["stage"], {"nccl": NCCL, "scan": SCAN, "perftest": PERFTEST}.get(domain, CLUSTER))

@@ -38,7 +38,7 @@ GOOD_RUN = 12.0
 FALSE = 0.001
 """Accepted chance that a healthy cluster has a conviction, for each kind of fault."""
 _MAD = 1.4826
-_ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
+ASSUMED, _ASSUMED_RUNS, _KNOWN_RUNS = 0.02, 4, 40
 """Spread that a scan of few runs assumes, and how many runs that assumption, or that of a similar kind, counts for."""
 _LEAST_SPREAD = 0.005
 _ALONE = 0.025
@@ -138,7 +138,7 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
     sound = [value for value, good in speeds if good]
     if not sound:
         limit = next((item["threshold"] for item in results if item.get("threshold")), None)
-        return Norm(float(limit) * 1.05, spread or _ASSUMED) if limit else None
+        return Norm(float(limit) * 1.05, spread or ASSUMED) if limit else None
     first = Norm(median(sound), _spread(sound, median(sound), spread))
     near = [value for value, _good in speeds if value > first.middle * (1 - first.loss)]
     middle = median(near)
@@ -150,14 +150,14 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
 def middle_of(speeds: Sequence[float], spread: Optional[float]) -> Norm:
     """The norm of runs of which most are alike, whatever the table says of them; slow ones, nearly half perhaps, do not
     count."""
-    first = Norm(median(speeds), spread or _ASSUMED)
+    first = Norm(median(speeds), spread or ASSUMED)
     near = [value for value in speeds if value > first.middle * (1 - first.loss)]
     return Norm(median(near), _spread(near, median(near), spread))
 
 
 def _spread(values: Sequence[float], middle: float, assumed: Optional[float]) -> float:
     own = _MAD * median([abs(value / middle - 1) for value in values])
-    prior = assumed or _ASSUMED
+    prior = assumed or ASSUMED
     runs, assumed_runs = len(values), _KNOWN_RUNS if assumed else _ASSUMED_RUNS
     return max(_LEAST_SPREAD, math.sqrt((runs * own**2 + assumed_runs * prior**2) / (runs + assumed_runs)))
 

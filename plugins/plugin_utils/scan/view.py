@@ -620,14 +620,18 @@ class ScanView:
             return "slow", max(speeds, default=None)
         limit = next((float(item["threshold"]) for item in known if item.get("threshold")), 0.0)
         mean = stats.trimmed(speeds)
-        spread = self.norms["near"].spread if "near" in self.norms else stats._ASSUMED
+        spread = self._near_spread
         if mean < limit and len(runs) < 2 * GATES and mean > limit * (1 - 1.5 * spread / math.sqrt(len(speeds))):
             return "open", mean
         return ("ok" if mean >= limit else "slow"), mean
 
+    @property
+    def _near_spread(self) -> float:
+        return self.norms["near"].spread if "near" in self.norms else stats.ASSUMED
+
     def _clearly_slow(self, item: Json) -> bool:
         """Whether a first run of all nodes, with few rounds left, is so slow that it need not be repeated."""
-        spread = self.norms["near"].spread if "near" in self.norms else stats._ASSUMED
+        spread = self._near_spread
         late = bool(self.out) and self.at[item["id"]] > MOST_ROUNDS - LATE
         limit = float(item.get("threshold") or 0.0) * (1 - max(stats.LOSS[0], stats.ENOUGH * spread))
         return late and _has_speed(item) and item["busbw"] < limit
@@ -734,4 +738,4 @@ class ScanView:
 
     def rounds_of(self, nodes: Edge) -> int:
         """The rounds in which the nodes of a part ran together."""
-        return len({item["round"] for item in self.of("group") if tuple(item["nodes"]) == nodes})
+        return len({self.at[item["id"]] for item in self.of("group") if tuple(item["nodes"]) == nodes})

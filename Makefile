@@ -85,7 +85,7 @@ UNIT_WORKERS ?= 2
 PYTEST = $(PYTHON) -m pytest $(AGAIN) -o cache_dir=.cache/pytest/$@
 
 test: packages setup ## Everything but scale, in lanes side by side
-	@MAKE="$(MAKE)" UNIT_WORKERS=0 tools/lanes $(JOBS) $(LANES)
+	@UNIT_WORKERS=0 tools/lanes $(JOBS) $(LANES)
 
 
 lint: $(VENV)/.ready $(LINK) ## ruff, yamllint, ansible-lint, documentation of all plugins, roles and public functions

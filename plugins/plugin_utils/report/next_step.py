@@ -53,6 +53,8 @@ _ASKED = re.compile(r"\b(rdma_[\w.]*\w)(?:=([\w./:-]*[\w/]))?")
 """An input, possibly a part of it, with the value that it is to have."""
 _ASKING = re.compile(r"\b(?:[Ss]et|[Cc]orrect) (rdma_[\w.]*\w(?:=[\w./:-]*[\w/])?)")
 """The same in the error of a stage, as what to do."""
+_REJECTED = re.compile(r"\b(rdma_[\w.]*\w)(?: is |\) is |\): )")
+"""An input that the error of a stage rejects without a value to set."""
 _VALUE = "VALUE"
 _SHOWN_BY = tuple(
     (re.compile(pattern), command)
@@ -240,6 +242,8 @@ def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterato
     error = " ".join(failed.get("error", "").split())
     asked = _ASKING.findall(error)
     yield _corrected(f"set {listed(asked)}", _inputs(asked), started)
+    rejected = list(dict.fromkeys(_REJECTED.findall(error)))[:1]
+    yield _corrected(f"correct {listed(rejected)}", dict.fromkeys(rejected, _VALUE), started)
     found = _IN_ERROR.search(error)
     if found:
         yield _trimmed(found.group(1))

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.login import Login
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history, repeat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, charts, control_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer
@@ -85,9 +86,7 @@ def registry(_folder: Path) -> Iterable[Finding]:
 
 
 def no_kubeconfig(folder: Path) -> str:
-    with pytest.raises(RdmaError) as error:
-        Login({"kubeconfig": str(folder / "none")})
-    return no_login(str(error.value))
+    return no_login(refusal(lambda: Login({"kubeconfig": str(folder / "none")})))
 
 
 def expired(folder: Path) -> str:
@@ -97,6 +96,13 @@ def expired(folder: Path) -> str:
 
 def no_login(text: str) -> str:
     return control_node.message([finding("control-node.cluster", "cluster", text, remedy="")])
+
+
+def refusal(check: Callable[[], object]) -> str:
+    """The text with which the check rejects an input."""
+    with pytest.raises(RdmaError) as error:
+        check()
+    return str(error.value)
 
 
 def quota(_folder: Path) -> Iterable[Finding]:
@@ -191,6 +197,18 @@ FAILURES = {
     "missing rights": Failure("preflight", denied, "permission denied in the whole", "kubectl apply -f r/site.yml"),
     "wrong node name": Failure(
         "preflight", no_such_node, "does not have nosuch", corrected("correct rdma_nodes", "-e rdma_nodes=VALUE")
+    ),
+    "a repetition that is none": Failure(
+        "nccl_test",
+        lambda _folder: refusal(lambda: repeat.check(2, keep=False)),
+        "two tests do not show",
+        corrected("correct rdma_nccl_repeat", "-e rdma_nccl_repeat=VALUE"),
+    ),
+    "a baseline that does not exist": Failure(
+        "nccl_test",
+        lambda folder: refusal(lambda: history.read_baseline(folder / "none.json")),
+        "Cannot read the baseline",
+        corrected("correct rdma_nccl_baseline", "-e rdma_nccl_baseline=VALUE"),
     ),
     "cordoned node": Failure(
         "nodes",

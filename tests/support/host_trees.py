@@ -84,7 +84,6 @@ OFED = {"mlnx_ofed": "MLNX_OFED_LINUX-24.10-3.2.5.0", "doca_ofed": "OFED-interna
 RATES = {25: "1X EDR", 50: "2X EDR", 100: "4X EDR", 200: "4X HDR", 400: "4X NDR", 800: "4X XDR"}
 # Where files/topology has no line rate: what one port of the card does.
 CARD_RATE = {"ConnectX-5 Ex": 100, "ConnectX-6 Dx": 100, "ConnectX-7": 400}
-MEMORY: dict[str, int] = data.load(data.FILES / "host_rules.yml")["limits"]["memory_gb"]
 # As the driver prints its options, some of them.
 NVIDIA_PARAMETERS = """ResmanDebugLevel: 4294967295
 EnableMSI: 1
@@ -178,7 +177,7 @@ class Tree(Files):
     @property
     def memory(self) -> int:
         """KiB that the kernel has: what it does not take for itself of the shape's, or of 2 TiB."""
-        return MEMORY.get(self.shape.name, 2048) * 2**20 * 984 // 1000
+        return (self.shape.memory_gib or 2048) * 2**20 * 984 // 1000
 
     @property
     def cpus(self) -> int:

@@ -204,6 +204,8 @@ class Shape:
     """What the RDMA ports take a packet's priority from, dscp or pcp; "" = unknown."""
     max_read: Optional[int] = None
     """Largest PCI read request of the RDMA ports in bytes; None = unknown."""
+    memory_gib: Optional[int] = None
+    """Memory modules of the host in GiB; None = unknown."""
     pfs: tuple[Pf, ...] = ()
     vcn: tuple[VcnNic, ...] = ()
     mtu: Optional[int] = None

@@ -485,7 +485,7 @@ def host_cpus(host: CheckedHost) -> Answer:
 
 def host_memory_size(host: CheckedHost) -> Answer:
     """The kernel has at least 90 % of the shape's memory; it takes up to 2 % for itself."""
-    wanted = host.limits["memory_gb"].get(host.shape.name)
+    wanted = host.shape.memory_gib
     if not wanted:
         return Skip("the shape's memory is not known")
     found = host.get("resources.memory") / 2**30

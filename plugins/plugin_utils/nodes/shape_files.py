@@ -68,6 +68,7 @@ _SOURCED = (
     "nic.pfc",
     "nic.trust",
     "nic.max_read",
+    "memory_gib",
     "pfs",
     "vcn",
     "nccl",
@@ -346,6 +347,7 @@ def _refused(top: _Part) -> Json:
 def _supported(top: _Part, name: str) -> Json:
     fields: Json = {}
     fields.update(_gpu(top, name))
+    fields["memory_gib"] = top.maybe_whole("memory_gib", 1, 65536) if "memory_gib" in top.data else None
     if top.site and not {"nic", "pfs"} & set(top.data):  # a machine without an mlx5 NIC
         fields["pfs"] = ()
     else:

@@ -26,6 +26,7 @@ SHAPES = {name: shape for name, shape in shape_table.shapes().items() if shape.s
 NICS = files.load(files.FILES / "nics.yml")["nics"]
 # Fields of a shape that are no facts of a host: OCI's regions and tuning, what NCCL reads from sysfs.
 NOT_OF_A_HOST = {"name", "site", "nodes", "sources", "regions", "pci_tree", "nccl_env", "algo", "status", "reason"}
+NOT_OF_A_HOST |= {"memory_gib"}  # a kernel does not say the size of its modules
 
 
 @functools.lru_cache(maxsize=64)

@@ -56,6 +56,8 @@ _NOT_MADE = re.compile("(worker|launcher) pod created failed: ")
 _GO_MESSAGE = re.compile(r'\bMessage:"((?:[^"\\]|\\.)*)"')
 """Volcano prints the API server's answer as a structure of Go."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(?:: )?')
+UNREPORTED = "Unreported"
+"""Code of a policy's status: its operator has not written any yet."""
 OUTDATED = "Outdated"
 """Code of a status: it is of an earlier spec or version, and has not been replaced yet."""
 PLUGIN_CONFIG = "nvidia.network-operator.state=state-SRIOV-device-plugin"
@@ -380,7 +382,7 @@ def cluster_policy(policy: Optional[Json]) -> Status:
         return _waiting("ClusterPolicy does not exist yet")
     state, conditions = _status(policy).get("state"), _conditions(policy)
     if not state:
-        return _waiting("the GPU Operator has not reported on ClusterPolicy yet")
+        return _waiting("the GPU Operator has not reported on ClusterPolicy yet", code=UNREPORTED)
     if state == "ignored":
         return _broken(f"ClusterPolicy {_name(policy)} is ignored, because an older one exists", "ignored")
     ready, error = conditions.get("Ready") or {}, conditions.get("Error") or {}
@@ -404,7 +406,7 @@ def nic_cluster_policy(policy: Optional[Json], daemonsets: Iterable[Json] = ()) 
     status = _status(policy)
     state = status.get("state")
     if not state:
-        return _waiting("the Network Operator has not reported on NicClusterPolicy yet")
+        return _waiting("the Network Operator has not reported on NicClusterPolicy yet", code=UNREPORTED)
     if state in ("ignore", "ignored"):
         return _broken(str(status.get("reason") or f"NicClusterPolicy {_name(policy)} is ignored"), "ignored")
     applied = [entry for entry in status.get("appliedStates") or [] if entry.get("state") != "ignore"]

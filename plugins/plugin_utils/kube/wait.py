@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Protocol, Union
 
@@ -25,6 +25,8 @@ NAMED = 3
 IN_ERROR = 10
 """Late names in an error."""
 TIMELINE = 50
+OPERATOR = "operator"
+"""Part that makes all others, so that it is named before them."""
 
 
 class WaitStatus(Protocol):
@@ -207,8 +209,7 @@ class _Watch:
         """The error message: counts, who is late and why, and the remedy for them."""
         spent = duration(now - self.start)
         verdict = f"can no longer become ready (after {spent})" if unrecoverable else f"not ready after {spent}"
-        first = late_map({key: self.statuses[key] for key in unrecoverable})
-        late = {**first, **self.late()}
+        late = late_map(self.statuses, unrecoverable)
         shown = [f"{name}: {why}" for name, why in list(late.items())[:IN_ERROR]]
         more = f" (+{len(late) - IN_ERROR} more)" if len(late) > IN_ERROR else ""
         parts = [f"{self.title}: {verdict}: {_parts(self.statuses) or 'nothing was found to wait for'}."]
@@ -221,20 +222,21 @@ def _ready_count(statuses: Set) -> int:
     return sum(1 for status in statuses.values() if status.state == "ready")
 
 
-def late_map(statuses: Set) -> dict[str, str]:
-    """Name -> reason for everything that is not ready: unrecoverable ones first, then parts without names, on which the
-    others depend. A name that is late in several parts has the first part's reason."""
-    late: dict[str, tuple[int, bool, str]] = {}
-    for key, status in statuses.items():
+def late_map(statuses: Set, lost: Collection[str] = ()) -> dict[str, str]:
+    """Name -> reason for everything that is not ready, causes before what follows from them: the operator; what is
+    unrecoverable (``lost``: keys that are so by now); other parts without names, as they first appear; nodes. A name
+    that is late in several parts has the first part's reason."""
+    late: dict[str, tuple[bool, int, int, str]] = {}
+    for place, (key, status) in enumerate(statuses.items()):
         if status.state == "ready":
             continue
         part, _slash, item = key.partition("/")
         name = item or part
-        rank = 0 if status.state == "broken" else 1 if status.stuck else 2
-        if name not in late or rank < late[name][0]:
-            late[name] = (rank, bool(item), status.why or status.state)
-    ordered = sorted(late.items(), key=lambda entry: (entry[1][:2], _natural(entry[0])))
-    return {name: why for name, (_rank, _named, why) in ordered}
+        rank = 0 if status.state == "broken" or key in lost else 1 if status.stuck else 2
+        if name not in late or rank < late[name][1]:
+            late[name] = (name != OPERATOR, rank, len(statuses) if item else place, status.why or status.state)
+    ordered = sorted(late.items(), key=lambda entry: (entry[1][:3], _natural(entry[0])))
+    return {name: why for name, (*_order, why) in ordered}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

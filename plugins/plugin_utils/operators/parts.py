@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import named, readiness, rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.named import Statuses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import OPERATOR
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.awaited import Awaited
@@ -59,7 +60,7 @@ class Parts:
             return self.driver_pods.started(nodes)
         policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         made = rollout.daemonsets(self.watcher, self.namespaces.gpu_operator)
-        result: Statuses = {**self._operator("gpu_operator"), "policy": readiness.cluster_policy(policy)}
+        result = self._heads("gpu_operator", readiness.cluster_policy(policy))
         result.update(self.driver_pods.loaded(nodes))
         spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)
         result = self._late_elsewhere(result, made)
@@ -99,10 +100,7 @@ class Parts:
         policies = self._nic_policies()
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self.nodes.targets() if self.driver_pods.by_ofed else dict.fromkeys(self.nodes.names())
-        result: Statuses = {
-            **self._operator("network_operator"),
-            "policy": readiness.nic_cluster_policy(policy, daemonsets),
-        }
+        result = self._heads("network_operator", readiness.nic_cluster_policy(policy, daemonsets))
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
         ofed = self.driver_pods.ofed(nodes, self.outdated)
@@ -155,13 +153,19 @@ class Parts:
         found: list[Json] = self.watcher.store(path, rollout.workload).items()
         return found
 
+    def _heads(self, name: str, policy: Status) -> Statuses:
+        """Status of the operator and of its policy. A policy without a report is the operator's delay."""
+        found = self._operator(name)
+        unreported = policy.code == readiness.UNREPORTED and all(status.ready for status in found.values())
+        return {**({OPERATOR: policy} if unreported else found), "policy": policy}
+
     def _operator(self, name: str) -> Statuses:
         """Status of the operator's Deployment; {} without a release in the plan."""
         release = self.plan.releases.get(name)
         if release is None:
             return {}
         status = operands.operator(release, self._deployments(release.namespace), self.exact)
-        return {"operator": status} if status else {}
+        return {OPERATOR: status} if status else {}
 
     def _operator_env(self, name: str) -> Mapping[str, Sequence[str]]:
         """Variables of the operator's Deployment: with OLM, images that the policy leaves out."""

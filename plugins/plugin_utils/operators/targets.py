@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import OPERATOR
 
 SUMS = {"policy", "operands"}
 """Parts that aggregate the nodes: late whenever a node is."""
@@ -81,7 +82,10 @@ def dispensable(late: Mapping[str, str], planned: Collection[str]) -> dict[str, 
 
 
 def causes(late: Mapping[str, str], planned: Collection[str]) -> dict[str, str]:
-    """What holds a wait: parts that are late before nodes, and what fails before what is only not there yet."""
+    """What holds a wait: the operator before all else, parts that are late before nodes, and what fails before what is
+    only not there yet."""
+    if OPERATOR in late:
+        return {OPERATOR: late[OPERATOR]}
     parts = {name: why for name, why in late.items() if name not in planned and name not in SUMS} or {
         name: why for name, why in late.items() if name not in SUMS
     }

@@ -197,3 +197,21 @@ def test_look_reads_once():
 )
 def test_durations(seconds, text):
     assert wait.duration(seconds) == text
+
+
+def test_the_operator_is_named_before_what_depends_on_it():
+    found = {
+        "operator": late("the Network Operator has not reported on NicClusterPolicy yet"),
+        "policy": late("NicClusterPolicy is notReady"),
+        "kube-multus-ds": late("DaemonSet not created yet"),
+        "config-daemon": late("no node is eligible for sriov-network-config-daemon"),
+        **{f"RDMA/n{number}": late("0 of 16") for number in range(4)},
+    }
+    assert list(wait.look(found).late)[:5] == ["operator", "policy", "kube-multus-ds", "config-daemon", "n0"]
+    world = World((0, found))
+    with pytest.raises(DeadlinePassed, match="Late: operator: the Network Operator has not reported"):
+        world.wait(timeout=10)
+    assert "| late: operator the Network Operator has not reported on NicClusterPolicy yet; policy" in world.lines[0][1]
+    broke = World((0, {**found, "RDMA/n3": broken("Evicted")}))
+    with pytest.raises(Unrecoverable, match="Late: operator: .*; n3: Evicted; policy: NicClusterPolicy is notReady"):
+        broke.wait()

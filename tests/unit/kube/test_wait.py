@@ -213,5 +213,5 @@ def test_the_operator_is_named_before_what_depends_on_it():
         world.wait(timeout=10)
     assert "| late: operator the Network Operator has not reported on NicClusterPolicy yet; policy" in world.lines[0][1]
     broke = World((0, {**found, "RDMA/n3": broken("Evicted")}))
-    with pytest.raises(Unrecoverable, match="Late: operator: .*; n3: Evicted; policy: NicClusterPolicy is notReady"):
+    with pytest.raises(Unrecoverable, match=r"Late: operator: .*; n3: Evicted; policy: NicClusterPolicy is notReady"):
         broke.wait()

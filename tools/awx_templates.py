@@ -112,6 +112,7 @@ JOBS = (
             "rdma_upgrade",
             "rdma_wave",
             "rdma_busy",
+            "rdma_replace_releases",
             "rdma_adopt_policies",
             "rdma_remove_leftovers",
             "rdma_upgrade_pair",

@@ -155,6 +155,13 @@ options:
     description: Take over a Helm release that an interrupted run left pending, once it is older than 15 minutes.
     type: bool
     default: false
+  replace_releases:
+    description:
+    - Replace an installed release of an operator from which the vendor describes no upgrade, such as those of Oracle's
+      guide of 2024. Otherwise the plan is refused. The plan, the waves and the proofs are those of any upgrade.
+    - It does not allow an upgrade to skip a major where the vendor describes the steps.
+    type: bool
+    default: false
   adopt_policies:
     description:
     - Take over an existing NicClusterPolicy or ClusterPolicy of another owner (another release's chart, or a user),

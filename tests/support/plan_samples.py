@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
@@ -19,8 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import compose, resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
-
-from support.paths import ROOT
 
 SPEC = specs.module("plan")
 
@@ -32,7 +30,7 @@ SHAPES = shape_table.shapes()
 
 
 def profile(name: str = "current") -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / "files" / "profiles" / f"{name}.yml").read_text("utf-8")))
+    return copy.deepcopy(files.profile(name))
 
 
 def gpu_node(name: str = "10.140.0.1", shape: str = H100, **changes: Any) -> NodeFacts:

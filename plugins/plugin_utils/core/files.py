@@ -61,6 +61,7 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}
         entry["rules"] = rules.get(operator, {})
         entry["releases"] = released.get(operator, {})
+        entry["lines"] = released["lines"].get(operator, [])
         entry["known_keys"] = known.get("keys", [])
         entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})

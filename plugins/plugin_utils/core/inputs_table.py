@@ -328,6 +328,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_release_resume": {"type": "bool"},
     "rdma_remove_leftovers": {"type": "bool"},
     "rdma_remove_lost_pods": {"type": "bool"},
+    "rdma_replace_releases": {"type": "bool"},
     "rdma_report": {"type": "dict"},
     "rdma_report_dir": {"type": "path"},
     "rdma_report_keep": {"type": "str", "choices": ["none", "configmap", "secret", "object_storage", "artifact"]},

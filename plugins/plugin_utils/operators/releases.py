@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INSTALLS, Faults, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, helm_records
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, helm_records, support
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import ABSENT
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
@@ -119,6 +119,8 @@ class Asked:
     registry: str = ""
     pull_secrets: tuple[str, ...] = ()
     resume: bool = False
+    replace: bool = False
+    """Whether a release may be replaced from which the vendor describes no upgrade."""
     spare: str = ""
     """Why an existing cluster does not need the operator; "" if it does."""
     own: Sequence[Json] = ()
@@ -160,12 +162,25 @@ def release(
         bad=chart_values.bad_rules(entry, asked.mode),
         spare=asked.spare,
     )
+    decision = _stepped(decision, entry, asked)
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
     guessed = () if decision.action == "none" else found.guessed
     held = bool(decision.present and decision.present.holds)
     told = (*found.warnings, *guessed, *decision.warnings, *([HELD] if held else ()))
     made = replace(planned(want, replace(decision, warnings=told)), held=held)
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
+
+
+def _stepped(decision: ReleaseDecision, entry: Json, asked: Asked) -> ReleaseDecision:
+    """The decision by the vendor's rule of upgrades."""
+    present = decision.present
+    if present is None or decision.action not in INSTALLS or not entry["lines"]:
+        return decision
+    why = support.refusal(entry, asked.operator, present.version, decision.version, asked.replace)
+    if why:
+        return replace(decision, action="refuse", why=f"{present.place}: {why}")
+    warned = support.replacement(entry, present.version, decision.version)
+    return replace(decision, warnings=(*decision.warnings, *warned))
 
 
 BY_HAND = "set manually after the last run"

@@ -199,6 +199,7 @@ def released(
             registry=options.image_registry,
             pull_secrets=options.image_pull_secrets,
             resume=options.release_resume,
+            replace=options.replace_releases,
             own=_own_values(operator),
             spare=existing.spare if operator == "gpu_operator" else "",
         )

@@ -38,6 +38,7 @@ class PlanFields:
     host_checks: bool
     report_keep: dict[str, Any]
     release_resume: bool
+    replace_releases: bool
     adopt_policies: bool
     reset_values: bool
     displace_pods: bool

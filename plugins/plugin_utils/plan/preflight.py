@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import DMABUF_KERNEL
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds, support
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach, scale
@@ -186,10 +186,10 @@ def definitions(view: PreflightView) -> Iterator[Finding]:
 
 
 def kubernetes_version(view: PreflightView) -> Iterator[Finding]:
-    """An API server outside the range that the profile was validated for; too new is a warning."""
+    """An API server older than the profile needs."""
     limits = view.profile.get("kubernetes", {})
     found = versions.minor(view.survey.server_version)
-    low, high = limits.get("min"), limits.get("max")
+    low = limits.get("min")
     if found == (0, 0):
         yield finding(
             "preflight.kubernetes-version",
@@ -206,15 +206,43 @@ def kubernetes_version(view: PreflightView) -> Iterator[Finding]:
             expected=f">= {low}",
             remedy=f"upgrade, or use another profile than {view.plan.profile}",
         )
-    elif high and found > versions.minor(high):
-        yield finding(
-            "preflight.kubernetes-version",
-            "cluster",
-            view.survey.server_version,
-            expected=f"<= {high}, the newest that the operators of profile {view.plan.profile} were validated with",
-            remedy="continue only if you know that these releases work there",
-            severity="warning",
-        )
+
+
+def release_support(view: PreflightView) -> Iterator[Finding]:
+    """Releases that the vendor no longer supports, or not with this Kubernetes; an error where Helm refuses the
+    chart."""
+    server = view.survey.server_version
+    known = {}
+    for operator in ("gpu_operator", "network_operator"):
+        release = view.plan.releases.get(operator)
+        one = support.line_of(view.profile[operator], release.version) if release else None
+        if release and one and view.plan.install != "oke_addon":  # Oracle chooses those
+            known[operator] = (release, one)
+    both = support.together([one for _release, one in known.values()])
+    for release, one in known.values():
+        subject = f"release {release.namespace}/{release.name}"
+        if one.state != support.SUPPORTED:
+            yield finding(
+                "preflight.release-support", subject, f"the vendor lists {release.chart} {one.name} as {one.state}"
+            )
+        if versions.minor(server) == (0, 0):
+            continue
+        if one.chart and release.installs and versions.minor(server) < versions.minor(one.chart):
+            yield finding(
+                "preflight.release-support",
+                subject,
+                f"Kubernetes {server}: Helm refuses {release.chart} {release.version} by the chart's kubeVersion",
+                expected=f">= {one.chart}",
+                remedy="upgrade Kubernetes, or use an older release (rdma_profile)",
+                severity="error",
+            )
+        elif one.outside(server):
+            yield finding(
+                "preflight.release-support",
+                subject,
+                f"Kubernetes {server} is outside of the vendor's range for {release.chart} {one.name}",
+                expected=f"{both}, for the operators together",
+            )
 
 
 def nfd_once(view: PreflightView) -> Iterator[Finding]:
@@ -813,6 +841,7 @@ CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "crd-version": crd_version,
     "definitions": definitions,
     "kubernetes-version": kubernetes_version,
+    "release-support": release_support,
     "one-nfd": nfd_once,
     "one-gpu-plugin": gpu_plugin,
     "rdma-shared-plugin": rdma_shared_plugin,

@@ -217,7 +217,11 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
     quick = ("site.yml", "--skip-tags", "nccl_test")
     # The nodes stay those of the guide.
-    inputs = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
+    inputs = {
+        "rdma_preflight_ignore": "node-image,cuda-driver",
+        "rdma_host_checks": "false",
+        "rdma_replace_releases": "true",
+    }
     first = here.play(*quick, report="guide", rdma_profile="guide-2024", rdma_host_checks="false")
     assert first.code == 0, first.output[-3000:]
     _its_device_plugin_is_restarted_when_its_configuration_changes(here, *quick)

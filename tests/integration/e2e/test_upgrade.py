@@ -46,6 +46,7 @@ SETTLED = {
     **INPUTS,
     "rdma_upgrade": "true",
     "rdma_adopt_policies": "true",
+    "rdma_replace_releases": "true",
     "rdma_remove_leftovers": "true",
     "rdma_wave": "1",
     "rdma_upgrade_seconds": "1",

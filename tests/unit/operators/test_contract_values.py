@@ -10,12 +10,14 @@ part of the keys.
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, nic_policy, shared_device
 from support import crd_schema
@@ -83,12 +85,7 @@ def all_images(path: Path) -> dict[str, str]:
 
 
 def profile(name: str) -> dict[str, Any]:
-    document, rules = load(PROFILES / f"{name}.yml"), load(PROFILES / "keys-rules.yml")
-    for operator in OPERATORS:
-        document[operator]["known_keys"] = load(PROFILES / document[operator]["keys"])["keys"]
-        document[operator]["rules"] = rules[operator]
-        document[operator]["releases"] = load(ROOT / "files" / "operator_releases.yml")[operator]
-    return document
+    return copy.deepcopy(files.profile(name))
 
 
 def defaults_of(name: str, operator: str) -> dict[str, Any]:

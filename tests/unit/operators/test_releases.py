@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Work
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     chart_values,
+    charts,
     helm_records,
     nic_policy,
     releases,
@@ -246,6 +247,30 @@ def test_a_fault_of_the_sriov_device_plugin_refuses_its_release_in_its_mode_alon
     asked = releases.Asked("network_operator", {"version": "v25.10.0"}, mode=mode)
     _release, found = releases.release(asked, profile, [], [], 0.0)
     assert ["one VF stays missing" in one.found for one in found] == [True] * refused
+
+
+def test_an_upgrade_goes_to_the_next_major_or_is_refused_with_the_steps() -> None:
+    profile = files.profile("current")
+
+    def step(operator: str, found: str, wanted: str, allowed: bool = False) -> Release:
+        asked = releases.Asked(operator, {"version": wanted}, replace=allowed)
+        there = helm_records.installed([release(profile[operator]["release"], "x", profile[operator]["chart"], found)])
+        made, faults = releases.release(asked, profile, there, [], NOW)
+        assert made is not None and faults == []
+        return made
+
+    skipping = step("network_operator", "25.10.0", "26.4.1", True)
+    assert skipping.action == "refuse" and "25.10.0 -> 26.4.1 skips v26.1.2" in skipping.why
+    assert (
+        """upgrade -e '{"rdma_charts": {"network_operator": {"version": "v26.1.2"}}}'; then to 26.4.1""" in skipping.why
+    )
+    assert step("network_operator", "26.1.0", "26.4.1").action == "adopt"
+    assert step("gpu_operator", "v26.3.0", "v26.3.3").action == "adopt", "within a major"
+    assert "skips v26.3.3" in step("gpu_operator", "v25.10.1", "v26.7.0").why
+    guide = step("network_operator", "23.10.0", "26.4.1")
+    assert guide.action == "refuse" and "Set rdma_replace_releases=true" in guide.why
+    guide = step("network_operator", "23.10.0", "26.4.1", True)
+    assert guide.action == "adopt" and "26.4.1 is a replacement" in guide.warnings[-1]
 
 
 def test_uverbs_release_is_taken_where_mofed_is_off() -> None:
@@ -673,9 +698,11 @@ def test_images_of_the_policy_are_those_of_the_release() -> None:
 def test_a_release_without_known_images_needs_them_set() -> None:
     with pytest.raises(InputError) as error:
         policy_images(CANDIDATE, {"multus": STAGING["multus"]})
-    text = str(error.value)
+    text, near = str(error.value), charts.nearest(CANDIDATE, files.profile("current")["network_operator"]["releases"])
     assert "no images of sriov_device_plugin, nv_ipam, cni_plugins for network-operator 26.7.0-rc.2: set" in text
-    assert "rdma_images.nv_ipam" in text and "rdma_images.multus" not in text and "use one of v26.4.1, v26.4.0" in text
+    assert (
+        "rdma_images.nv_ipam" in text and "rdma_images.multus" not in text and f"use one of {', '.join(near)}" in text
+    )
     with pytest.raises(InputError, match=r"ofed_driver for network-operator 25\.7\.0"):
         policy_images("25.7.0", more={"ofedDriver": {}})
 

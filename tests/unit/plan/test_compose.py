@@ -423,7 +423,7 @@ def test_a_report_that_is_kept_elsewhere_needs_no_right_in_the_cluster() -> None
 
 
 def test_helm_needs_rights_where_its_releases_are() -> None:
-    adopted = release("my-gpus", "gpus", "gpu-operator", "v25.10.1")
+    adopted = release("my-gpus", "gpus", "gpu-operator", "v26.3.3")
     told = rules(whole(cluster(), survey(releases=[adopted])))
     assert {"create secrets gpus", "list secrets"} <= told
     assert not [rule for rule in told if rule.endswith(" gpu-operator")]

@@ -101,7 +101,7 @@ def test_a_missing_permission_names_the_printed_file_that_grants_it() -> None:
         ("v1.34.1", ""),
         ("v1.32.0-eks-1", ""),
         ("v1.31.9", "error"),
-        ("v1.37.0", "warning"),
+        ("v1.37.0", ""),
         ("", "unknown"),
         ("x", "unknown"),
     ],
@@ -109,6 +109,34 @@ def test_a_missing_permission_names_the_printed_file_that_grants_it() -> None:
 def test_kubernetes_version(version: str, severity: str) -> None:
     items = found(look(seen=survey(server_version=version)), "kubernetes-version")
     assert [item.severity for item in items] == ([severity] if severity else [])
+
+
+def releases_at(server: str, gpu: str, network: str) -> preflight.PreflightView:
+    view = look(seen=survey(server_version=server))
+    pairs = {"gpu_operator": gpu, "network_operator": network}
+    made = {name: dataclasses.replace(view.plan.releases[name], version=one) for name, one in pairs.items()}
+    return dataclasses.replace(view, plan=dataclasses.replace(view.plan, releases=made))
+
+
+def test_a_release_that_the_vendor_does_not_support_here_is_named() -> None:
+    assert found(releases_at("v1.36.1", "v26.7.0", "26.7.0"), "release-support") == []
+    old, outside = found(releases_at("v1.36.1", "v26.7.0", "v26.4.1"), "release-support")
+    assert (old.severity, old.found) == ("warning", "the vendor lists network-operator 26.4 as deprecated")
+    assert (outside.severity, outside.subject) == ("warning", "release nvidia-network-operator/network-operator")
+    assert outside.found == "Kubernetes v1.36.1 is outside of the vendor's range for network-operator 26.4"
+    assert outside.expected == "1.33 to 1.35, for the operators together"
+    both = found(releases_at("v1.38.0", "v26.7.0", "26.7.0"), "release-support")
+    assert {item.expected for item in both} == {"1.33 to 1.36, for the operators together"} and len(both) == 2
+    ended = found(releases_at("v1.32.0", "v23.9.1", "23.10.0"), "release-support")
+    assert [item.found.partition(" as ")[2] for item in ended] == ["ended", "ended"]
+
+
+def test_a_cluster_below_the_charts_kubeversion_is_refused() -> None:
+    (item,) = [
+        one for one in found(releases_at("v1.31.4", "v26.3.3", "26.7.0"), "release-support") if one.severity == "error"
+    ]
+    assert item.found == "Kubernetes v1.31.4: Helm refuses network-operator 26.7.0 by the chart's kubeVersion"
+    assert item.expected == ">= 1.32"
 
 
 def test_two_nfds() -> None:
@@ -497,7 +525,7 @@ def test_everything_wrong_at_once_is_told_at_once() -> None:
         if item.severity == "error"
     }
     wanted = ("permissions", "kubernetes-version", "one-gpu-plugin", "rdma-shared-plugin", "nic-cluster-policy-name")
-    wanted += ("ip-pool", "namespaces", "controller-room", "node-image")
+    wanted += ("ip-pool", "namespaces", "controller-room", "node-image", "release-support")
     assert errors == {f"preflight.{name}" for name in wanted}
 
 

@@ -60,7 +60,7 @@ def told(plan: Plan) -> set[str]:
     return {f"{one.verb} {one.resource} {one.namespace}".strip() for one in plan.permissions}
 
 
-def adopted(version: str = "v25.10.1", **more: Any) -> HelmRelease:
+def adopted(version: str = "v26.3.3", **more: Any) -> HelmRelease:
     place = {"name": "my-gpus", "namespace": "gpus", "chart": "gpu-operator"}
     return HelmRelease(**{**place, "version": version, "app_version": version, "secret": "s", **more})
 

@@ -166,7 +166,7 @@ def test_a_task_that_has_outlived_its_run_takes_no_lease(world: World, start: St
     run.take(api)
     ended(world, run)
     assert api.find(PATH) is None
-    run.process = 1  # whose task this is not: its own was killed
+    run.process = 2**22  # whose task this is not: its own was killed
     with pytest.raises(RdmaError, match="its run was killed"):
         run.require(api, look=True)
     assert api.find(PATH) is None

@@ -152,12 +152,10 @@ LONG = "9" * 5000
 
 
 def ports(rank: int, *idle: str, unread: str = "") -> str:
-    """What our script prints of a host without INFO lines: each HCA moved 16 GiB, those of ``idle`` nothing."""
-    before = "".join(f" {hca}=7,7" for hca in HCAS)
-    ends = {hca: 7 if hca in idle else 7 + (1 << 31) for hca in HCAS}
-    after = "".join(f" {hca}={end},{end}" for hca, end in ends.items())
-    line = f"gpuops: ports of rank {rank}:{before} then{after} end"
-    return re.sub(rf" {unread}=[\d,]+", f" {unread}=-,-", line) if unread else line
+    """What our script prints of a host: each HCA moved 16 GiB, those of ``idle`` nothing."""
+    pcis = [pf.pci for pf in samples.shapes()[SHAPE].pfs]
+    lines = [render.port_line(rank, *one, 0 if one[0] in idle else 1 << 31) for one in zip(HCAS, pcis)]
+    return "\n".join(re.sub(r"vf \d+", "vf -", line) if f" {unread} of " in line else line for line in lines)
 
 
 def _loads(topology: str) -> Callable[[], str]:

@@ -440,6 +440,47 @@ class NcclError:
 
 
 @dataclass(frozen=True)
+class PortReading:
+    """What one port of an HCA counted during a run. ``pci``: of the port, for a VF of its PF. ``moved``: bytes sent and
+    received; ``counts``: by name in files/port_counters.yml. None = not known."""
+
+    hca: str
+    pci: str
+    vf: bool
+    moved: Optional[int]
+    counts: dict[str, Optional[int]]
+
+
+@dataclass(frozen=True)
+class CounterTotal:
+    """One counter over the ports that carried a test's data. ``count``: events, ``per_gb``: per GB (1e9 bytes) that the
+    ``ports`` with a known value sent and received, None without one; ``unread``: ports whose value is not known."""
+
+    counter: str
+    label: str
+    count: int
+    gb: float
+    per_gb: Optional[float]
+    ports: int
+    unread: int
+
+
+@dataclass(frozen=True)
+class OddPort:
+    """A port that stands out among those of its test by one counter. ``rail`` is None where it is not known;
+    ``usual``: the median of all ``ports``, per GB."""
+
+    node: str
+    hca: str
+    rail: Optional[int]
+    counter: str
+    count: int
+    per_gb: float
+    usual: float
+    ports: int
+
+
+@dataclass(frozen=True)
 class NcclRun:
     """One run of a test program, parsed from a log. ``status``: complete | truncated | failed | empty | foreign."""
 
@@ -463,8 +504,8 @@ class NcclRun:
     """From NCCL_DEBUG=INFO lines: ``{"net": "IB"|"Socket"|"", "gdr": {hca: bool}, "hcas": [], "channels": {}}``."""
     hosts: dict[str, list[int]] = field(default_factory=dict)
     """Host name -> ranks that our own script found there, one of each worker; on the host's network only."""
-    ports: dict[int, dict[str, Optional[int]]] = field(default_factory=dict)
-    """First rank of a host -> HCA -> bytes that its port moved during the run, by its counters; None = not known."""
+    ports: dict[int, dict[str, PortReading]] = field(default_factory=dict)
+    """First rank of a host -> HCA -> what its port counted during the run."""
     notes: tuple[str, ...] = ()
 
 
@@ -524,6 +565,9 @@ class NcclVerdict:
     """Hosts of which the log shows the whole way: all ranks, all HCAs, GPUDirect RDMA; None where ``hosts`` is."""
     by_counters: Optional[int] = None
     """Hosts besides of which port counters show traffic over the HCAs, but not GPUDirect RDMA."""
+    counters: tuple[CounterTotal, ...] = ()
+    """Events of the ports between several nodes; () where no worker printed counters."""
+    odd_ports: tuple[OddPort, ...] = ()
     usual: Optional[UsualSpeed] = None
     """Earlier good runs of the same kind; None if there are too few."""
     repeated: Optional[RepeatedTests] = None

@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.rules import DAMAGE, NO_MAC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.counters import outlier
 
 ODD, RATE, DUPLICATE = IDS = ("host.odd", "host.odd-rate", "host.duplicate")
-ENOUGH, ENOUGH_RATES = 3, 5
-"""Hosts of a shape of which most can be right, and hosts whose rates have a median and a spread."""
-SPREADS, TIMES = 8.0, 10.0
-"""A rate is an outlier above both: so many spreads (1.4826 MAD) above the median, and so many times the median."""
-_MAD = 1.4826
+ENOUGH = 3
+"""Hosts of a shape of which most can be right."""
 _NAMED = 8
 """Nodes that a finding names."""
 
@@ -39,31 +38,19 @@ class ComparedFact:
 
 
 @dataclass(frozen=True)
-class ComparedRate:
-    """One counter of ``rates``."""
-
-    counter: str
-    label: str
-    least: float
-
-
-@dataclass(frozen=True)
 class FleetTable:
     """files/host_fleet.yml. ``identities``: fact -> kind."""
 
     facts: tuple[ComparedFact, ...]
-    rates: tuple[ComparedRate, ...]
     least_gb: float
     identities: dict[str, str]
 
     @classmethod
     def of(cls, document: Json) -> FleetTable:
         """From the file's content."""
-        rates = document["rates"]
         return cls(
             tuple(ComparedFact(**entry) for entry in document["compare"]),
-            tuple(ComparedRate(name, **entry) for name, entry in rates["counters"].items()),
-            float(rates["least_gb"]),
+            float(document["least_gb"]),
             {entry["fact"]: entry["kind"] for entry in document["identities"]},
         )
 
@@ -118,7 +105,7 @@ class Fleet:
         for shape in sorted({row.shape for row in self.rows.values()}):
             rows = {name: row for name, row in self.rows.items() if row.shape == shape}
             found += _odd_values(shape, rows)
-            found += _odd_rates(shape, rows, self.table)
+            found += _odd_rates(shape, rows)
         return found
 
     def _duplicates(self) -> Iterator[Finding]:
@@ -182,10 +169,10 @@ def _rates(document: Json, table: FleetTable) -> dict[str, tuple[float, str]]:
         for port in document["counters"]["ports"] or ():
             read = port.get("delta") or port
             moved = ((read.get("tx_bytes_phy") or 0) + (read.get("rx_bytes_phy") or 0)) / 1e9
-            for entry in table.rates if moved >= table.least_gb else ():
-                count = read.get(entry.counter)
+            for name in port_counters() if moved >= table.least_gb else ():
+                count = read.get(name)
                 if count is not None:
-                    found[entry.counter] = max(found.get(entry.counter, (-1.0, "")), (count / moved, str(port["hca"])))
+                    found[name] = max(found.get(name, (-1.0, "")), (count / moved, str(port["hca"])))
     except DAMAGE:
         return {}
     return found
@@ -221,26 +208,17 @@ def _difference(label: str, hosts: dict[str, list[str]]) -> str:
     return f"{label} differs: {listed(parts, 4, '; ')}; no value has a majority of {total} hosts"
 
 
-def _odd_rates(shape: str, rows: dict[str, HostRow], table: FleetTable) -> Iterator[Finding]:
-    for entry in table.rates:
-        rates = {name: row.rates[entry.counter] for name, row in rows.items() if entry.counter in row.rates}
-        limit = _limit([rate for rate, _port in rates.values()], entry.least)
+def _odd_rates(shape: str, rows: dict[str, HostRow]) -> Iterator[Finding]:
+    for counter in port_counters().values():
+        rates = {name: row.rates[counter.name] for name, row in rows.items() if counter.name in row.rates}
+        limit = outlier([rate for rate, _port in rates.values()], counter.least)
         odd = {name: rate for name, rate in rates.items() if limit is not None and rate[0] > limit}
         if odd:
             worst = sorted(odd, key=lambda name: -odd[name][0])
             parts = [f"{name} {odd[name][0]:.3g} at {odd[name][1]}" for name in worst]
             usual = median(rate for rate, _port in rates.values())
             text = (
-                f"{entry.label} per GB on {len(odd)} of {len(rates)} hosts: {listed(parts, _NAMED)}; "
+                f"{counter.label} per GB on {len(odd)} of {len(rates)} hosts: {listed(parts, _NAMED)}; "
                 f"the median is {usual:.3g}"
             )
             yield finding(RATE, shape, text, expected="rates as those of the other hosts of the shape")
-
-
-def _limit(rates: Sequence[float], least: float) -> Optional[float]:
-    """Events per GB above which a host is an outlier; None with too few hosts."""
-    if len(rates) < ENOUGH_RATES:
-        return None
-    middle = median(rates)
-    spread = _MAD * median(abs(rate - middle) for rate in rates)
-    return max(least, TIMES * middle, middle + SPREADS * spread)

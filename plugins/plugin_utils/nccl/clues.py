@@ -38,7 +38,7 @@ class Clue:
     @property
     def mild(self) -> bool:
         """Whether hosts differ in something that may be without effect."""
-        return self.id in ("nccl.setting", "nccl.driver")
+        return self.id in ("nccl.setting", "nccl.driver", "nccl.counters")
 
     @property
     def words(self) -> str:

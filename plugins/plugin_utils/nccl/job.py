@@ -330,20 +330,14 @@ place=$(((${{OMPI_COMM_WORLD_RANK:-0}} - {span[0]} % ranks + ranks) % ranks))
 
 def rank_script(test: JobTest) -> str:
     """Returns the script that runs the program on every rank; ranks outside of ``info_span`` print warnings only, and
-    the first of each host there the counters of its ports.
+    the first of each host prints the counters of its ports.
 
     On the host's network programs name hosts by names that Kubernetes does not know: each host's first rank says its.
     """
     rank, first = "${OMPI_COMM_WORLD_RANK:-0}", '[ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" != 0 ]'
     says = f'{first} || echo "{RUNS}{rank} ${{HOSTNAME%%.*}}"\n' if test.fabric.on_host else ""
-    span = info_span(test)
-    reads = ""
-    if test.fabric.mode and span[1] < test.np:
-        reads = f"""if [ "$place" -ge {span[1]} ] && [ "${{OMPI_COMM_WORLD_LOCAL_RANK:-0}}" = 0 ]; then
-{ports.script(rank)}
-fi
-"""
-    return f"""{says}{info_only(span)}
+    reads = f"{ports.script()}\n" if test.fabric.mode and len(test.nodes) > 1 else ""
+    return f"""{says}{info_only(info_span(test))}
 {debug_filter()}
 {reads}exec "$@"
 """

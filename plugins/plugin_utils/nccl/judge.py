@@ -10,6 +10,7 @@ physical bounds are printed beside the threshold and do not affect the verdict. 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Optional
@@ -22,13 +23,15 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     NcclRow,
     NcclRun,
     NcclVerdict,
+    OddPort,
+    PortReading,
     Shape,
     UsualSpeed,
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKET
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short_host
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import counters, ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import (
     ceiling,
     hierarchical_bound,
@@ -137,18 +140,39 @@ class _Case:
         """Hosts of which all ranks print INFO lines, so that what is not in them did not happen."""
         return [(host, found) for host, found, ranks in self.evidence() if found and found["ranks"] >= ranks]
 
-    def traffic(self) -> list[tuple[str, ports.Traffic]]:
-        """What port counters show of hosts between which RDMA is expected."""
+    @property
+    def read_ports(self) -> dict[str, dict[str, PortReading]]:
+        """Host -> HCA -> what its port counted, of hosts between which RDMA is expected."""
         host = {rank.rank: rank.host for rank in self.run.ranks}
+        read = self.run.ports if self.several and not self.sockets else {}
+        return {host[rank]: of_host for rank, of_host in read.items() if rank in host}
+
+    @property
+    def chosen(self) -> str:
+        """NCCL_IB_HCA."""
+        return str((self.transport.get("env") or {}).get("NCCL_IB_HCA", ""))
+
+    def traffic(self) -> list[tuple[str, ports.Traffic]]:
+        """What port counters show of the data of each host."""
         size = max((row.size for row in self.run.rows), default=0)
-        spec = str((self.transport.get("env") or {}).get("NCCL_IB_HCA", ""))
         found = []
-        for rank, moved in self.run.ports.items() if self.several and not self.sockets else ():
+        for host, read in self.read_ports.items():
             # one transfer of the largest size, of which each node sends and receives at least half
-            least = max(ports.LEAST, size // (2 * max(self.used_hcas, len(moved), 1)))
-            if rank in host:
-                found.append((host[rank], ports.traffic(moved, spec, least)))
+            least = max(ports.LEAST, size // (2 * max(self.used_hcas, len(read), 1)))
+            found.append((host, ports.traffic(read, self.chosen, least)))
         return found
+
+    @functools.cached_property
+    def counted(self) -> counters.Ports:
+        """The ports that NCCL uses, with their hosts."""
+        every = [(host, port) for host, read in self.read_ports.items() for port in read.values()]
+        return [(host, port) for host, port in every if ports.selected(self.chosen, port.hca)]
+
+    @functools.cached_property
+    def odd_ports(self) -> tuple[OddPort, ...]:
+        """Ports whose counters stand out."""
+        rails = {pf.pci: pf.rail for pf in self.shape.pfs} if self.shape is not None else {}
+        return counters.odd_ports(self.counted, rails)
 
     @property
     def several(self) -> bool:
@@ -458,7 +482,10 @@ def _check_hcas(case: _Case) -> _Answer:
 def _check_ports(case: _Case) -> _Answer:
     """No host's port counters show that planned HCAs moved nothing while others did."""
     want = case.used_hcas
+    proven = set(_proven(case))
     for host, seen in case.traffic():
+        if host in proven:
+            continue
         number = len(seen.busy) + seen.unread
         if seen.busy and number < want <= number + len(seen.idle):
             found = f"show traffic over {len(seen.busy)} of {want} HCAs; almost none went over {listed(seen.idle, 4)}"
@@ -693,7 +720,7 @@ def _weakness(case: _Case, row: NcclRow, value: float, table: Json) -> str:
 
 def _clues(case: _Case, table: Json) -> tuple[Clue, ...]:
     nvlink = case.shape is None or case.shape.nvswitches != 0
-    return (*clues(case.run, table.get("harmless") or (), nvlink), *_crowded(case))
+    return (*clues(case.run, table.get("harmless") or (), nvlink), *_crowded(case), *_counted(case))
 
 
 def _named(case: _Case) -> str:
@@ -720,6 +747,11 @@ def _crowded(case: _Case) -> Iterator[Clue]:
         if used and max(used.values()) >= _CROWDED * min(used.values()):
             busy, idle = (pick(used, key=lambda hca: used[hca]) for pick in (max, min))
             yield Clue("nccl.uneven", (host,), f"NCCL gave {used[busy]} channels to {busy} and {used[idle]} to {idle}")
+
+
+def _counted(case: _Case) -> Iterator[Clue]:
+    for (host, _hca), odd in counters.named(case.odd_ports).items():
+        yield Clue("nccl.counters", (host,), counters.words(odd, "simulated" in case.run.notes))
 
 
 def _suspect(case: _Case, table: Json, row: NcclRow) -> str:
@@ -817,6 +849,8 @@ def _verdict(case: _Case, answer: tuple[str, str], row: Optional[NcclRow]) -> Nc
         hosts=len(case.hosts) if case.several else None,
         proven=len(_proven(case)) if case.several else None,
         by_counters=len(_by_counters(case)) if case.several else None,
+        counters=counters.totals(case.counted),
+        odd_ports=case.odd_ports[:MAX_NAMES],
         usual=case.usual,
         source=standard[2] if standard else "",
         findings=tuple(case.findings),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError, NcclRank, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError, NcclRank, NcclRun, PortReading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import NUMBER, Columns, number
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MORE, UNKNOWN
@@ -79,6 +79,8 @@ _AVERAGE = re.compile(r"#? *Avg bus bandwidth *: *(\S+) *(OK|FAILED)? *$")
 _REDUCING = re.compile(r"# Reducing maxBytes to (\d{1,18})\b")
 _ROW = re.compile(r" *\d+ +\d+ +[a-z]\w* .*\d\.\d")
 _RUNS = re.compile(r"gpuops: rank (\d{1,9}) ([\w.-]+)$")
+MAX_PORTS = 64
+"""Ports of one host."""
 SIMULATED = "# SIMULATED: no GPU ran, the bandwidth is that of the written model"
 
 
@@ -91,7 +93,7 @@ class _Log:
         self.loose = PartialRun()
         self.seen = False
         self.hosts: dict[str, list[int]] = {}
-        self.ports: dict[int, ports.Moved] = {}
+        self.ports: dict[int, dict[str, PortReading]] = {}
 
     def info(self, line: str) -> None:
         at = line.index(" NCCL INFO ")
@@ -130,10 +132,12 @@ class _Log:
             self._maybe_error(line)
 
     def _ports(self, line: str) -> None:
-        """Of a rank that speaks twice it is not known which is of this run."""
+        """Of a port that is printed twice it is not known which is of this run."""
         found = ports.parse(line)
         if found and (found[0] in self.ports or len(self.ports) < MAX_KINDS):
-            self.ports[found[0]] = {} if found[0] in self.ports else found[1]
+            known, port = self.ports.setdefault(found[0], {}), found[1]
+            if port.hca in known or len(known) < MAX_PORTS:
+                known[port.hca] = ports.unknown(port.hca) if port.hca in known else port
 
     def _blank(self, run: PartialRun) -> None:
         if run.columns is not None and run.columns.scale != 1.0 and run.average is not None:

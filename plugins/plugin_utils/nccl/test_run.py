@@ -242,7 +242,7 @@ class TestRun:
             "digest": ", ".join(sorted(set(images.values()))),
             "places": outcome.places if outcome else {},
             "exit_code": outcome.exit_code if outcome else None,
-            "run": to_dict(run),
+            "run": to_dict(replace(run, ports={})),
             "verdict": to_dict(verdict),
             "log": log,
             "seconds": seconds,

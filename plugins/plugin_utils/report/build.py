@@ -71,6 +71,8 @@ _SCAN_KEYS: Json = {
     "unresolved": {},
     "notes": {},
     "counts": {},
+    "counters": [],
+    "odd_ports": [],
     "seconds": 0,
 }
 """Keys of a scan's document (docs/scan.md) in the report, with the default of each."""
@@ -78,7 +80,7 @@ _OF_RESULT: Json = dict.fromkeys(("name", "shape", "image", "log", "made", "stal
 _OF_RESULT.update({"nodes": [], "gpus": 0, "seconds": 0})
 _OF_RUN = {"collective": "", "rows": [], "transport": {}, "nccl_version": "", "tests_version": "", "errors": []}
 _OF_VERDICT: Json = dict.fromkeys(("threshold", "fraction", "measured", "size", "percent_of_line", "hosts", "proven"))
-_OF_VERDICT.update({"by_counters": None, "repeated": None, "source": ""})
+_OF_VERDICT.update({"by_counters": None, "counters": [], "odd_ports": [], "repeated": None, "source": ""})
 """Likewise of a result of the NCCL test, of its run and of its verdict."""
 
 

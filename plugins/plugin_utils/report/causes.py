@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One cause per bad node, from all that a run found about it. PRIVATE to the collection.
 
-A fault shows in several places: a rule of the host checks, NCCL's own words, the scan. ``of_nodes``
+A fault shows in several places: a rule of the host checks, counters of ports, NCCL's own words, the scan. ``of_nodes``
 puts what explains the rest first, and nodes with the same first evidence together. Headline, next step, page and JSON
 are made of the result.
 """
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 
-HOST, CLUSTER, NCCL, SCAN, PERFTEST = "host check", "Kubernetes", "NCCL's log", "scan", "ib_write_bw"
+HOST, CLUSTER, COUNTERS, NCCL = "host check", "Kubernetes", "port counters", "NCCL's log"
+SCAN, PERFTEST = "scan", "ib_write_bw"
 """Where a finding is from, in the order in which it explains: a setting or a broken part comes before what a node does
 not offer, and this before what is slow."""
-SOURCES = (HOST, CLUSTER, NCCL, SCAN, PERFTEST)
+SOURCES = (HOST, CLUSTER, COUNTERS, NCCL, SCAN, PERFTEST)
 _SYMPTOMS = (NCCL, SCAN, PERFTEST)
 """Sources that show that a node is slow, not why."""
 MOST = 3
@@ -48,7 +49,7 @@ class Evidence:
     @property
     def words(self) -> str:
         """For a sentence; the source, where the text itself does not show it."""
-        return f"{self.found} ({self.source})" if self.source in (HOST, NCCL) else self.found
+        return f"{self.found} ({self.source})" if self.source in (HOST, COUNTERS, NCCL) else self.found
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,8 @@ def _cause(node: Json, usual: set[str], pairs: str) -> NodeCause:
 
 def _explains(one: Evidence, usual: set[str]) -> bool:
     """Whether a warning may be why the node is slow: nodes that pass do not have it."""
+    if one.source == COUNTERS:
+        return True
     mine = one.severity == "warning" and one.id not in usual
     return mine and (one.source == NCCL or (one.source == HOST and not one.id.startswith(_NO_LOSS)))
 
@@ -166,6 +169,8 @@ def source_of(item: Json) -> str:
     """Where a finding is from."""
     if item["stage"] == "host_checks":
         return HOST
+    if item["id"] == "nccl.counters":
+        return COUNTERS
     stages = {"nccl_test": NCCL, "nccl_scan": SCAN, "perftest": PERFTEST}
     domain = item["id"].partition(".")[0]
     return stages.get(item["stage"], {"nccl": NCCL, "scan": SCAN, "perftest": PERFTEST}.get(domain, CLUSTER))

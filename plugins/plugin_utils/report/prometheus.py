@@ -79,6 +79,9 @@ def _nccl(report: Json) -> list[_Family]:
         for labels, item in tests
         for state, value in _states(TEST_VERDICTS, item["verdict"])
     ]
+    counters: list[Sample] = [
+        ({**labels, "counter": one["counter"]}, one["per_gb"]) for labels, item in tests for one in item["counters"]
+    ]
     lines: list[Sample] = [(labels, _bytes(item["bound"]["nic_line"])) for labels, item in tests]
     return [
         ("nccl_verdict", "1 for the verdict of an NCCL test, 0 for the others.", states),
@@ -90,6 +93,7 @@ def _nccl(report: Json) -> list[_Family]:
             "Number of nodes that took part.",
             [(labels, float(len(item["nodes"]))) for labels, item in tests],
         ),
+        ("nccl_port_events_per_gigabyte", "Events of all ports per 1e9 bytes of traffic, by counter.", counters),
         ("nccl_stale", "1 when the result is outdated.", [(k, float(bool(i["stale"]))) for k, i in tests]),
     ]
 

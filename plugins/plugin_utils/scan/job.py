@@ -19,6 +19,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import ROLE_LABEL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.job import SAYS, debug_filter, info_only, unreached
 
 ROLE = "scan-round"
@@ -136,6 +137,7 @@ if [ -n "$want" ]; then
   export NCCL_IB_HCA="=$hca"
 fi
 {debug_filter()}
+{ports.script()}
 exec "$@"
 """
 

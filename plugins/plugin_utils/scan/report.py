@@ -8,10 +8,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
+    CounterTotal,
+    Finding,
+    Json,
+    OddPort,
+    to_dict,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import counters
 
 CONVICTED = {"node": "scan.node", "rail": "scan.rail", "fabric": "scan.fabric"}
 """Cause of a conviction -> id of its finding."""
@@ -29,7 +38,7 @@ def document(
         "schema_version": 1,
         "name": name,
         "shape": shape,
-        "simulated": any(item.get("simulated") for item in results),
+        "simulated": _simulated(results),
         "verdict": conclusion["verdict"],
         "reason": conclusion["reason"],
         "complete": conclusion["complete"],
@@ -52,7 +61,39 @@ def document(
         "parts": [_row(item, nodes=list(item["nodes"])) for item in results if item["kind"] == "group"],
         "norms": dict(conclusion["norms"]),
         "seen": list(conclusion["seen"]),
+        "counters": to_dict(_totals(results)),
+        "odd_ports": _odd_ports(results),
     }
+
+
+def _of(item: Json, key: str) -> Sequence[Json]:
+    """What a run says of its ports; nothing from a journal of an older release."""
+    return item.get(key) or ()
+
+
+def _totals(results: Sequence[Json]) -> tuple[CounterTotal, ...]:
+    return counters.combined(CounterTotal(**one) for item in results for one in _of(item, "counters"))
+
+
+def _odd_ports(results: Sequence[Json]) -> list[Json]:
+    """Ports that stood out in more than half of their node's runs with counters, each with its highest rates."""
+    ran = Counter(name for item in results if _of(item, "counters") for name in item["nodes"])
+    runs: dict[tuple[str, str], list[list[OddPort]]] = {}
+    for item in results:
+        odd = counters.named([OddPort(**one) for one in _of(item, "odd_ports")])
+        for key, one in odd.items():
+            runs.setdefault(key, []).append(one)
+    found = []
+    for (node, hca), times in runs.items():
+        if 2 * len(times) > ran[node]:
+            worst = max(times, key=lambda odd: odd[0].per_gb)
+            text = f"in {len(times)} of {counted(ran[node], 'run')} {counters.words(worst, _simulated(results))}"
+            found.append({"node": node, "hca": hca, "rail": worst[0].rail, "found": text})
+    return found
+
+
+def _simulated(results: Sequence[Json]) -> bool:
+    return any(item.get("simulated") for item in results)
 
 
 def _pair(item: Json) -> Json:
@@ -85,6 +126,8 @@ def findings(found: Json) -> list[Finding]:
         out.append(finding("scan.unresolved", subject, why, expected="a result"))
     for name, why in found["notes"].items():
         out.append(finding("scan.note", name, why, expected="the same in every run"))
+    for item in found["odd_ports"]:
+        out.append(finding("nccl.counters", item["node"], item["found"], stage="nccl_scan"))
     if found["verdict"] != "pass" and not [item for item in out if item.severity in ("error", "unknown")]:
         severity = "error" if found["verdict"] == "fail" else "unknown"
         ident = "scan.stopped" if found["stopped"] else "scan.gate" if found["gate"] else "scan.result"
@@ -118,6 +161,7 @@ def text(found: Json) -> list[str]:
         who = item["node"] or " - ".join(item["between"])
         lines.append(f"  {item['cause']:<7} {who}: {item['found']}")
         lines += [f"          {line}" for line in item["evidence"][:4]]
+    lines += [f"  port    {item['node']}: {item['found']}" for item in found["odd_ports"][:SHOWN]]
     lines += [f"  seen    {line}" for line in found["seen"]]
     lines += [f"  unknown {name}: {why}" for name, why in list(found["unresolved"].items())[:SHOWN]]
     lines += [f"  note    {name}: {why}" for name, why in list(found["notes"].items())[:SHOWN]]

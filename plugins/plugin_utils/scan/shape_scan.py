@@ -229,7 +229,7 @@ class ShapeScan:
             "image": bench.test.image,
             "places": {},
             "exit_code": gate.code,
-            "run": to_dict(gate.run),
+            "run": to_dict(replace(gate.run, ports={})),
             "verdict": to_dict(gate.verdict),
             "log": str(log),
             "seconds": gate.seconds,

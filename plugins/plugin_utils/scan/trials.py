@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRun, NcclVerdict, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NcclRun, NcclVerdict, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
@@ -163,6 +163,8 @@ class Bench:
             "expected": healthy,
             "why": why,
             "seconds": seconds,
+            "counters": to_dict(found.counters),
+            "odd_ports": to_dict(found.odd_ports),
             "simulated": any(line.startswith(parse.SIMULATED) for line in lines[:5]),
         }
 

@@ -84,6 +84,26 @@ def test_a_slow_nic_fails_and_says_what_to_do(cluster: Nccl, tmp_path: Path) -> 
     assert result["measured"] < result["threshold"]
 
 
+@pytest.mark.parametrize(("slow", "verdict", "severity"), [(False, "pass", "warning"), (True, "fail", "error")])
+def test_a_rail_that_loses_packets_is_named_with_its_figures(
+    cluster: Nccl, tmp_path: Path, slow: bool, verdict: str, severity: str
+) -> None:
+    node = cluster.nodes()[1]
+    faults = [f"rail-retransmits:{node}:3", *([f"slow-rail:{node}:3"] if slow else [])]
+    cluster.fault("add", *faults)
+    try:
+        result = nccl_test(cluster, plan_file(cluster, tmp_path))
+    finally:
+        cluster.fault("clear", *faults)
+    found = result["document"]["verdict"]
+    (named,) = [item for item in found["findings"] if item["id"] == "nccl.counters"]
+    assert (found["verdict"], named["subject"], named["severity"]) == (verdict, node, severity), result
+    assert "(rail 3)" in named["found"] and "packets out of sequence" in named["found"]
+    assert "median of 64 ports 0 (simulated)" in named["found"] and named["found"] in result["reason"]
+    read = {item["counter"]: (item["ports"], item["unread"]) for item in found["counters"]}
+    assert (read["out_of_sequence"], read["rx_discards_phy"]) == ((64, 0), (0, 64)), "a VF hides the physical port"
+
+
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_worker_without_a_place_is_incomplete_and_frees_the_others(
     cluster: Nccl, tmp_path: Path, launcher: str

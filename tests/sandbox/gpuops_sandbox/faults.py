@@ -69,6 +69,7 @@ KINDS = {
     "slow-nic": Kind("one NIC of the node runs slowly: the whole job does", arg="RAIL"),
     "slow-rail": Kind("one rail of the node runs at half speed, and every job with it", arg="RAIL"),
     "rail-down": Kind("one rail of the node is down", arg="RAIL"),
+    "rail-retransmits": Kind("packets to one rail of the node are lost and sent again, at full speed", arg="RAIL"),
     "slow-cross-block": Kind(
         "the fabric between two local blocks runs at half speed in a scan; a block by label or number",
         node="no",

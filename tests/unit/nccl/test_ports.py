@@ -1,20 +1,23 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Port counters of hosts that print no INFO line: what rank.sh says, how it is read, what it is evidence of."""
+"""Port counters: what rank.sh prints, how it is read, what it is evidence of for hosts without INFO lines."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, PortReading
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, ports
+from gpuops_sandbox.batch import nccl_render as render
 from support import edited_logs, nccl_jobs
 from support import nccl_samples as samples
 
@@ -30,11 +33,25 @@ MUCH = 1 << 34
 BIG = nccl_jobs.job(nodes=[f"n{index}" for index in range(40)])
 
 
-def counters(folder: Path, hca: str, **values: int) -> None:
-    own = folder / hca / "ports" / "1" / "counters"
+def counters(folder: Path, hca: str, pci: str = "0000:0c:00.0", vf: bool = True, **values: int) -> None:
+    """A device below /sys/class/infiniband; ``values``: of counters, each of which is a file."""
+    own, place = folder / hca, folder.parent / "pci"
+    device = place / (f"{pci}-vf" if vf else pci)
+    for made in (place / pci, device):
+        made.mkdir(parents=True, exist_ok=True)
     own.mkdir(parents=True)
+    (own / "device").symlink_to(device)
+    if vf:
+        (device / "physfn").symlink_to(place / pci)
     for name, value in values.items():
-        (own / f"port_{name}_data").write_text(f"{value}\n")
+        put(folder, hca, name, value)
+
+
+def put(folder: Path, hca: str, name: str, value: int) -> None:
+    known = port_counters().get(name)
+    path = folder / hca / "ports" / "1" / (known.sysfs if known else "counters") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{value}\n")
 
 
 def ranked(tmp_path: Path, program: str, rank: int = 256, local: int = 0) -> subprocess.CompletedProcess[str]:
@@ -42,91 +59,124 @@ def ranked(tmp_path: Path, program: str, rank: int = 256, local: int = 0) -> sub
     script = nccl_job.rank_script(BIG)
     script = script.replace("whole=/tmp", f"whole={tmp_path}").replace(ports.FOLDER, str(tmp_path / "ib"))
     ranks = {"RANK": rank, "SIZE": 320, "LOCAL_RANK": local}
-    env = {"PATH": os.environ["PATH"], **{f"OMPI_COMM_WORLD_{name}": str(value) for name, value in ranks.items()}}
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    env = {"PATH": path, **{f"OMPI_COMM_WORLD_{name}": str(value) for name, value in ranks.items()}}
     argv = ["/bin/bash", "-c", script, "rank.sh", "/bin/bash", "-c", program]
     return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=30)
 
 
-def adds(tmp_path: Path, hca: str, sent: int, got: int) -> str:
+def sets(tmp_path: Path, hca: str, **values: int) -> str:
     """A program that works for a while, and leaves these counters."""
-    own = tmp_path / "ib" / hca / "ports" / "1" / "counters"
-    return f"sleep 0.3; echo {sent} >{own}/port_xmit_data; echo {got} >{own}/port_rcv_data"
+    own = tmp_path / "ib" / hca / "ports" / "1"
+    writes = [f"echo {value} >{next(own.glob(f'*/{name}'))}" for name, value in values.items()]
+    return "; ".join(["sleep 0.5", *writes])
 
 
-def test_the_first_rank_of_a_quiet_host_says_what_its_ports_moved(tmp_path: Path) -> None:
-    counters(tmp_path / "ib", "mlx5_0", xmit=10, rcv=20)
-    counters(tmp_path / "ib", "mlx5_1", xmit=7, rcv=7)
-    counters(tmp_path / "ib", "mlx5_2", xmit=5)
-    done = ranked(tmp_path, f"echo row; {adds(tmp_path, 'mlx5_0', 110, 220)}; echo foot; exit 7")
-    assert (done.returncode, done.stderr) == (7, "")
-    lines = done.stdout.splitlines()
-    assert lines == [
-        "row",
-        "foot",
-        "gpuops: ports of rank 256: mlx5_0=10,20 mlx5_1=7,7 mlx5_2=5,- then mlx5_0=110,220 mlx5_1=7,7 mlx5_2=5,- end",
-    ]
-    (run,) = parse.parse(lines)
-    assert run.ports == {256: {"mlx5_0": 4 * 300, "mlx5_1": 0, "mlx5_2": None}}
+def read_of(done: subprocess.CompletedProcess[str], rank: int = 256) -> dict[str, PortReading]:
+    (run,) = parse.parse(done.stdout.splitlines())
+    return run.ports[rank]
 
 
-@pytest.mark.parametrize(("rank", "local"), [(0, 0), (248, 0), (257, 1), (319, 7)])
+def test_the_first_rank_of_each_host_prints_what_its_ports_counted(tmp_path: Path) -> None:
+    data = {"port_xmit_data": 10, "port_rcv_data": 20}
+    counters(tmp_path / "ib", "mlx5_0", **data, out_of_sequence=7, np_cnp_sent=3, symbol_error=5)
+    counters(tmp_path / "ib", "mlx5_1", "0000:2a:00.0", **data)
+    counters(tmp_path / "ib", "mlx5_2", "0000:3b:00.0", port_xmit_data=5)
+    ends = {"port_xmit_data": 110, "port_rcv_data": 220, "out_of_sequence": 19, "np_cnp_sent": 3}
+    done = ranked(tmp_path, f"echo row; {sets(tmp_path, 'mlx5_0', **ends)}; echo foot; exit 7")
+    assert (done.returncode, done.stderr, done.stdout.split("gpuops")[0]) == (7, "", "row\nfoot\n")
+    read = read_of(done)
+    assert {hca: port.moved for hca, port in read.items()} == {"mlx5_0": 4 * 300, "mlx5_1": 0, "mlx5_2": None}
+    first = read["mlx5_0"]
+    assert (first.pci, first.vf) == ("0000:0c:00.0", True)
+    known = {name: count for name, count in first.counts.items() if count is not None}
+    assert known == {"out_of_sequence": 12, "np_cnp_sent": 0}, "a file that is not there, and a PF's, are not zero"
+    assert set(first.counts) == set(port_counters())
+
+
+def test_a_physical_port_is_read_by_ethtool(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "ethtool"
+    stats = "NIC statistics:\\n     rx_prio0_pause: 2\\n     rx_prio5_pause: %s\\n     rx_discards_phy: 9\\n"
+    tool.write_text(f"#!/bin/bash\necho x >>{tmp_path}/calls; printf '{stats}' $(($(wc -l <{tmp_path}/calls) * 10))\n")
+    tool.chmod(0o755)
+    counters(tmp_path / "ib", "mlx5_0", vf=False, port_xmit_data=1, port_rcv_data=1, symbol_error=4)
+    port = read_of(ranked(tmp_path, sets(tmp_path, "mlx5_0", symbol_error=6)))["mlx5_0"]
+    known = {name: count for name, count in port.counts.items() if count is not None}
+    assert known == {"symbol_error": 2, "rx_pause": 10, "rx_discards_phy": 0}
+    assert not port.vf and len((tmp_path / "calls").read_text().split()) == 2, "once before and once after"
+
+
+@pytest.mark.parametrize(("rank", "local"), [(257, 1), (319, 7)])
 def test_other_ranks_read_no_counters(rank: int, local: int, tmp_path: Path) -> None:
-    counters(tmp_path / "ib", "mlx5_0", xmit=1, rcv=1)
+    counters(tmp_path / "ib", "mlx5_0", port_xmit_data=1, port_rcv_data=1)
     assert ranked(tmp_path, "true", rank, local).stdout == ""
 
 
-def test_without_counters_there_is_no_line(tmp_path: Path) -> None:
+def test_without_devices_there_is_no_line(tmp_path: Path) -> None:
     done = ranked(tmp_path, "echo row")
     assert (done.returncode, done.stdout, done.stderr) == (0, "row\n", "")
 
 
 def test_a_program_that_is_killed_ends_as_without_the_reader(tmp_path: Path) -> None:
     """mpirun reports the signal, and by it the rank that was killed first."""
-    counters(tmp_path / "ib", "mlx5_0", xmit=1, rcv=1)
+    counters(tmp_path / "ib", "mlx5_0", port_xmit_data=1, port_rcv_data=1)
     assert ranked(tmp_path, "kill -9 $$").returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
-    "test", [dataclasses.replace(BIG, fabric=dataclasses.replace(BIG.fabric, mode=Mode.NONE)), nccl_jobs.job()]
+    "test",
+    [dataclasses.replace(BIG, fabric=dataclasses.replace(BIG.fabric, mode=Mode.NONE)), nccl_jobs.job(nodes=["n0"])],
 )
-def test_a_job_without_rdma_or_quiet_hosts_has_no_reader(test: nccl_job.JobTest) -> None:
+def test_a_job_without_rdma_or_of_one_node_has_no_reader(test: nccl_job.JobTest) -> None:
     assert ports.FOLDER in nccl_job.rank_script(BIG) and ports.FOLDER not in nccl_job.rank_script(test)
 
 
 # ---- the line --------------------------------------------------------------------------------------------------------
 
 
-def said(rank: int, moved: dict[str, int], before: int = 1000) -> str:
-    start, end = (
-        "".join(f" {hca}={before},{before + count * at // 4}" for hca, count in moved.items()) for at in (0, 1)
-    )
-    return f"gpuops: ports of rank {rank}:{start} then{end} end"
+def said(rank: int, moved: dict[str, int]) -> str:
+    """The lines of a host whose HCAs moved so many bytes."""
+    pcis = {hca: pf.pci for hca, pf in zip(edited_logs.HCAS, H100.pfs)}
+    lines = [render.port_line(rank, hca, pcis.get(hca, "-"), count // 8) for hca, count in moved.items()]
+    return "\n".join(lines)
 
 
 def test_a_line_that_was_cut_is_none() -> None:
-    line = said(16, {"mlx5_0": MUCH, "mlx5_1": MUCH})
-    assert ports.parse(line) == (16, {"mlx5_0": MUCH, "mlx5_1": MUCH})
+    line = said(16, {"mlx5_0": MUCH})
+    found = ports.parse(line)
+    assert found and (found[0], found[1].moved) == (16, MUCH)
     assert [at for at in range(len(line)) if ports.parse(line[:at]) is not None] == []
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("9,9", "8,99"),  # reset
-        ("-,-", "9,9"),
-        ("9,9", "9,-"),
-        ("9,9", f"{2**32 - 1},10"),  # 32 bits, at its end
-        (f"{2**32 - 1},9", f"{2**32 - 1},10"),
-        ("9,9", "9" * 5000 + ",9"),
-        ("9-,9", "10,10"),
+        ("9", "8"),  # wrapped, or reset
+        ("-", "9"),
+        ("9", "-"),
+        ("9", f"{2**32 - 1}"),  # 32 bits, at its end
+        (f"{2**32 - 1}", f"{2**32 - 1}"),
+        ("9", "9" * 5000),
+        ("9-", "10"),
     ],
 )
-def test_counters_that_do_not_count_say_nothing(before: str, after: str) -> None:
-    assert ports.parse(f"gpuops: ports of rank 8: a={before} then a={after} end") == (8, {"a": None})
+def test_counters_that_do_not_count_are_unknown(before: str, after: str) -> None:
+    data = (
+        f"{before} 1 {'0 ' * (len(port_counters()) - 1)}{before}",
+        f"{after} 2 {'0 ' * (len(port_counters()) - 1)}{after}",
+    )
+    found = ports.parse(f"gpuops: port a of rank 8: p vf {data[0]} then p vf {data[1]} end")
+    assert found and (found[0], found[1].hca, found[1].moved) == (8, "a", None)
+    assert sorted(map(str, found[1].counts.values())) == ["0"] * (len(port_counters()) - 1) + ["None"]
 
 
-def test_an_hca_that_came_or_went_says_nothing() -> None:
-    assert ports.parse("gpuops: ports of rank 8: a=1,1 then b=2,2 end") == (8, {"a": None, "b": None})
+@pytest.mark.parametrize(
+    "text", ["- then p vf 1 1", "p vf 1 1 then -", "p vf 1 then p vf 2", "p vf 1 1 then q vf 2 2", ""]
+)
+def test_an_hca_that_came_went_or_changed_is_unknown(text: str) -> None:
+    found = ports.parse(f"gpuops: port a of rank 8: {text} end")
+    assert found and found[1] == ports.unknown("a")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +239,7 @@ def test_an_hca_that_moved_next_to_nothing_convicts_its_host(moved: int) -> None
 
 
 def test_an_hca_whose_counter_cannot_be_read_convicts_nobody() -> None:
-    line = said(24, ALL).replace("mlx5_5=1000,1000", "mlx5_5=-,-")
+    line = re.sub(r"(port mlx5_5 .*? vf) \d+", r"\1 -", said(24, ALL))
     got = judged(said(16, ALL), line)
     assert (got.verdict, got.by_counters) == ("pass", 1), got.reason
 

@@ -35,6 +35,8 @@ NODE = item("scan.node", "slow in 5 of 5 pairs")
 RAIL = item("scan.rail", "rdma3 (mlx5_4): 11.8 of 24 GB/s, 3 of 3 runs slow")
 WRITE = item("perftest.slow", "mlx5_4: 96 of 190 Gb/s to 10.140.0.9")
 DARK = item("nic.rate", "rdma3: the rate could not be read", "unknown")
+FIGURES = "mlx5_4 (rail 3): 70000 packets out of sequence, 1.02e+03 per GB, median of 64 ports 0"
+LOSSY = item("nccl.counters", FIGURES, "warning", "nccl_scan", "look at the named port's cable")
 PAIRS = [{"a": "n1", "b": f"n{i}", "verdict": "slow"} for i in range(2, 7)]
 
 
@@ -67,6 +69,11 @@ HEADLINES: tuple[tuple[dict[str, list[Item]], list[Item], list[Item], str], ...]
     ({"n1": [NODE, IOMMU], "n9": [IOMMU]}, [], [], "1 of 44 nodes: n1: slow in 5 of 5 pairs."),
     ({"n1": [RAIL, CRC]}, [], [],
      "1 of 44 nodes: n1: 1 of 16 ports: mlx5_4: 4821 wrong checksums in 1.0 days (host check); "
+     "rdma3 (mlx5_4): 11.8 of 24 GB/s, 3 of 3 runs slow."),
+    ({"n1": [RAIL, LOSSY]}, [], [],
+     f"1 of 44 nodes: n1: {FIGURES} (port counters); rdma3 (mlx5_4): 11.8 of 24 GB/s, 3 of 3 runs slow."),
+    ({"n1": [RAIL, LOSSY, ACS], "n9": [LOSSY]}, [], [],
+     f"1 of 44 nodes: n1: ACS on 0000:0e:00.0 (host check); {FIGURES} (port counters); "
      "rdma3 (mlx5_4): 11.8 of 24 GB/s, 3 of 3 runs slow."),
     ({"n1": [VF, LINK]}, [], [],
      "1 of 44 nodes: n1: 1 of 16 ports: rdma3 (0000:2a:00.1): DOWN, Polling (host check); "

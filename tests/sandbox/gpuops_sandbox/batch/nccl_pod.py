@@ -150,23 +150,27 @@ def text_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = 
     yield from ports_of(order, fleet, faults)
 
 
-def ports_of(order: Order, fleet: Fleet, faults: Iterable[Fault] = ()) -> Iterator[str]:
-    """What the hosts that print no INFO line say of their ports' counters, which before the run are at 1000."""
-    if order.info is None or not fleet.rdma:
+def ports_of(
+    order: Order, fleet: Fleet, faults: Iterable[Fault] = (), hcas: Sequence[str] | None = None
+) -> Iterator[str]:
+    """What each host says of its ports' counters, which before the run are at 1000. ``hcas``: those that are used, all
+    if None. Counters of the physical port stay unread: no ethtool in the image. The host before one with the fault
+    rail-retransmits sends its packets again."""
+    if not fleet.rdma or len(fleet.hosts) == 1:
         return
-    each, hcas = fleet.shape.gpu_count, hcas_of(fleet)
-    ranks = some_ranks(*order.info, len(fleet.hosts) * each)
+    every, pfs = hcas_of(fleet), fleet.shape.pfs
+    each = fleet.shape.gpu_count
     odd = {fault.node: ODD[fault.kind] for fault in faults if fault.kind in ODD}
+    lossy = [(fault.node, int(fault.arg or 0)) for fault in faults if fault.kind == "rail-retransmits"]
     for index, node in enumerate(fleet.nodes):
-        if index * each in ranks:
-            continue
-        way = odd.get(node, render.Way())
-        used = [] if way.net != "IB" else hcas[::2] if way.half else hcas
-        ends = {hca: 1000 + (10 * order.max_bytes // len(used) if hca in used else 0) for hca in hcas}
-        before, after = (
-            "".join(f" {hca}={at},{at}" for hca, at in ends.items()) for ends in (dict.fromkeys(hcas, 1000), ends)
-        )
-        yield f"gpuops: ports of rank {index * each}:{before} then{after} end"
+        way, after = odd.get(node, render.Way()), fleet.nodes[(index + 1) % len(fleet.nodes)]
+        mine = every if hcas is None else hcas
+        used = [] if way.net != "IB" else mine[::2] if way.half else mine
+        for rail, hca in enumerate(every):
+            moved = 10 * order.max_bytes // len(used) if hca in used else 0
+            lost = moved >> 20 if (node, rail) in lossy else 0
+            again = moved >> 20 if (after, rail) in lossy else 0
+            yield render.port_line(index * each, hca, pfs[rail].pci, moved, out_of_sequence=lost, packet_seq_err=again)
 
 
 def info_of(order: Order, fleet: Fleet, run: NcclRun, faults: Iterable[Fault] = ()) -> Sequence[str]:

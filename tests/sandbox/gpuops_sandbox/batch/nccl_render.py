@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRow, NcclRun
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.parse import SIMULATED
 
 NEW, OLD = "2.19.6", ""
@@ -387,3 +388,15 @@ def _obituary(run: NcclRun, gone: NcclRank, witness: NcclRank, hca: str) -> Iter
     yield f"  Process name: [[6918,1],{witness.rank}]"
     yield "  Exit code:    3"
     yield "-" * 74
+
+
+def port_line(rank: int, hca: str, pci: str, moved: int, kind: str = "vf", **counts: int | None) -> str:
+    """One port as our script prints it: it sent and received ``moved`` each, in words of four bytes, and counted these
+    events. Counters of a function begin at 7, those of a physical port are unread, as is one that is None here."""
+    known: dict[str, int | None] = {one.name: 0 for one in port_counters().values() if one.sysfs and not one.pf_only}
+    known |= counts
+    ends = [moved, moved, *(known.get(one.name) for one in port_counters().values())]
+    starts = [1000, 1000, *(7 for _one in port_counters())]
+    first = " ".join("-" if end is None else str(start) for start, end in zip(starts, ends))
+    last = " ".join("-" if end is None else str(start + end) for start, end in zip(starts, ends))
+    return f"gpuops: port {hca} of rank {rank}: {pci} {kind} {first} then {pci} {kind} {last} end"

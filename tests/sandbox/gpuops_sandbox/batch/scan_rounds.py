@@ -25,7 +25,7 @@ from ..operators._hub import Informer
 from ..operators._logs import Log
 from . import nccl_render as render
 from ._shared import FINISHED, now, phase, pod_path
-from .nccl_pod import SLOW, Tasks, conditions, container_status, hcas_of, order_of, some_ranks
+from .nccl_pod import SLOW, Tasks, conditions, container_status, hcas_of, order_of, ports_of, some_ranks
 from .nccl_pod import Fleet as Workers
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ def block_names(nodes: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {str(number): block for number, block in enumerate(dict.fromkeys(block for _node, block in order))}
 
 
-def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[list[str], int]:
+def lines_of(
+    trial: Trial, command: str, fleet: Workers, slow: float, faults: Sequence[Fault] = ()
+) -> tuple[list[str], int]:
     """(what the trial prints, its exit code)."""
     order = order_of([command])
     if order is None:
@@ -150,7 +152,7 @@ def lines_of(trial: Trial, command: str, fleet: Workers, slow: float) -> tuple[l
     some = re.search(r"scan\.sh (\d+) (\d+)", command)
     ranks = some_ranks(int(some[1]), int(some[2]), count * shape.gpu_count) if some else set()
     info = list(render.info_lines(run, hcas, algo="" if order.algo == "default" else order.algo, ranks=ranks))
-    return list(render.render(run, info=info, simulated=True)), 0
+    return [*render.render(run, info=info, simulated=True), *ports_of(order, fleet, faults, hcas)], 0
 
 
 # ---- the pods ------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ class Play:
         fleet = Workers(hosts, tuple(placed), shape, on_host)
         blocks = [self._block(name) for name in placed]
         slow = share(trial, placed, blocks, shape, self._faults(), self.busy)
-        return lines_of(trial, command, fleet, slow)
+        return lines_of(trial, command, fleet, slow, self.ctx.faults())
 
     def _block(self, node: str) -> str:
         known = self.batch.hub.nodes.get(node)

@@ -41,6 +41,7 @@ LAYERS = {
         "busy_wait clear history interrupt log_file objects perftest_run perftest_stage run standard tail test_run",
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
+    "gate": ("kube nccl nodes", "run"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",

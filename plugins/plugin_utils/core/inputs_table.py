@@ -114,6 +114,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_driver": {"type": "str"},
     "rdma_expect_transport": {"type": "str", "choices": ["rdma", "socket"]},
     "rdma_expected_nodes": {"type": "int"},
+    "rdma_gate_again": {"type": "bool"},
     "rdma_gpu_operator_catalog_image": {"type": "str"},
     "rdma_gpu_operator_channel": {"type": "str"},
     "rdma_gpu_operator_csv": {"type": "str"},

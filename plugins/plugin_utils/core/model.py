@@ -325,7 +325,7 @@ class NodeFacts:
     taints: tuple[str, ...] = ()
     """``key=value:effect``"""
     own_taints: tuple[str, ...] = ()
-    """Those that gpuops.rdma.gpu_taints has added."""
+    """Those that gpuops.rdma.gpu_taints has added, and the gate's where the node has a proof."""
     pool: str = ""
     region: str = ""
     zone: str = ""

@@ -32,6 +32,14 @@ OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
 UPGRADED = "gpuops.rdma/upgraded"
 """Annotation of a node: what the last upgrade of the operators did to it, as JSON, see upgrade/history.py."""
 
+GATE_KEY = "readiness.k8s.io/gpuops-rdma"
+"""Key of the taint with which nodes of a gated pool are born. The prefix is that of startup taints for
+node-readiness-controller and for cluster-autoscaler since 1.36."""
+GATE_CONDITION = "gpuops.rdma/RDMAReady"
+"""Type of the node's condition: True, False or Unknown."""
+GATE_PROOF = "gpuops.rdma/proof"
+"""Annotation of a node: the gate's last result with what it is valid for, as JSON, see gate/proof.py."""
+
 # Annotations that the uses of GPUs write, and a teardown reads.
 TAINTS_ADDED = "gpuops.rdma/taints-added"
 TOLERATIONS_ADDED = "gpuops.rdma/tolerations-added"

@@ -50,7 +50,8 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def summary(document: Optional[Json], findings: Sequence[Finding], shape: Optional[Shape], mode: Mode) -> Json:
-    """``{verdict, shape, driver, ofed, gpudirect, vfs, links, rule, remedy, boot_id, seconds}``; "" = not known.
+    """``{verdict, shape, driver, ofed, firmware, gpudirect, vfs, links, rule, remedy, boot_id, seconds}``; "" = not
+    known.
 
     ``vfs`` and ``links`` are ``k/N`` over the shape's RDMA ports; ``vfs`` is ``-`` in mode host. ``rule`` and
     ``remedy`` are those of the worst finding.
@@ -79,6 +80,7 @@ def _facts(document: Json, shape: Optional[Shape], mode: Mode) -> Json:
     return {
         "driver": _words(driver.get("version"), driver.get("module")) or str(driver.get("origin") or ""),
         "ofed": _words(kind, stack.get("version") if kind not in ("", "none") else ""),
+        "firmware": _firmware(document, shape),
         "gpudirect": str((document.get("gpudirect") or {}).get("path") or ""),
         "vfs": "-" if not mode.vfs else _vfs(document, shape),
         "links": _links(document, shape),
@@ -95,6 +97,12 @@ def _ports(document: Json, shape: Shape) -> list[Optional[Json]]:
     """The host's RDMA ports in the shape's order; None for a missing one."""
     by_pci = {item.get("pci"): item for item in document.get("functions") or []}
     return [by_pci.get(pf.pci) for pf in shape.pfs]
+
+
+def _firmware(document: Json, shape: Optional[Shape]) -> str:
+    """The versions of the RDMA ports' firmware, each once."""
+    ports = _ports(document, shape) if shape is not None and document.get("functions") is not None else []
+    return _words(*sorted({str((port or {}).get("firmware") or "") for port in ports}))
 
 
 def _vfs(document: Json, shape: Optional[Shape]) -> str:

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import liste
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.network import KUEUE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.render import LEVELS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_files import slug
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import of_users
 
 SCHEDULERS = ("kueue", "volcano")
 NAME = "gpuops-rdma"
@@ -103,7 +104,7 @@ def kueue(found: Placed, shapes: Iterable[Shape], tolerations: Sequence[Json], v
         _object(version, "ResourceFlavor", f"gpuops-{slug(shape.name)}", {
             "nodeLabels": _labels(shape),
             "topologyName": NAME,
-            "tolerations": [dict(one) for one in tolerations],
+            "tolerations": of_users(tolerations),
         })
         for shape in shapes
     ]  # fmt: skip

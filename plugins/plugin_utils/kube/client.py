@@ -312,9 +312,10 @@ class Client:
         return _document(self._request("POST", path, query, json.dumps(obj).encode(), idempotent=True))
 
     def patch(self, path: str, body: Any, *, kind: str = "merge", dry_run: bool = False) -> Json:
-        """The object after the patch. ``kind``: merge or json; the server refuses unknown fields, as in apply()."""
+        """The object after the patch. ``kind``: merge, json or strategic-merge; the server refuses unknown fields, as
+        in apply()."""
         self._ask_guard(dry_run)
-        content = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}[kind]
+        content = f"application/{kind}-patch+json"
         query = _dry({"fieldManager": OWNER, "fieldValidation": "Strict"}, dry_run)
         return _document(self._request("PATCH", path, query, json.dumps(body).encode(), content))
 

@@ -43,7 +43,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     picked,
     to_dict,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OUR_CORDONS, TAINTS_ADDED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import (
+    GATE_KEY,
+    GATE_PROOF,
+    OUR_CORDONS,
+    TAINTS_ADDED,
+)
 
 DMABUF_KERNEL = "5.12"
 """The first kernel by which a NIC reads and writes GPU memory through DMA-BUF."""
@@ -194,11 +199,12 @@ def _taint(taint: Json) -> str:
 
 
 def _own_taints(annotations: Json) -> tuple[str, ...]:
-    """Those of the annotation in which gpu_taints notes what it has added."""
+    """Those of the annotation in which gpu_taints notes what it has added, and the gate's of a node with a proof."""
+    gate = (f"{GATE_KEY}=:NoSchedule",) if GATE_PROOF in annotations else ()
     try:
-        return tuple(_taint(one) for one in dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
+        return gate + tuple(_taint(one) for one in dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
     except ValueError:
-        return ()
+        return gate
 
 
 def _extended(resources: Json) -> dict[str, int]:

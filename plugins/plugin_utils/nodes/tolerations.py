@@ -6,7 +6,8 @@
 ::
 
     toleration(value) -> toleration               the user's, as text or mapping; InputError
-    work_out(nodes, given) -> Tolerated           known GPU taints, those of gpu_taints and of whole pools
+    work_out(nodes, given) -> Tolerated           known GPU taints, those of gpu_taints, the gate and whole pools
+    of_users(tolerations) -> tolerations          those that users' pods may have
     passing(taint) -> str                         why a taint is never tolerated by itself; "" = it may be
     held(node, tolerations) -> [taint]            what keeps such pods off a node
     keeps_off(taints) -> str                      what they do to a pod, and what to do
@@ -22,7 +23,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import UNHEALTHY_TAINT, Json, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GPU_TAINTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GPU_TAINTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, near
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 
@@ -31,6 +32,8 @@ BASE: Json = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists"}
 KNOWN = (*GPU_TAINTS, "restrictedaccess")
 """Keys of taints that mean "GPU pods only" wherever they are: the device plugins' resources, and that of the guide for
 OpenShift."""
+GATE_TAINT = f"{GATE_KEY}=:NoSchedule"
+"""The gate's, without its value, as NodeFacts has taints."""
 LEAVING, GATE = "the node is leaving", "the node is not admitted yet"
 PASSING = (
     ("ToBeDeletedByClusterAutoscaler", LEAVING, "the autoscaler removes it"),
@@ -120,6 +123,11 @@ def work_out(nodes: Iterable[NodeFacts], given: Sequence[Json]) -> Tolerated:
         pools.setdefault((node.shape, node.pool), []).append(set(node.taints))
         own.update(node.own_taints)
     there = {text for members in pools.values() for texts in members for text in texts}
+    gates = {text for text in there | own if taint(text)["key"] == GATE_KEY}
+    if gates:
+        # Without its value, and also where all nodes are released: the next ones are born with it, and operators are
+        # not to be changed for that.
+        there = there - gates | {GATE_TAINT}
     whole = {text for members in pools.values() for text in set.intersection(*members)}
     reasons: dict[str, list[str]] = {}
     chosen = []
@@ -139,6 +147,8 @@ def work_out(nodes: Iterable[NodeFacts], given: Sequence[Json]) -> Tolerated:
 def _reason(one: Json, own: bool, whole: bool) -> str:
     if one["key"] in KNOWN:
         return "known GPU taints"
+    if one["key"] == GATE_KEY:
+        return "of the gate, whose tests need these pods"
     if own:
         return "of gpuops.rdma.gpu_taints"
     return "on every node of a pool" if whole else ""
@@ -161,10 +171,17 @@ def passing(one: Mapping[str, Any]) -> str:
     """Why the taint is never tolerated unless the user asks for it: the node is leaving, or not admitted yet. ""
     for others."""
     key = str(one["key"])
+    if key == GATE_KEY:
+        return ""
     for begin, what, who in PASSING:
         if key == begin or (begin.endswith(("/", ".com")) and key.startswith(begin)):
             return f"{what}; {who}"
     return f"{LEAVING}; it is under maintenance" if _MAINTENANCE.search(key) else ""
+
+
+def of_users(given: Iterable[Json]) -> list[Json]:
+    """Those of the run's tolerations that users' pods may have: none of the gate's taint."""
+    return [dict(one) for one in given if one.get("key") != GATE_KEY]
 
 
 def blocking_taints(node: NodeFacts, tolerations: Sequence[Json]) -> list[Json]:

@@ -9,6 +9,7 @@ operators/chart_rights.py; the requests of the stages are listed here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
@@ -23,6 +24,8 @@ Rule = tuple[str, str, str, str]
 APPLY = "get create patch"
 SERVICE_CIDRS = (1, 33)
 """The first Kubernetes that serves them."""
+_OF_TESTS = ("Namespace", "PriorityClass")
+"""Kinds of the plan's objects that the tests make where they do not exist."""
 KEPT = {"configmap": "configmaps", "secret": "secrets"}
 
 
@@ -72,6 +75,17 @@ def tried(plan: Plan) -> list[Permission]:
         found += [*needs("create", "", "pods", place), *needs("list", networking, "networkpolicies", place)]
         found += [*needs("list", "", "resourcequotas", place), *needs("list", "", "limitranges", place)]
     return found
+
+
+def gate(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/gate.yml requests: the host checks and the scan, and what writes their result to nodes."""
+    made = [item for group in plan.objects.values() for item in group if item["kind"] in _OF_TESTS]
+    there = {name: dataclasses.replace(one, action="none", held=False) for name, one in plan.releases.items()}
+    only: Json = {"install": "existing", "objects": {"tests": made}, "releases": there, "olm": {}, "leftovers": ()}
+    tested = dataclasses.replace(plan, host_checks=True, **only)
+    proof = [("patch get", "", "nodes", ""), ("patch", "", "nodes/status", "")]
+    proof.append(("list", "readiness.node.x-k8s.io", "nodereadinessrules", ""))
+    return once([*rules(tested, kinds), *(item for rule in proof for item in needs(*rule))])
 
 
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:

@@ -123,6 +123,7 @@ class Rights:
             "verify": ([*permissions.reading(plan, True, KINDS), *(one for one in tried if one.verb == "list")], []),
             "site": (once([*plan.permissions, *tried]), list(plan.grants)),
             "teardown": (removed, grants),
+            "gate": (once([*permissions.gate(plan, KINDS), *tried]), []),
         }
 
     def _installed(self, key: str) -> ChartObjects:

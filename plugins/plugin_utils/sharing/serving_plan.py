@@ -22,6 +22,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import WAITING, Status
@@ -79,8 +80,8 @@ def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
 
 
 def _tolerations(members: Iterable[Member]) -> list[Json]:
-    """For the lasting taints of all nodes that it may run on, and always for nvidia.com/gpu."""
-    own = lasting(taint for member in members for taint in member.taints)
+    """For the lasting taints of all nodes that it may run on, but for the gate's, and always for nvidia.com/gpu."""
+    own = lasting(taint for member in members for taint in member.taints if taint["key"] != GATE_KEY)
     seen = {(one["key"], one.get("value", ""), one["effect"]): one for one in own}
     usual: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
     return pod_gpu.merged([usual], seen.values())

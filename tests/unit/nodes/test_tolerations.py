@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, tolerations
 from support.plan_samples import GPU4, gpu_node
 
@@ -86,6 +87,19 @@ def test_known_gpu_taints_and_those_of_whole_pools() -> None:
 def test_taints_of_gpu_taints_on_one_node_of_a_pool() -> None:
     nodes = [gpu_node("n1", taints=(GPU, "lab=1:NoSchedule"), own_taints=("lab=1:NoSchedule",)), gpu_node("n2")]
     assert texts(tolerations.work_out(nodes, [])) == ["nvidia.com/gpu", "lab=1:NoSchedule"]
+
+
+@pytest.mark.parametrize("value", ["", "pending", "x"])
+def test_the_gates_taint_is_tolerated_by_the_runs_pods_and_never_by_users(value: str) -> None:
+    gate = {"key": GATE_KEY, "operator": "Exists", "effect": "NoSchedule"}
+    born = gpu_node("n1", taints=(GPU, f"{GATE_KEY}={value}:NoSchedule"))
+    proven = facts.node_facts({"metadata": {"name": "n2", "annotations": {GATE_PROOF: "{}"}}})
+    for nodes in ([born], [proven], [born, proven]):
+        found = tolerations.work_out(nodes, [])
+        assert found.all == (BASE, gate), "the same before and after a release: operators do not change"
+        assert tolerations.of_users(found.all) == [BASE]
+    assert tolerations.excluded(born, tolerations.work_out([born], []).all) == ""
+    assert GATE_KEY in tolerations.keeps_off(tolerations.blocking_taints(born, [BASE]))
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_helm_that_is_missing_is_preflights_to_report(monkeypatch: pytest.Monk
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     seen = survey(releases=[adopted()])
     paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")
-    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml"]
+    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml", "gate.yml"]
     for path in paths:
         objects = list(yaml.safe_load_all(path.read_text("utf-8")))
         names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
@@ -166,3 +166,5 @@ def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     assert "resources: [nodes]\n  verbs: [update]" in rules["site"], "the chart's own rule"
     assert "create" not in rules["verify"], "verify reads"
     assert "clusterroles" in rules["teardown"]
+    assert "nodes/status" in rules["gate"] and "clusterpolicies]\n  verbs: [list, watch]" in rules["gate"]
+    assert "secrets" not in rules["gate"].replace("imagePullSecrets", "") and "clusterroles" not in rules["gate"]

@@ -1,0 +1,261 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads the gated nodes, narrows the plan to those that are tested, and writes proofs to them. PRIVATE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, Forbidden, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
+    Json,
+    NodeFacts,
+    dicts,
+    image_name,
+    image_tag,
+    mapping,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import decide
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.decide import GateChoice, GatedNode, GateEvidence
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import BAD, GOOD, Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, shape_table
+
+FILE = "gate.json"
+"""In the run folder: the nodes that are tested, and their partners."""
+RULES = "readiness.node.x-k8s.io"
+"""API group of node-readiness-controller."""
+AUTOSCALER, NEWER = "cluster-autoscaler", "1.36"
+"""Name of its image, and the version since which it knows --startup-taint-prefix."""
+ATTEMPTS = 5
+"""Attempts to write one node: its kubelet writes it too."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A Node as it was read: the fields that a patch depends on, and its facts."""
+
+    obj: Json
+    facts: NodeFacts
+
+
+class NodeGate:
+    """``run``: its id; ``show`` prints a line; ``dry``: nothing is written, the server checks the patches."""
+
+    def __init__(
+        self, client: Client, plan_file: str, run: str, show: Callable[[str], None], *, dry: bool = False
+    ) -> None:
+        self.client, self.run, self.show, self.dry = client, run, show, dry
+        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
+        self.shapes = shape_table.shapes(self.plan.site_shapes)
+        self.changed: dict[str, str] = {}
+
+    # ---- before the tests
+
+    def choose(self, again: bool) -> Json:
+        """Writes what holds without a test, and narrows the plan to the nodes that are tested. Returns their names,
+        those of their partners, and the nodes that stay tainted with the reason."""
+        ruled, seen = self._ruled(), self._seen()
+        notes = list(self._autoscalers())
+        nodes = list(self._nodes(seen))
+        choice = decide.choose(nodes, self.run, self._now(), again)
+        for name, one in {**choice.settled, **choice.waiting}.items():
+            self._write(seen[name].obj, one, ruled)
+        if not self.dry:
+            self._begin(choice)
+        for note in notes:
+            self.show(f"warning: {note}")
+        return self._result(list(choice.test), list(choice.partners), _held(choice), notes)
+
+    def _begin(self, choice: GateChoice) -> None:
+        """Results of an earlier run are no evidence of this one; the plan keeps the tested nodes and their partners."""
+        folder = self.plan_file.parent
+        for pattern in ("host.json", "scan-*.json"):
+            for path in folder.glob(pattern):
+                path.unlink()
+        held = _held(choice)
+        base_run.write(folder / FILE, {"test": choice.test, "partners": choice.partners, "held": held})
+        kept = {*choice.test, *choice.partners}
+        nodes = tuple(
+            replace(node, excluded=node.excluded or held.get(node.name, ""))
+            for node in self.plan.nodes
+            if node.name in kept or node.name in held
+        )
+        shapes = {node.shape for node in nodes if node.name in kept}
+        tests = tuple(test for test in self.plan.tests if test.shape in shapes)
+        base_run.write(self.plan_file, replace(self.plan, nodes=nodes, tests=tests, expected_nodes=0))
+
+    # ---- after them
+
+    def prove(self) -> Json:
+        """Judges the tested nodes by the run's results and writes their proofs. A partner keeps its proof unless the
+        tests disprove it."""
+        chosen = base_run.read(self.plan_file.parent / FILE)
+        ruled, seen = self._ruled(), self._seen(chosen["test"] + chosen["partners"])
+        hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
+        gone = {name: "the node has left the cluster" for name in chosen["test"] if name not in seen}
+        held = {**chosen["held"], **gone}
+        for node in self._nodes(seen, tested=True):
+            scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
+            one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self._now())
+            if node.name in chosen["partners"] and not _disproves(one, node):
+                continue
+            self._write(seen[node.name].obj, one, ruled)
+            if one.status != GOOD:
+                held[node.name] = gate_proof.message(one)
+        return self._result(chosen["test"], chosen["partners"], held, [])
+
+    def _scans(self) -> Iterator[Json]:
+        for path in sorted(self.plan_file.parent.glob("scan-*.json")):
+            try:
+                yield base_run.read(path)
+            except InputError as error:
+                self.show(f"warning: {error}")
+
+    # ---- reading
+
+    def _now(self) -> str:
+        return self.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _seen(self, names: Optional[Container[str]] = None) -> dict[str, _Seen]:
+        """The plan's nodes as they are now."""
+        wanted = {node.name for node in self.plan.nodes if names is None or node.name in names}
+
+        def slim(node: Json) -> Optional[_Seen]:
+            if node["metadata"]["name"] not in wanted:
+                return None
+            meta, status = node["metadata"], node.get("status") or {}
+            kept = {key: meta.get(key) for key in ("name", "annotations", "resourceVersion")}
+            taints = {"taints": (node.get("spec") or {}).get("taints") or []}
+            return _Seen(
+                {"metadata": kept, "spec": taints, "status": {"conditions": status.get("conditions") or []}},
+                facts.node_facts(node, self.shapes),
+            )
+
+        found = [one for one in self.client.projected(NODES, slim) if one is not None]
+        return {one.facts.name: one for one in found}
+
+    def _nodes(self, seen: Mapping[str, _Seen], tested: bool = False) -> Iterator[GatedNode]:
+        """``tested``: after the tests, when nothing but the node itself bars a verdict."""
+        planned = {node.name: node for node in self.plan.nodes}
+        used = {} if tested else BusyNodes(self.client, self.plan).once(list(seen))
+        for name, one in seen.items():
+            fact, node = one.facts, planned[name]
+            barred = "" if fact.ready else f"it is not Ready: {fact.ready_reason}"
+            if not tested:
+                barred = barred or node.excluded or (busy.reason(used[name]) if name in used else "")
+            yield GatedNode(
+                name,
+                node.locality.local_block,
+                gate_proof.tainted(one.obj),
+                self._lacks(node, fact),
+                barred,
+                gate_proof.read(one.obj["metadata"]["annotations"] or {}),
+                gate_proof.tested(fact),
+            )
+
+    def _lacks(self, node: Node, fact: NodeFacts) -> str:
+        vfs = (self.plan.resources.vf, self.plan.offered(node.vfs))
+        return decide.counts((node.gpu_resource, node.gpus), vfs, fact.allocatable)
+
+    def _ruled(self) -> bool:
+        """Whether a NodeReadinessRule has our key: its controller then sets and removes the taint. Raises RdmaError if
+        that cannot be found out."""
+        group = self.client.find(f"/apis/{RULES}")
+        if group is None:
+            return False
+        path = self.client.path(group["preferredVersion"]["groupVersion"], "NodeReadinessRule")
+        try:
+            rules = self.client.list(path)
+        except Forbidden as error:
+            raise RdmaError(
+                f"Cannot list NodeReadinessRules, so it is unknown who removes the taint {GATE_KEY}: {error}. Grant "
+                f"list on nodereadinessrules in {RULES}."
+            ) from None
+        own = [one for one in rules if mapping(mapping(one.get("spec")).get("taint")).get("key") == GATE_KEY]
+        return any(not one["spec"].get("dryRun") for one in own)
+
+    def _autoscalers(self) -> Iterator[str]:
+        """What cluster-autoscalers lack. One that cannot be listed, or that a provider runs, is not seen."""
+
+        def lacking(one: Json) -> str:
+            spec = mapping(mapping(mapping(one.get("spec")).get("template")).get("spec"))
+            images = [str(part.get("image")) for part in dicts(spec.get("containers"))]
+            tags = [image_tag(image) for image in images if image_name(image) == AUTOSCALER]
+            if not tags:
+                return ""
+            newer = not versions.older(tags[0], NEWER) if versions.known(tags[0]) else None
+            flag = decide.autoscaler_lacks(one, GATE_KEY, newer)
+            place = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+            return (
+                f"Deployment {place} ({AUTOSCALER} {tags[0]}) lacks {flag}: it takes a gated node for one that never "
+                "becomes ready, and adds others"
+                if flag
+                else ""
+            )
+
+        try:
+            found = self.client.projected(self.client.path("apps/v1", "Deployment"), lacking)
+        except Forbidden:
+            return
+        yield from (text for text in found if text)
+
+    # ---- writing
+
+    def _write(self, node: Json, one: Proof, ruled: bool) -> None:
+        """The annotation with the taint, then the condition. The list of taints goes with the version that was read, so
+        that a taint of another owner is not lost."""
+        name = node["metadata"]["name"]
+        path = f"{NODES}/{name}"
+        for attempt in range(ATTEMPTS):
+            wanted = gate_proof.change(node, one, ruled, self._now())
+            if not wanted.node and not wanted.condition:
+                return
+            try:
+                if wanted.node:
+                    meta = {**wanted.node.get("metadata", {}), "resourceVersion": node["metadata"]["resourceVersion"]}
+                    self.client.patch(path, {**wanted.node, "metadata": meta}, dry_run=self.dry)
+                break
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                node = self.client.get(path)
+        if wanted.condition:
+            body = {"status": {"conditions": [wanted.condition]}}
+            self.client.patch(f"{path}/status", body, kind="strategic-merge", dry_run=self.dry)
+        self.changed[name] = wanted.words
+        if one.status == GOOD:
+            self.show(f"{name}: {wanted.words}: {gate_proof.message(one)}")
+
+    def _result(self, test: list[str], partners: list[str], held: dict[str, str], notes: list[str]) -> Json:
+        for name, why in sorted(held.items()):
+            self.show(f"{name} stays tainted: {why}")
+        return {
+            "changed": bool(self.changed),
+            "changes": [f"{name}: {words}" for name, words in self.changed.items()][:50],
+            "count": len(self.changed),
+            "test": test,
+            "partners": partners,
+            "held": dict(sorted(held.items())),
+            "notes": notes,
+        }
+
+
+def _held(choice: GateChoice) -> dict[str, str]:
+    """Node -> why it stays tainted without a test."""
+    return {name: gate_proof.message(one) for name, one in choice.settled.items() if one.status != GOOD}
+
+
+def _disproves(one: Proof, node: GatedNode) -> bool:
+    """Whether the proof of a partner no longer holds: it failed, or its host has other versions than were tested."""
+    return one.status == BAD or node.proof is None or bool(gate_proof.stale(node.proof, one.tested))

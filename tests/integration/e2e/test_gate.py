@@ -1,0 +1,115 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""playbooks/gate.yml: nodes that are born tainted, one with a slow rail and one without a VF. The sandbox simulates
+kubelets, operators and NCCL; API server and scheduler are real."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_CONDITION, GATE_KEY, GATE_PROOF
+
+SHAPE, PLAYBOOK = "BM.GPU.H100.8", "playbooks/gate.yml"
+USERS = "users"
+
+
+def born(here: Any, names: list[str]) -> None:
+    """As pools register them: with the taint, before any operator runs."""
+    here.kubectl("taint", "node", *names, f"{GATE_KEY}=pending:NoSchedule")
+
+
+def users_pods(here: Any, number: int) -> None:
+    """Pods of a user that want a GPU and tolerate what GPU pods tolerate; they wait from the beginning."""
+    here.kubectl("create", "namespace", USERS)
+    gpu = {"limits": {"nvidia.com/gpu": "1"}}
+    here.apply(
+        *(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": f"job-{index}", "namespace": USERS},
+                "spec": {
+                    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                    "containers": [{"name": "main", "image": "users/job:1", "resources": gpu}],
+                },
+            }
+            for index in range(number)
+        )
+    )
+
+
+def placed(here: Any) -> dict[str, str]:
+    """Node -> when the scheduler first put a user's pod there."""
+    found: dict[str, str] = {}
+    for pod in here.json("kubectl", "get", "pods", "-n", USERS)["items"]:
+        for one in pod.get("status", {}).get("conditions") or []:
+            if one["type"] == "PodScheduled" and one["status"] == "True":
+                node, at = pod["spec"]["nodeName"], one["lastTransitionTime"]
+                found[node] = min(at, found.get(node, at))
+    return found
+
+
+def states(here: Any) -> dict[str, tuple[str, bool, dict[str, Any]]]:
+    """Node -> (status of the condition, whether it has the taint, its proof)."""
+    found = {}
+    for node in here.json("kubectl", "get", "nodes")["items"]:
+        conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
+        taints = [one["key"] for one in node["spec"].get("taints") or []]
+        proof = json.loads(node["metadata"].get("annotations", {}).get(GATE_PROOF) or "{}")
+        found[node["metadata"]["name"]] = (conditions.get(GATE_CONDITION, ""), GATE_KEY in taints, proof)
+    return found
+
+
+def until_rebooted(here: Any, name: str, before: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        node = here.json("kubectl", "get", "node", name)
+        vfs = node["status"]["allocatable"].get("nvidia.com/sriov_rdma_vf")
+        if node["status"]["nodeInfo"]["bootID"] != before and vfs == "16":
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"{name} did not come back with its VFs")
+
+
+@pytest.mark.e2e
+def test_six_of_eight_new_nodes_are_released_and_two_are_named(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "8", "--shape", SHAPE, "--fault", "slow-rail:2:5", "--fault", "vf-missing:5")
+    nodes = here.nodes()
+    born(here, nodes)
+    users_pods(here, 80)
+    ready = here.play("site.yml", "--skip-tags", "nccl_test,host_checks,report", report="site")
+    assert ready.code != 0 or "vf" in ready.output
+    assert not placed(here), "the operators run, and no user's pod"
+    began = time.monotonic()
+    first = here.play(PLAYBOOK, report="first")
+    spent = time.monotonic() - began
+    found = states(here)
+    good = [name for name in nodes if name not in (nodes[2], nodes[5])]
+    assert {name: found[name][:2] for name in nodes} == {
+        name: ("True", False) if name in good else ("False", True) for name in nodes
+    }, first.output[-5000:]
+    assert found[nodes[2]][2]["reason"] == "ScanFailed" and "mlx5" in found[nodes[2]][2]["message"]
+    assert found[nodes[5]][2]["reason"] == "ResourcesMissing" and "15 of 16" in found[nodes[5]][2]["message"]
+    assert first.code != 0 and all(f"{name} stays tainted" in first.output for name in (nodes[2], nodes[5]))
+    assert spent < 600
+    first_use = placed(here)
+    assert set(first_use) == set(good), "users' pods start on released nodes only"
+    assert all(found[name][2]["time"] <= at for name, at in first_use.items()), "and after the proof"
+
+    again = here.play(PLAYBOOK, report="again")
+    assert (again.code, states(here)) == (first.code, found), again.output[-3000:]
+    assert "changed=0" in again.output and "round 1" not in again.output
+
+    here.kubectl("delete", "namespace", USERS, "--wait=true")
+    name = good[0]
+    before = found[name][2]["tested"]["boot_id"]
+    here.fault("add", f"reboot:{name}")
+    until_rebooted(here, name, before)
+    third = here.play(PLAYBOOK, report="third")
+    after = states(here)
+    assert after[name][:2] == ("True", False) and after[name][2]["tested"]["boot_id"] != before, third.output[-5000:]
+    assert {one: after[one][2] for one in good[1:]} == {one: found[one][2] for one in good[1:]}

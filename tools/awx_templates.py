@@ -153,6 +153,13 @@ JOBS = (
         notifies=True,
     ),
     Template(
+        "RDMA gate",
+        "gate",
+        "Proves new and rebooted nodes, and removes the startup taint of those that pass.",
+        (*_COMMON, "rdma_gate_again", *_KEEP),
+        notifies=True,
+    ),
+    Template(
         "RDMA perftest",
         "perftest",
         "Measures every RDMA port between pairs of idle nodes, and names the slow one.",

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import liste
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, charts_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, charts_io, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     compose,
     compose_addon,
@@ -54,11 +54,12 @@ class ActionModule(RdmaAction):
             survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
         if left.applies(options.install, options.rdma_mode):
             survey = dataclasses.replace(survey, left=left.look(self.client))
+        back = way_back_io.required(self.client) if options.back else None
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts_io.fetch, folder=dest.resolve().parent / "charts", dead={})
         pods = functools.partial(survey_io.pods, self.client)
-        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch, pods))
+        plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch, pods, back))
         plan = dataclasses.replace(plan, site_shapes=site)
         if options.keep_excluded and dest.exists():
             plan = self._keep_excluded(plan, dest)

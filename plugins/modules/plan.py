@@ -350,6 +350,13 @@ options:
       VCN's interface in the shape's file.
     type: str
     default: ''
+  back:
+    description:
+    - Make the plan of a rollback. Releases, chart values and NicClusterPolicy are those of the record that the last
+      upgrade wrote before its first change (C(gpuops-rdma/gpuops-way-back)), instead of those of the profile.
+    - The task fails without a record, and for one that was edited, is of another cluster, or cannot be returned to.
+    type: bool
+    default: false
   keep_excluded:
     description: Keep the exclusion of nodes that an earlier wait of the same run excluded.
     type: bool

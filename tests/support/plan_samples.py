@@ -78,12 +78,12 @@ def options(**changes: Any) -> PlanOptions:
     return PlanOptions.of({**{name: option.get("default") for name, option in SPEC.items()}, **changes})
 
 
-def whole(facts: Sequence[NodeFacts], seen: Any = None, fetch: Any = None, **asked: Any) -> Plan:
+def whole(facts: Sequence[NodeFacts], seen: Any = None, fetch: Any = None, past: Any = None, **asked: Any) -> Plan:
     """The plan with releases, objects and permissions, as the action writes it. Without ``fetch`` no chart of a
-    repository is looked at."""
+    repository is looked at. ``past``: the record to which a rollback returns."""
     chosen = options(**asked)
     data = chart_values.mirrored(files.profile(chosen.profile), chosen.image_registry)
-    return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, 1795230000.0, fetch))
+    return compose.compose(Given(chosen, seen or survey(), facts, SHAPES, data, 1795230000.0, fetch, back=past))
 
 
 def faults(made: Plan) -> dict[str, str]:

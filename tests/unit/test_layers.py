@@ -34,7 +34,7 @@ LAYERS = {
     "operators": (
         "kube nodes oci",
         "chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run parts policy_first "
-        "release_run removal render vfs waiting",
+        "release_run removal render vfs waiting way_back_io",
     ),
     "nccl": (
         "kube nodes",

@@ -341,6 +341,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_report_old": {"type": "path"},
     "rdma_reset_values": {"type": "bool"},
     "rdma_resource": {"type": "str"},
+    "rdma_rollback": {"type": "bool"},
     "rdma_scan_across": {"type": "str", "choices": ["ring", "all", "none"]},
     "rdma_scan_block": {"type": "str", "choices": ["local_block", "network_block", "rack", "island", "none"]},
     "rdma_scan_depth": {"type": "str", "choices": ["quick", "normal", "thorough"]},

@@ -412,6 +412,8 @@ class Plan:
     platform: str = ""
     server_version: str = ""
     profile: str = ""
+    back: str = ""
+    """What a rollback returns to, as text; "" = the run is no rollback."""
     mode: Mode = Mode.NONE
     expect_transport: str = "rdma"
     """What must carry NCCL's data between nodes: rdma or socket."""

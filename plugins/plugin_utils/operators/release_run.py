@@ -160,6 +160,7 @@ class ReleaseRun:
             now=time.time(),
             resume=self.args["resume"],
             patience=float(self.args["pending_timeout"]),
+            back=bool(self.plan and self.plan.back),
         )
 
     def _definitions(self, want: Release, decision: releases.ReleaseDecision) -> list[crds.Definition]:

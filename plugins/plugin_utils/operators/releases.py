@@ -36,6 +36,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import ABSENT
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.way_back import PastRelease
 
 HELD = (
     "an upgrade in waves has not ended and holds back its operands and drivers: upgrade.yml continues it, site.yml "
@@ -57,20 +58,29 @@ def wanted(
     values: Json,
     reference: Union[str, Mapping[str, Any], None] = None,
     local: Optional[Mapping[str, Any]] = None,
+    past: Optional[PastRelease] = None,
 ) -> Release:
     """The requested release.
 
     ``reference`` replaces the profile's chart or manifest: a path, ``oci://...``, ``repo/chart``, or a mapping with
-    ref, repo, version, release, namespace. ``local`` is the Chart.yaml of a chart on this machine.
+    ref, repo, version, release, namespace. ``local`` is the Chart.yaml of a chart on this machine. ``past``: the
+    release that a rollback returns to.
     """
     entry = profile[operator]
     given = parts(operator, reference)
+    if past:
+        given = {**given, **picked(past, "version", "namespace"), "release": past.name}
     ref = str(given.get("ref") or "")
     by_manifest = bool(entry.get("manifest")) and "repo" not in given
     if local and local.get("name") != entry["chart"]:
         raise InputError(
             f"Cannot use {ref} for {operator}: it contains the chart {local.get('name')!r}, not {entry['chart']!r}. "
             f"Correct rdma_charts.{operator}."
+        )
+    if local and past and not versions.same(local.get("version"), past.version):
+        raise InputError(
+            f"Cannot use {ref} for {operator}: it contains version {local.get('version')}, but the rollback returns to "
+            f"{past.version}. Correct rdma_charts.{operator}."
         )
     return Release(
         operator=operator,
@@ -123,6 +133,8 @@ class Asked:
     """Whether a release may be replaced from which the vendor describes no upgrade."""
     spare: str = ""
     """Why an existing cluster does not need the operator; "" if it does."""
+    past: Optional[PastRelease] = None
+    """What a rollback returns to."""
     own: Sequence[Json] = ()
     """Trees of values that this collection sets in any case: of the profiles, and while it upgrades."""
 
@@ -136,7 +148,7 @@ def release(
     entry, chart = profile[operator], f"rdma_charts.{operator}"
     needed = chart_values.merge(chart_values.pull_secrets(entry, asked.pull_secrets), asked.extra)
     about = asked.chart.about if asked.chart else None
-    want = faults.attempt(chart, lambda: wanted(profile, operator, {}, asked.reference, about))
+    want = faults.attempt(chart, lambda: wanted(profile, operator, {}, asked.reference, about, asked.past))
     if want is None:
         return None, faults.findings
     version = want.version
@@ -145,10 +157,11 @@ def release(
         given: Json = {"needed": needed, "version": version, "driver": asked.driver, "keys": asked.keys}
         return chart_values.values(profile, operator, overrides, **given)
 
-    found = faults.attempt(f"rdma_{operator}_values", lambda: checked(asked.overrides))
+    found = chart_values.Values(asked.past.values) if asked.past else None  # they were deployed already
+    found = found or faults.attempt(f"rdma_{operator}_values", lambda: checked(asked.overrides))
     found = found or faults.attempt(chart, lambda: checked(None)) or chart_values.Values({})
     want = replace(want, values=found.values)
-    if asked.install != "existing":
+    if asked.install != "existing" and not asked.past:
         faults.attempt(chart, lambda: chart_values.usable(profile, operator, version, found.values, asked.mode))
     if want.manifest:
         want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
@@ -161,6 +174,7 @@ def release(
         resume=asked.resume,
         bad=chart_values.bad_rules(entry, asked.mode),
         spare=asked.spare,
+        back=bool(asked.past),
     )
     decision = _stepped(decision, entry, asked)
     # A chart that does not change is not fetched: its keys were judged by itself when it was installed.
@@ -260,9 +274,11 @@ def decide(
     patience: float = PATIENCE,
     bad: Iterable[Json] = (),
     spare: str = "",
+    back: bool = False,
 ) -> ReleaseDecision:
     """What to do about one operator. ``releases``: from ``installed``; ``now``: seconds since the epoch; ``install``:
-    helm, or existing (nothing is ever installed; ``spare``: why the operator is not needed then)."""
+    helm, or existing (nothing is ever installed; ``spare``: why the operator is not needed then). ``back``: a newer
+    release is returned to the older one."""
     everything = list(releases)
     same = [item for item in everything if item.chart == want.chart]
     strangers = _strangers(want, same, workloads)
@@ -271,7 +287,7 @@ def decide(
     if strangers:
         return _stranger(want, strangers, install)
     if same:
-        decision = _one(want, same[0], install, now, resume, patience)
+        decision = _one(want, same[0], install, now, resume, patience, back)
         notes = [f"installed {text}" for text in chart_values.bad_release(bad, same[0].version, same[0].values)]
         return replace(decision, warnings=(*decision.warnings, *(notes if decision.action == "none" else [])))
     if install == "existing" and spare:
@@ -362,7 +378,7 @@ def _fresh(want: Release, releases: Sequence[HelmRelease]) -> ReleaseDecision:
 
 
 def _one(
-    want: Release, release: HelmRelease, install: str, now: float, resume: bool, patience: float
+    want: Release, release: HelmRelease, install: str, now: float, resume: bool, patience: float, back: bool
 ) -> ReleaseDecision:
     place = {"name": release.name, "namespace": release.namespace, "present": release}
     status = release.status
@@ -379,7 +395,7 @@ def _one(
         note = [] if status == "deployed" else [f"Helm release {release.place} is {status}: {release.description}"]
         kept = {"version": release.version, "values": release.values, "warnings": tuple(note)}
         return _decision(want, "none", f"{release.version} exists and is not changed", **place, **kept)
-    if versions.parse(release.version) > versions.parse(want.version):
+    if versions.parse(release.version) > versions.parse(want.version) and not back:
         return _refuse(want, _newer(want, release), **place)
     return _update(want, release, place)
 

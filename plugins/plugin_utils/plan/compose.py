@@ -45,6 +45,7 @@ def compose(given: Given) -> Plan:
     released = compose_releases.released(plan, given, choice, configured, existing, tolerated)
     plan = replace(
         plan,
+        back=given.back.shown if given.back else "",
         driver=choice.driver,
         ofed=choice.ofed,
         peermem=choice.rdma,

@@ -97,7 +97,7 @@ def _network_operator(
     if plan.install == "existing":
         return []
     if profile["network_operator"]["policy_by"] == "us":
-        policy = _policy(plan, given, configured, choice, faults)
+        policy = _past_policy(given) or _policy(plan, given, configured, choice, faults)
         objects = [policy] if policy else []
     else:
         objects = []
@@ -141,6 +141,13 @@ def policies(plan: Plan, given: Given) -> Iterator[Policy]:
             found = adoption.charts(live, release, POLICY_NAMES[operator], live["schema"], rules)
         if found:
             yield found
+
+
+def _past_policy(given: Given) -> Optional[Json]:
+    """The NicClusterPolicy that a rollback returns to."""
+    name = POLICY_NAMES["network_operator"]
+    spec = given.back.policies.get(f"NicClusterPolicy {name}") if given.back else None
+    return parts.made("mellanox.com/v1alpha1", "NicClusterPolicy", {"name": name}, spec=spec) if spec else None
 
 
 def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults) -> Optional[Json]:

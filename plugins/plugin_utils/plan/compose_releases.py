@@ -36,10 +36,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     helm_records,
     releases,
     sriov,
+    way_back,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import hold as operator_hold
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart, version_unknown
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.gpudirect import Choice
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.way_back import PastRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     compose_addon,
     compose_olm,
@@ -138,7 +140,8 @@ def _gpu_operator_version(plan: Plan, given: Given, existing: Existing, faults: 
     reference, local = given.options.charts.get("gpu_operator"), existing.local["gpu_operator"]
     about = local.about if local else None
     want = faults.attempt(
-        "rdma_charts.gpu_operator", lambda: releases.wanted(profile, "gpu_operator", {}, reference, about)
+        "rdma_charts.gpu_operator",
+        lambda: releases.wanted(profile, "gpu_operator", {}, reference, about, _past("gpu_operator", given)),
     )
     return want.version if want else str(profile["gpu_operator"]["version"])
 
@@ -201,6 +204,7 @@ def released(
             resume=options.release_resume,
             replace=options.replace_releases,
             own=_own_values(operator),
+            past=_past(operator, given),
             spare=existing.spare if operator == "gpu_operator" else "",
         )
         found[key], faulty = _release(asked, given, existing, faults)
@@ -228,6 +232,15 @@ def _own_values(operator: str) -> list[Json]:
     profiles = [data.load(path) for path in sorted((data.FILES / "profiles").glob("*.yml"))]
     found = [one[operator].get("values") or {} for one in profiles if operator in one]
     return [*found, operator_hold.values()]
+
+
+def _past(operator: str, given: Given) -> Optional[PastRelease]:
+    """What a rollback returns the operator to; one that the record does not have stays as it is."""
+    if given.back is None or operator not in ("gpu_operator", "network_operator"):
+        return None
+    chart = given.profile[operator]["chart"]
+    there = next((way_back.past(one) for one in given.survey.releases if one.chart == chart), None)
+    return given.back.releases.get(operator) or there
 
 
 def _release(

@@ -71,4 +71,5 @@ class PlanFields:
     topology: str
     topology_file: str
     interface: str
+    back: bool
     keep_excluded: bool

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import PodUse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.way_back import WayBack
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import option_fields
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 
@@ -66,3 +67,5 @@ class Given:
     """Fetches a chart that is not on this machine; None if there is no Helm that could."""
     pods: Optional[Callable[[], tuple[Sequence[PodUse], int]]] = None
     """(all pods of all nodes that request something, priority of pods without a class)."""
+    back: Optional[WayBack] = None
+    """What a rollback returns to."""

@@ -44,6 +44,8 @@ _SIBLING = re.compile(r"ansible-playbook gpuops\.rdma\.(?!site\b)\w+")
 _A_COMMAND = r"((?:kubectl|helm|oci) (?:(?!, (?:and|or|then) )[^;)])*)"
 _IN_ERROR = re.compile(rf"(?:: |\b[Ss]ee ){_A_COMMAND}")
 """A command in the error of a stage; a playbook's would be this run's own."""
+_BACK = re.compile(r"To go back: (ansible-playbook gpuops\.rdma\.rollback -e rdma_rollback=true)")
+"""What a wave that stopped offers (upgrade/wave_run.py)."""
 _DEFINITION = re.compile(r"\(CRD\) is from another release .*kubectl describe crd ([\w.-]+\w)")
 """The definition in a refusal of the API server (kube/client.py)."""
 _COMMAND = re.compile(rf"(?:.*(?:: | \(|\b[Ss]ee ))?({_A_COMMAND[1:-1]}|ansible-playbook [^;)]*)")
@@ -240,6 +242,7 @@ def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterato
         yield _trimmed(given.group(1))
     yield from _after_correction(seen, mine, started)
     error = " ".join(failed.get("error", "").split())
+    yield from _BACK.findall(error)
     asked = _ASKING.findall(error)
     yield _corrected(f"set {listed(asked)}", _inputs(asked), started)
     rejected = list(dict.fromkeys(_REJECTED.findall(error)))[:1]

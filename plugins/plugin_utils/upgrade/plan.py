@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hi
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import needs, once
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_operands
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import operands
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import operands, way_back
 
 WAVES, ROLLING, POLICY = "waves", "rolling", "policy"
 """At whose pace an operand restarts, see files/upgrade.yml."""
@@ -95,7 +95,8 @@ class Upgrade:
     ``outside``: nodes that are not done and not of this run. ``denied``: permissions that this user lacks.
     ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
     earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s. ``behind``: part -> why
-    it is not yet what release and policy specify, although nothing is left to write."""
+    it is not yet what release and policy specify, although nothing is left to write. ``back``: what a rollback
+    returns to; ``way_back``: what a rollback of this upgrade would return to; ``no_way_back``: what it could not."""
 
     changes: tuple[ReleaseChange, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -114,6 +115,9 @@ class Upgrade:
     history: tuple[str, ...] = ()
     slowest: dict[str, float] = field(default_factory=dict)
     behind: dict[str, str] = field(default_factory=dict)
+    back: str = ""
+    way_back: str = ""
+    no_way_back: tuple[str, ...] = ()
 
     @property
     def unchanged(self) -> bool:
@@ -137,6 +141,7 @@ def rights(plan: Plan) -> list[Permission]:
     """What an upgrade needs beyond a run of site.yml: cordons, operand pods that are replaced, the pair test."""
     spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
     found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
+    found += needs("get patch create", "", "secrets", way_back.NAMESPACE)
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
     if spaces.get("network_operator"):  # it is stopped until its policy is updated
         found += needs("get list patch", "apps", "deployments", spaces["network_operator"])
@@ -212,6 +217,29 @@ def _filled(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_filled(item) for item in value.values())
     return value not in (None, "", [], False)
+
+
+DRIVERS = ("driver", "state-OFED")
+"""Parts of files/upgrade.yml whose pods load kernel modules."""
+
+
+def no_way_back(
+    changes: Iterable[ReleaseChange],
+    restarts: Iterable[OperandRestart],
+    definitions: Iterable[str],
+    table: Json,
+) -> Iterator[str]:
+    """What a rollback could not return: steps between releases, new operators, definitions, and what a driver has
+    written to its devices. ``definitions``: see way_back.lost."""
+    for change in changes:
+        if not change.found:
+            yield f"{change.name} is installed, and stays"
+        elif change.name == "network_operator":
+            yield from filter(None, [way_back.past_step(change.found, change.wanted, table["steps"])])
+    yield from definitions
+    for item in restarts:
+        if item.part in DRIVERS and item.wanted != item.found:
+            yield f"{item.part}: its pods return, firmware that the new one writes to devices does not"
 
 
 def step(changes: Iterable[ReleaseChange], table: Json) -> str:
@@ -359,9 +387,11 @@ def _desired(daemonset: Json) -> int:
 def lines(upgrade: Upgrade, profile: str) -> list[str]:
     """The upgrade as readable lines."""
     past = [f"  earlier: {text}" for text in upgrade.history]
+    what, to = ("rollback", "the record") if upgrade.back else ("upgrade", f"profile {profile}")
     if upgrade.nothing:
-        return [f"upgrade: nothing to change: releases, policies and operands are those of profile {profile}", *past]
-    found = [f"upgrade: to profile {profile}{', continues where an earlier run ended' if upgrade.held else ''}"]
+        return [f"{what}: nothing to change: releases, policies and operands are those of {to}", *past]
+    to += f" ({upgrade.back})" if upgrade.back else ""
+    found = [f"{what}: to {to}{', continues where an earlier run ended' if upgrade.held else ''}"]
     for change in upgrade.changes:
         found.append(
             f"  release {change.name} {change.place}: {change.found or 'none'} -> {change.wanted} ({change.why})"
@@ -379,6 +409,8 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
         found += [f"  {title}", *(f"    {_shown(item)}" for item in group)] if group else []
     does = "removed" if upgrade.settled else "blocks the upgrade, unless rdma_remove_leftovers=true removes it"
     found += [f"  {does}: {name}" for name in upgrade.leftovers]
+    found += [f"  way back: rollback.yml returns to {upgrade.way_back}"] if upgrade.way_back else []
+    found += [f"  this step has no way back: {text}" for text in upgrade.no_way_back]
     found += [f"  needs all nodes to be idle before the first change: {why}" for why in upgrade.idle_first]
     found += [f"  permission denied {line}" for line in upgrade.denied]
     found += [f"  not updated yet: {part}: {why}" for part, why in list(upgrade.behind.items())[:10]]

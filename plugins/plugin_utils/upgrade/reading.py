@@ -8,11 +8,11 @@ Charts are rendered, and their definitions compared, only where a release change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
@@ -31,6 +31,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     operands,
     removal,
     render,
+    way_back,
+    way_back_io,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
@@ -135,14 +137,14 @@ class Reading:
         fields = core.fields("ClusterPolicy", gpus, wanted_gpus) if wanted_gpus is not None and gpus else []
         if wanted_nics is not None and nics:
             fields += core.fields("NicClusterPolicy", nics, wanted_nics)
-        past = history.waves(self._notes())
+        past, definitions = history.waves(self._notes()), self._definitions(changes)
         order, objects = waves.waves(self.nodes, seen, wave, busy), self._objects()
         # Pods of a pair need the network of earlier runs.
         networked = not any(name.startswith(("NetworkAttachmentDefinition", "IPPool")) for name in objects)
         todo = [name for one in order for name in one] if networked else []
         return core.Upgrade(
             changes=tuple(changes),
-            definitions=tuple(self._definitions(changes)),
+            definitions=tuple(crds.lines(definitions)),
             fields=tuple(fields),
             restarts=tuple(restarts),
             step=core.step(changes, table()) if self._has_pods("network_operator") else "",
@@ -157,7 +159,20 @@ class Reading:
             denied=tuple(texts(missing(self.client, core.rights(self.plan)))),
             history=tuple(history.lines(past)),
             slowest=history.slowest(past, self.plan),
+            back=self.plan.back,
+            way_back=self._way_back() if changes else "",
+            no_way_back=() if self.plan.back else tuple(self._no_way_back(changes, restarts, definitions)),
         )
+
+    def _no_way_back(
+        self,
+        changes: Sequence[core.ReleaseChange],
+        restarts: Sequence[core.OperandRestart],
+        definitions: Sequence[crds.Definition],
+    ) -> Iterator[str]:
+        there = way_back_io.definitions(self.client) if definitions else {}
+        lost = way_back.lost(there, [item.manifest for item in definitions if item.manifest])
+        return core.no_way_back(changes, restarts, lost, table())
 
     def _running(self) -> dict[str, str]:
         """Operator to the version of its Deployment, of those whose release is not deployed."""
@@ -183,12 +198,34 @@ class Reading:
         except InputError as error:
             raise InputError(f"Cannot plan the upgrade of {release.operator}: {error}") from None
 
-    def _definitions(self, changes: Sequence[core.ReleaseChange]) -> list[str]:
-        found: list[str] = []
-        for change in changes:
-            made = chart_crds.of_release(self.client, self.plan.releases[change.name])
-            found += crds.lines([item for item in made if item.manifest])
-        return found
+    def _definitions(self, changes: Sequence[core.ReleaseChange]) -> list[crds.Definition]:
+        """The definitions that are created or updated."""
+        made = [chart_crds.of_release(self.client, self.plan.releases[change.name]) for change in changes]
+        return [item for one in made for item in one if item.manifest]
+
+    def record(self) -> Optional[way_back.WayBack]:
+        """The record that an upgrade is to write. None if the one that exists stays, and where an upgrade that did not
+        write any has begun: its state is none to return to."""
+        old, settled = way_back_io.kept(self.client), self._settled()
+        new = way_back_io.read(self.client, self.plan)
+        return None if way_back.keeps(old, new, settled) or not (old or settled) else new
+
+    def _settled(self) -> bool:
+        """Whether no upgrade has begun: nothing is held back, no node is cordoned for one, every release deployed."""
+        of_plan = [self.plan.releases[name] for name in self.plan.operators if name in self.plan.releases]
+        begun = [one for one in of_plan if one.held or one.present.get("status", "deployed") != "deployed"]
+        return not begun and not self.cordoned()
+
+    def _way_back(self) -> str:
+        """What a rollback would return to, as text; "" if this is one, or nothing can be read."""
+        if self.plan.back:
+            return ""
+        try:
+            made = self.record()
+            kept = None if made else way_back_io.kept(self.client)
+        except Forbidden:
+            return ""
+        return f"{made.shown} (now)" if made else kept.shown if kept else ""
 
     def _wanted_nics(self, chart: Sequence[Json]) -> Optional[Json]:
         ours = [item for group in self.plan.objects.values() for item in group]

@@ -15,9 +15,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import deco
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import check_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.steps import GPU, NETWORK, Stage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Caller, Step, together, walk
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Up
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 
 NAME = "upgrade"
+ROLLBACK = "ansible-playbook gpuops.rdma.rollback -e rdma_rollback=true"
 
 
 def record(plan_file: str) -> Path:
@@ -52,6 +54,15 @@ class UpgradeStage(Stage):
     def all_idle(self) -> Json:
         """Requires idle nodes if the upgrade interrupts jobs on all of them."""
         return self.nodes([]).idle(*self._busy(), cordon=False) if self.upgrade.idle_first else {}
+
+    def record_way_back(self) -> Json:
+        """Writes the record to which rollback.yml returns; a rollback itself keeps it."""
+        made = None if self.plan.back else Reading(self.task.client, self.plan).record()
+        if made is None:
+            return {}
+        place = self.task.client.apply(way_back.secret(made), dry_run=self.task.check_mode)
+        self.task.show(f"{NAME:<16} the way back is recorded in {way_back.PLACE}")
+        return {"changed": bool(place), "changes": [f"write {way_back.PLACE}"]}
 
     def measure_before(self) -> Json:
         """Measures two idle nodes of each shape, with which the waves are compared."""
@@ -150,6 +161,7 @@ HOLD: tuple[Step[UpgradeStage], ...] = (
         UpgradeStage.measure_before,
         lambda args: bool(args["pair"]),
     ),
+    Step("manifest", "Record the way back", UpgradeStage.record_way_back, shown=False),
     Step("manifest", "Prepare the existing ClusterPolicy for adoption", lambda do: do.adopt(GPU, True), shown=False),
     Step("release", "Upgrade the GPU Operator and hold back its operands", lambda do: do.release(GPU, True)),
     Step("wait", "Wait until the operator has written its operands", lambda do: do.wait(["operands"])),
@@ -201,7 +213,7 @@ def waves(task: Caller, args: Json) -> Json:
         names = ", ".join(name for one in left for name in one)
         raise RdmaError(
             f"Not upgraded, because they are in use: {names}. Their operands stay as they were, and so does the hold "
-            "(daemonsets.updateStrategy OnDelete). Run upgrade.yml again when they are idle."
+            f"(daemonsets.updateStrategy OnDelete). Run {_playbook(plan)}.yml again when they are idle."
         )
     return {**together(done), "outside": outside}
 
@@ -220,6 +232,19 @@ def _wave(wave: WaveStage) -> Json:
         raise RdmaError(
             f'The wave of {", ".join(names)} stopped at "{wave.at}": {error} Nodes of later waves were not touched. '
             f"Nodes of this one whose upgrade has started stay cordoned (annotation {CORDONED_FOR_UPGRADE}). To go on, "
-            "fix what is named and run upgrade.yml again: it starts with these nodes. To go back, see docs/upgrade.md."
+            f"fix what is named and run {_playbook(wave.plan)}.yml again: it starts with these nodes.{_go_back(wave)}"
         )
     return found
+
+
+def _playbook(plan: Plan) -> str:
+    return "rollback" if plan.back else "upgrade"
+
+
+def _go_back(wave: WaveStage) -> str:
+    """The command that returns to the record of this cluster, if there is one."""
+    try:
+        kept = None if wave.plan.back else way_back_io.kept(wave.task.client)
+    except RdmaError:  # that of the wave counts
+        return ""
+    return f" To go back: {ROLLBACK}" if kept else ""

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     helm_records,
     releases,
     sriov,
+    way_back,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
@@ -120,6 +121,45 @@ def test_gpus_of_another_device_plugin_need_no_gpu_operator() -> None:
     none = [replace(fact, allocatable={}) for fact in cluster()]
     assert whole(none, install="existing").releases["gpu_operator"].action == "refuse"
     assert whole(cluster(), install="helm").releases["gpu_operator"].action == "install"
+
+
+def recorded(seen: Survey, **policies: Any) -> way_back.WayBack:
+    """The record of a cluster with these releases."""
+    found = {one.chart.replace("-", "_"): way_back.past(one) for one in seen.releases}
+    kept = {name: found[name] for name in ("gpu_operator", "network_operator")}
+    return way_back.WayBack("2026-11-22T19:40:12Z", "uid", kept, policies=policies)
+
+
+def test_a_rollback_plans_the_releases_values_and_policy_of_the_record() -> None:
+    newer = installed(whole(cluster()))
+    old = {"gpu-operator": "v26.3.3", "network-operator": "25.10.0"}
+    own = {"operator": {"upgradeCRD": False}, "mine": 1}
+    there = [replace(one, version=old.get(one.chart, one.version), values=own) for one in newer.releases]
+    spec = {"nvIpam": {"image": "nvidia-k8s-ipam", "version": "v0.2"}}
+    record = recorded(survey(releases=there), **{"NicClusterPolicy nic-cluster-policy": spec})
+    made = whole(cluster(), newer, past=record)
+    assert faults(made) == {} and made.back == record.shown
+    for name, version in (("gpu_operator", "v26.3.3"), ("network_operator", "25.10.0")):
+        release_ = made.releases[name]
+        assert (release_.action, release_.version, release_.values) == ("upgrade", version, own), release_.why
+    (policy,) = [one for one in made.objects["network_operator"] if one["kind"] == "NicClusterPolicy"]
+    assert policy["spec"] == spec
+    again = whole(cluster(), survey(releases=there), past=record)
+    assert {again.releases[name].action for name in again.operators} == {"none"}
+    assert (
+        whole(cluster(), newer).back == ""
+        and "newer than"
+        in whole(cluster(), survey(releases=[replace(one, version="v99.1.0") for one in newer.releases]))
+        .releases["gpu_operator"]
+        .why
+    )
+
+
+def test_a_rollback_leaves_an_operator_that_its_record_does_not_have() -> None:
+    there = installed(whole(cluster()))
+    record = recorded(there)
+    made = whole(cluster(), there, past=replace(record, releases={"gpu_operator": record.releases["gpu_operator"]}))
+    assert made.releases["network_operator"].action == "none"
 
 
 @pytest.mark.parametrize("install", ["helm", "existing"])

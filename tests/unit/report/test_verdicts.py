@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import k
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import releases as releases_
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, compare, html, next_step, prometheus
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.wave_run import ROLLBACK
 from support import report_samples as samples
 from support.paths import ROOT
 from unit.report.test_build import checked
@@ -424,6 +425,13 @@ def safe(report: dict[str, Any], ran: str) -> None:
 )
 def test_levels_of_commands(command: str, level: int) -> None:
     assert next_step.level(command) == level
+
+
+def test_a_wave_that_stopped_offers_the_way_back_with_the_inputs_of_the_run() -> None:
+    stages = [{"name": "upgrade_waves", "status": "failed", "error": f"The wave of a stopped. To go back: {ROLLBACK}"}]
+    seen = next_step.ReportState(samples.plan([]), "fail", stages, [], [], [], [], False, False)
+    started = next_step.Started(site="ansible-playbook gpuops.rdma.site -i hosts", ran="ansible-playbook x/upgrade.yml")
+    assert next_step.next_step(seen, started) == ROLLBACK.replace(" -e", " -i hosts -e")
 
 
 def test_kubectl_and_helm_are_for_the_cluster_of_the_run() -> None:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, wave_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
@@ -282,9 +284,8 @@ OF_NODES = tuple(step for step in wave_run.WAVE if step.like == "upgrade")
 # ---- killed --------------------------------------------------------------------------------------------------------
 
 
-def upgrade(api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, **more: Any) -> Any:
-    """The waves of gpuops.rdma.upgrade, without what waits and measures."""
-    task = SimpleNamespace(
+def task_of(api: Cluster) -> Any:
+    return SimpleNamespace(
         client=api,
         check_mode=False,
         changed_before_failure=False,
@@ -292,9 +293,14 @@ def upgrade(api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, 
         at_step=lambda text: None,
         journal=lambda what, result: None,
     )
+
+
+def upgrade(api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, back: str = "", **more: Any) -> Any:
+    """The waves of gpuops.rdma.upgrade, without what waits and measures."""
     given = {"plan": "", "wave": wave, "busy": "skip", "busy_timeout": 0, "vfs": False, "pair": False, **more}
-    with mock.patch.object(UpgradeStage, "plan", plan(names)), mock.patch.object(wave_run, "WAVE", steps):
-        return wave_run.waves(task, given)  # type: ignore[arg-type]
+    made = replace(plan(names), back=back)
+    with mock.patch.object(UpgradeStage, "plan", made), mock.patch.object(wave_run, "WAVE", steps):
+        return wave_run.waves(task_of(api), given)
 
 
 def test_a_wave_that_stops_names_its_step_keeps_its_nodes_and_is_begun_with() -> None:
@@ -305,6 +311,14 @@ def test_a_wave_that_stops_names_its_step_keeps_its_nodes_and_is_begun_with() ->
     with pytest.raises(RdmaError, match='The wave of n1 stopped at "Check the hosts": ACS is on'):
         upgrade(api, "1", steps=(*OF_NODES[:1], fails, *OF_NODES[1:]))
     assert api.marked() == ["n1"]
+    assert "To go back" not in api.noted("n1")
+    for record, back, offered in ((True, "", True), (True, "gpu_operator 1", False), (False, "", False)):
+        other = cluster(owners=OWNER)
+        recorded(other)
+        other.objects.pop("" if record else "Secret/gpuops-rdma/gpuops-way-back", None)
+        with pytest.raises(RdmaError) as stopped:
+            upgrade(other, "1", steps=(*OF_NODES[:1], fails, *OF_NODES[1:]), back=back)
+        assert str(stopped.value).endswith(f"To go back: {wave_run.ROLLBACK}") is offered
     assert "Check the hosts: ACS is on." in api.noted("n1")
     assert api.noted("n0") and not api.noted("n2")
     assert Reading(api, plan()).waves("1")[0][0] == ["n1"]
@@ -333,15 +347,17 @@ def runs(api: Cluster, once: Callable[[], None], lives: list[int]) -> None:
     once()
 
 
+@pytest.mark.parametrize("back", ["", "gpu_operator 1"])
 @pytest.mark.parametrize("wave", ["1", "2", "100%"])
-def test_killed_after_each_write_it_goes_on_to_the_same_end(wave: str) -> None:
+def test_killed_after_each_write_it_goes_on_to_the_same_end(wave: str, back: str) -> None:
+    """An upgrade, and a rollback."""
     whole = cluster(owners=OWNER)
-    upgrade(whole, wave)
+    upgrade(whole, wave, back=back)
     assert upgraded(whole) and len(whole.renewed) == 3 * len(NAMES) == len(set(whole.renewed))
     writes = len(whole.writes)
     for life in range(writes + 1):
         api = cluster(owners=OWNER)
-        runs(api, lambda api=api: upgrade(api, wave), [life])
+        runs(api, lambda api=api: upgrade(api, wave, back=back), [life])
         assert upgraded(api), life
         assert sorted(api.renewed) == sorted(whole.renewed), f"each pod once, killed after {life} writes"
         assert all(api.noted(name) for name in NAMES)
@@ -363,6 +379,51 @@ def test_killed_between_ofed_and_its_driver_the_driver_follows(life: int) -> Non
     assert api.renewed == [("mofed-x-ds", "n0"), ("driver", "n0")] and api.marked() == []
     once()
     assert len(api.renewed) == 2
+
+
+# ---- the way back --------------------------------------------------------------------------------------------------
+
+
+def helm_release(version: str, values: Any = None) -> dict[str, Any]:
+    document = {"name": "r", "namespace": GPUS, "version": 1, "info": {"status": "deployed"}, "config": values or {}}
+    document["chart"] = {"metadata": {"name": "gpu-operator", "version": version}}
+    labels = {"owner": "helm", "name": "r", "status": "deployed", "version": "1"}
+    meta = {"name": "sh.helm.release.v1.r.v1", "namespace": GPUS, "labels": labels}
+    packed = base64.b64encode(base64.b64encode(json.dumps(document).encode())).decode()
+    return {"kind": "Secret", "metadata": meta, "type": "helm.sh/release.v1", "data": {"release": packed}}
+
+
+def recorded(api: Cluster, back: str = "", held: bool = False) -> Optional[way_back.WayBack]:
+    """What the cluster has as its record after the step of an upgrade from release 1 to 2 that writes it."""
+    api.add({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": "uid-1"}})
+    api.objects.setdefault(f"Secret/{GPUS}/sh.helm.release.v1.r.v1", helm_release("1", {"a": 1}))
+    made = replace(plan(), back=back)
+    gpus = replace(made.releases["gpu_operator"], held=held)
+    made = replace(made, releases={**made.releases, "gpu_operator": gpus})
+    with mock.patch.object(UpgradeStage, "plan", made):
+        UpgradeStage(task_of(api), {}).record_way_back()
+    return way_back_io.kept(api)  # type: ignore[arg-type]
+
+
+def test_the_first_write_of_an_upgrade_is_its_record_and_a_continued_one_keeps_it() -> None:
+    names = [step.text for step in wave_run.HOLD]
+    assert names.index("Record the way back") < names.index("Prepare the existing ClusterPolicy for adoption")
+    api = cluster()
+    first = recorded(api)
+    assert first and first.releases["gpu_operator"].version == "1" and first.releases["gpu_operator"].values == {"a": 1}
+    assert first.cluster == "uid-1" and list(first.images) == ["toolkit"]
+    api.add(helm_release("2", {"b": 2}))
+    assert recorded(api, held=True) == first, "its operands are held back: it continues"
+    assert recorded(api, back=first.shown) == first, "a rollback writes none"
+    second = recorded(api)
+    assert second and second.releases["gpu_operator"].version == "2", "it has ended; this is the next one"
+
+
+def test_an_upgrade_that_began_without_a_record_writes_none_of_its_middle() -> None:
+    assert recorded(cluster(), held=True) is None
+    api = cluster()
+    nodes(api, "n0").idle("fail", 0, True)
+    assert recorded(api) is None
 
 
 def test_killed_again_and_again() -> None:

@@ -310,3 +310,28 @@ def test_the_printed_plan_names_what_is_felt_where_and_what_cannot_be_held_back(
     late = Upgrade(behind={"toolkit": "without image b"})
     assert late.unchanged and not late.nothing
     assert "  not updated yet: toolkit: without image b" in core.lines(late, "current")
+
+
+def test_what_cannot_return_is_named_before_the_upgrade() -> None:
+    table = yaml.safe_load((ROOT / "files/upgrade.yml").read_text("utf-8"))
+    changes = [
+        ReleaseChange("network_operator", "n/n", "23.10.0", "26.4.1", ""),
+        ReleaseChange("gpu_operator", "g/g", "", "v26.7.0", ""),
+    ]
+    driver = core.OperandRestart("driver", "d", 2, core.WAVES, "", found="x/driver:1", wanted="x/driver:2")
+    toolkit = core.OperandRestart("toolkit", "t", 2, core.WAVES, "", found="x/t:1", wanted="x/t:2")
+    found = list(core.no_way_back(changes, [driver, toolkit], ["definition a"], table))
+    assert [text.partition(":")[0] for text in found] == [
+        "Network Operator 23.10.0 -> 26.4.1",
+        "gpu_operator is installed, and stays",
+        "definition a",
+        "driver",
+    ]
+    printed = core.lines(
+        Upgrade(changes=tuple(changes), no_way_back=tuple(found), way_back="gpu_operator v1"), "current"
+    )
+    assert "  way back: rollback.yml returns to gpu_operator v1" in printed
+    assert "  this step has no way back: definition a" in printed
+    assert core.lines(Upgrade(back="gpu_operator v1"), "current") == [
+        "rollback: nothing to change: releases, policies and operands are those of the record"
+    ]

@@ -1,0 +1,102 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads and writes the record with which a rollback returns. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, installed, way_back
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+
+POLICIES = (("nvidia.com/v1", "ClusterPolicy"), ("mellanox.com/v1alpha1", "NicClusterPolicy"))
+CHARTS = {"gpu-operator": "gpu_operator", "network-operator": "network_operator"}
+
+
+def cluster(client: Client) -> str:
+    """UID of the namespace kube-system, which stays as long as the cluster does."""
+    path = client.path("v1", "Namespace")
+    found = client.projected(path, lambda item: str(item["metadata"].get("uid", "")), field_selector=_KUBE_SYSTEM)
+    return next(iter(found), "")
+
+
+_KUBE_SYSTEM = "metadata.name=kube-system"
+
+
+def definitions(client: Client) -> dict[str, way_back.PastDefinition]:
+    """The definitions of both charts' API groups by name."""
+    found = client.projected(client.path(crds.API, crds.KIND), way_back.definition)
+    return {name: one for name, one in found if one}
+
+
+def secret(client: Client) -> Optional[Json]:
+    """The Secret with the record, None without one."""
+    return client.find(client.path("v1", "Secret", way_back.NAMESPACE, way_back.NAME))
+
+
+def kept(client: Client) -> Optional[way_back.WayBack]:
+    """The record of this cluster, None if there is none that can be used."""
+    try:
+        return way_back.record(secret(client), cluster(client))
+    except InputError:
+        return None
+
+
+def required(client: Client) -> way_back.WayBack:
+    """The record to return to. Raises InputError if there is none, or the cluster cannot return to it."""
+    made = way_back.record(secret(client), cluster(client))
+    there = {name: one.version for name, one in _releases(client).items()}
+    steps = files.document("upgrade.yml")["steps"]
+    if why := way_back.blocked(made, definitions(client), there, steps):
+        raise InputError("\n- ".join([f"Cannot roll back to {made.shown}; nothing was changed:", *why]))
+    return made
+
+
+def read(client: Client, plan: Plan) -> way_back.WayBack:
+    """The record of the cluster as it is now, for an upgrade to the plan's releases."""
+    found = {name: way_back.past(one) for name, one in _releases(client).items() if name in plan.operators}
+    wanted = {name: plan.releases[name] for name in plan.operators if name in plan.releases}
+    daemonsets = [
+        item
+        for place in sorted({one.namespace for one in found.values()})
+        for item in client.projected(client.path("apps/v1", "DaemonSet", place), rollout.workload)
+    ]
+    return way_back.WayBack(
+        at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        cluster=cluster(client),
+        releases=found,
+        to={name: way_back.state(one.chart, one.version, one.values) for name, one in wanted.items()},
+        policies=_policies(client),
+        definitions=definitions(client),
+        images={item["metadata"]["name"]: tuple(item["images"]) for item in daemonsets},
+        labels=way_back.labels(client.projected(client.path("v1", "Node"), _labels)),
+    )
+
+
+def _releases(client: Client) -> dict[str, HelmRelease]:
+    """The operators' releases."""
+    return {CHARTS[one.chart]: one for one in installed.releases(client, tuple(CHARTS)) if one.chart in CHARTS}
+
+
+def _policies(client: Client) -> dict[str, Json]:
+    found = {}
+    for version, kind in POLICIES:
+        try:
+            for item in client.list(client.path(version, kind)):
+                found[f"{kind} {item['metadata']['name']}"] = dict(item.get("spec") or {})
+        except NotFound:
+            continue
+    return found
+
+
+def _labels(node: Json) -> tuple[str, Mapping[str, str]]:
+    return node["metadata"]["name"], node["metadata"].get("labels") or {}

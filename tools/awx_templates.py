@@ -122,6 +122,21 @@ JOBS = (
         ),
     ),
     Template(
+        "RDMA rollback",
+        "rollback",
+        "Returns to the operators of before the last upgrade: a plan, then waves of nodes.",
+        (
+            *_COMMON,
+            "rdma_rollback",
+            "rdma_wave",
+            "rdma_busy",
+            "rdma_upgrade_pair",
+            "rdma_host_checks",
+            "rdma_charts",
+            *_KEEP,
+        ),
+    ),
+    Template(
         "RDMA verify",
         "verify",
         "Checks every stage once and changes nothing.",
@@ -368,7 +383,7 @@ def files(template: Template) -> list[pathlib.Path]:
     found: list[pathlib.Path] = []
     for play in yaml.safe_load(path.read_text("utf-8")):
         found += [path.parent / name for name in play.get("vars_files", ())]
-        if play.get("ansible.builtin.import_playbook") == "site.yml":
+        if play.get("ansible.builtin.import_playbook") in ("site.yml", "upgrade.yml"):
             found.append(path.parent / "vars" / "inputs.yml")
     return list(dict.fromkeys(found))
 

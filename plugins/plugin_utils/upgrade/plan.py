@@ -96,7 +96,8 @@ class Upgrade:
     ``before``: idle nodes, two of a shape, to measure before the first change. ``history``: lines about the waves of
     earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s. ``behind``: part -> why
     it is not yet what release and policy specify, although nothing is left to write. ``back``: what a rollback
-    returns to; ``way_back``: what a rollback of this upgrade would return to; ``no_way_back``: what it could not."""
+    returns to; ``way_back``: what a rollback of this upgrade would return to; ``no_way_back``: what it could not.
+    ``faulty``: the plan has rejected inputs, which preflight names, so that what it lacks says nothing."""
 
     changes: tuple[ReleaseChange, ...] = ()
     definitions: tuple[str, ...] = ()
@@ -118,12 +119,13 @@ class Upgrade:
     back: str = ""
     way_back: str = ""
     no_way_back: tuple[str, ...] = ()
+    faulty: bool = False
 
     @property
     def unchanged(self) -> bool:
         """Whether nothing is left to write."""
         found = (self.changes, self.fields, self.objects, self.leftovers, self.waves)
-        return not self.held and not any(found)
+        return not (self.held or self.faulty or any(found))
 
     @property
     def nothing(self) -> bool:

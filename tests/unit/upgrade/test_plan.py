@@ -332,6 +332,7 @@ def test_what_cannot_return_is_named_before_the_upgrade() -> None:
     )
     assert "  way back: rollback.yml returns to gpu_operator v1" in printed
     assert "  this step has no way back: definition a" in printed
+    assert Upgrade().nothing and not Upgrade(faulty=True).nothing, "a rejected input left its release out of the plan"
     assert core.lines(Upgrade(back="gpu_operator v1"), "current") == [
         "rollback: nothing to change: releases, policies and operands are those of the record"
     ]

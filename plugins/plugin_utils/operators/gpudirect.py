@@ -46,6 +46,8 @@ DRIVER_DS, DRIVER, MANAGER, VALIDATION = (
     "mofed-validation",
 )
 MOFED_WAIT = "network.nvidia.com/operator.mofed.wait"
+DEPLOY_DRIVER, PREINSTALLED = "nvidia.com/gpu.deploy.driver", "pre-installed"
+"""Label of a node, and its value where the GPU Operator has withdrawn its driver's pod from a host with a driver."""
 NFD_OS = (
     "feature.node.kubernetes.io/kernel-version.full",
     "feature.node.kubernetes.io/system-os_release.ID",
@@ -310,8 +312,9 @@ def refusals(
     """Findings about objects in the cluster that conflict with the choice. ``workloads`` is the survey's; ``multus``:
     whether this run's NicClusterPolicy deploys Multus."""
     found, daemonsets = [*choice.findings], [item for item in workloads if item.is_daemonset]
-    for check in (_ofed_container, _driver_container):
-        found += check(choice, daemonsets)
+    found += _ofed_container(choice, daemonsets)
+    if not any(item.subject == "rdma_driver" for item in found):  # it is the same pods that this is about
+        found += _driver_container(choice, daemonsets)
     if multus:
         found += _second_multus(daemonsets)
     found += _stale_wait(choice, nodes)
@@ -332,8 +335,9 @@ def _ofed_container(choice: Choice, daemonsets: Sequence[Workload]) -> Iterator[
 
 
 def _driver_container(choice: Choice, daemonsets: Sequence[Workload]) -> Iterator[Finding]:
+    """Only where its pods are ready: on hosts with a driver of their own the operator withdraws them itself."""
     for item in daemonsets:
-        if item.name.startswith(DRIVER_DS) and choice.driver == "host":
+        if item.name.startswith(DRIVER_DS) and item.ready and choice.driver == "host":
             yield finding(
                 "plan.gpudirect",
                 f"DaemonSet {item.place}",

@@ -126,7 +126,7 @@ def _site(
         image_driver=given.profile["nodes"]["driver"] == "image",
         kernels=sorted({node.kernel for node in nodes}),
         driver_version=str(chart_values.lookup(values, "driver.version") or ""),
-        host_driver=True if existing.spare else _host_driver(given.survey),
+        host_driver=True if existing.spare else _host_driver(given.survey, nodes),
     )
 
 
@@ -146,9 +146,11 @@ def _gpu_operator_version(plan: Plan, given: Given, existing: Existing, faults: 
     return want.version if want else str(profile["gpu_operator"]["version"])
 
 
-def _host_driver(survey: Survey) -> Optional[bool]:
-    """False if the operator's driver pods are ready, since they are not on hosts with their own driver; None if
-    unknown."""
+def _host_driver(survey: Survey, nodes: Sequence[NodeFacts]) -> Optional[bool]:
+    """True if the operator has found a driver on a host and withdrawn its own; False if its driver pods are ready,
+    since they are not on hosts with their own driver; None if unknown."""
+    if any(node.labels.get(gpudirect.DEPLOY_DRIVER) == gpudirect.PREINSTALLED for node in nodes):
+        return True
     running = any(item.name.startswith(gpudirect.DRIVER_DS) and item.ready for item in survey.workloads)
     return False if running else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import datetime
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ BOTH = gpudirect.choose("operator", "operator", OTHER)
 
 
 def daemonset(name: str, image: str, *owners: str) -> Workload:
-    return Workload("daemonset", "ns", name, (image,), owners=owners)
+    return Workload("daemonset", "ns", name, (image,), owners=owners, ready=2)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +208,14 @@ def test_containers_that_do_not_go_with_the_choice(workload: Any, words: str, go
     assert [item.severity for item in found] == ["error"] and words in found[0].found
     assert found[0].subject == f"DaemonSet ns/{workload.name}"
     assert gpudirect.refusals(goes, [workload], []) == []
+
+
+def test_a_driver_that_its_operator_has_withdrawn_is_no_container_and_one_that_runs_is_named_once() -> None:
+    made = daemonset("nvidia-driver-daemonset", "nvcr.io/nvidia/driver:580", "ClusterPolicy")
+    assert gpudirect.refusals(HOST, [replace(made, ready=0)], []) == []
+    none = gpudirect.choose("auto", "auto", replace(OKE, image_driver=True, host_driver=False))
+    assert none.driver == "host"
+    assert [item.subject for item in gpudirect.refusals(none, [made], [])] == ["rdma_driver"]
 
 
 def test_one_multus() -> None:

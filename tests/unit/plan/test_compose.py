@@ -690,3 +690,15 @@ def test_what_a_run_decides_or_is_given_is_not_set_by_hand() -> None:
     assert set_by_hand({"operator": {"defaultRuntime": "crio"}, "daemonsets": {"updateStrategy": "OnDelete"}}) == []
     assert set_by_hand({"operator": {"imagePullSecrets": ["x"], "repository": "old.example.com/nvidia"}}) == []
     assert set_by_hand({"dcgm": {"enabled": True}}, name="mine") == [], "an adopted release keeps it"
+
+
+@pytest.mark.parametrize(("ready", "label"), [(0, "pre-installed"), (2, "pre-installed"), (0, "true")])
+def test_a_default_install_on_hosts_with_a_driver_is_adopted(ready: int, label: str) -> None:
+    """helm install with driver.enabled=true: the operator withdraws its driver's pods from these hosts itself."""
+    driver = Workload("daemonset", "gpu-operator", "nvidia-driver-daemonset", owners=("ClusterPolicy",), ready=ready)
+    nodes = [replace(node, labels={**node.labels, "nvidia.com/gpu.deploy.driver": label}) for node in cluster()]
+    there = installed(whole(cluster()))
+    made = whole(nodes, replace(there, workloads=(*there.workloads, driver)))
+    assert made.driver == "host"
+    refused = [item.found for item in made.findings if item.severity == "error"]
+    assert refused == (["the operator's driver container, in addition to the driver of the node images"] * bool(ready))

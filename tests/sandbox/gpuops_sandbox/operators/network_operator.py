@@ -128,7 +128,8 @@ class NetworkOperator:
             path, text = path_of(obj), objects.stable(obj)
             if obj["kind"] == "DaemonSet":
                 known = objects.REVISION in obj["metadata"].get("annotations", {})
-                await self.hub.write_daemonset(obj, NAME, objects.REVISION if known else "")
+                digest = objects.REVISION if known else ""
+                await self.hub.write_daemonset(obj, NAME, digest, self.applied.get(path) != text)
                 self.applied[path] = text
             elif self.applied.get(path) != text:
                 await self.hub.api.apply(obj, NAME)

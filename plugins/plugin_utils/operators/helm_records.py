@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
@@ -124,7 +124,7 @@ def decode(secret: Json) -> Json:
         document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
         if not isinstance(document, dict):
             raise ValueError("not a JSON object")
-    except (KeyError, TypeError, ValueError, EOFError, OSError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, EOFError, OSError, zlib.error) as error:
         raise DataError(
             f"Cannot read the Helm release in Secret {meta.get('namespace')}/{meta['name']}: "
             f"{type(error).__name__} {error}. See `helm list -A`; delete the Secret if Helm cannot read it either."

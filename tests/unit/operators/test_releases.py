@@ -374,7 +374,13 @@ def test_newest_revision_of_each_release_counts() -> None:
     assert found[1].values == {}, "values of other charts may hold passwords"
 
 
-@pytest.mark.parametrize("data", [{}, {"release": "%%%"}, {"release": base64.b64encode(b"x").decode()}])
+DAMAGED = base64.b64encode(base64.b64encode(b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 20)).decode()
+"""A gzip header before what is not compressed."""
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"release": "%%%"}, {"release": base64.b64encode(b"x").decode()}, {"release": DAMAGED}]
+)
 def test_a_broken_release_is_named_and_stops_nothing_but_its_own_name(data: dict[str, str]) -> None:
     foreign = {**release("web", "web"), "data": data}
     with pytest.raises(DataError, match=r"web/sh\.helm\.release\.v1\.web\.v1"):

@@ -52,6 +52,8 @@ def _put(path: Path, document: Any, compact: bool = False) -> None:
 PLAN_SECRETS = "plan-secrets.json"
 """Beside the plan, with mode 0600: what plan.json shows as hidden, by its JSON pointer. The stages of the run need it;
 the report, with which the run ends, removes it."""
+GATE = "gate.json"
+"""What a gate tests; there is none after another run."""
 RESULTS = ("nccl-*.json", "logs/*.log")
 HOSTS = ("host.json", "host-*.json", "perftest.json")
 OURS = (
@@ -65,7 +67,7 @@ OURS = (
     "stage-*.json",
     "findings-*.json",
     "scan-*.json",
-    "gate.json",
+    GATE,
     "charts/*/*.tgz",
     *HOSTS,
     *RESULTS,
@@ -199,8 +201,9 @@ def write_plan(path: Path, plan: Plan, *, secret: bool = True) -> None:
 
 
 def forget_plan(run_dir: Path, *, passed: bool = False) -> None:
-    """Removes the secrets of the run's plan. ``passed``: keeps it, without them, for what follows a PASS."""
-    if passed:
+    """Removes the secrets of the run's plan. ``passed``: keeps it, without them, for what follows a PASS; a gate's plan
+    has only the nodes that it tested, and replaces none."""
+    if passed and not (run_dir / GATE).exists():
         write(run_dir / PASSED, read(run_dir / "plan.json"))
     (run_dir / PLAN_SECRETS).unlink(missing_ok=True)
 

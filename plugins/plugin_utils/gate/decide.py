@@ -30,12 +30,13 @@ a pair, with two its pair can be repeated with another partner."""
 
 @dataclass(frozen=True)
 class GatedNode:
-    """``lacks``: allocatable GPUs or VFs that are missing, in words; ``barred``: why it cannot be tested now; "" =
-    nothing. ``tested``: as the Node shows it now."""
+    """``ruled``: whether a NodeReadinessRule's controller sets the taint. ``lacks``: allocatable GPUs or VFs that are
+    missing, in words; ``barred``: why it cannot be tested now; "" = nothing. ``tested``: as the Node shows it now."""
 
     name: str
     block: str = ""
     tainted: bool = False
+    ruled: bool = False
     lacks: str = ""
     barred: str = ""
     proof: Optional[Proof] = None
@@ -45,6 +46,11 @@ class GatedNode:
     def gated(self) -> bool:
         """Whether it is in the gate's care."""
         return self.tainted or self.proof is not None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Shape and block: nodes of one place can be tested with each other."""
+        return self.tested.shape, self.block
 
     @property
     def valid(self) -> Optional[Proof]:
@@ -77,22 +83,26 @@ def choose(nodes: Iterable[GatedNode], run: str, now: str, again: bool = False) 
         if node.proof is not None and not node.valid:
             why = f"the proof of {node.proof.time} is stale: {stale(node.proof, node.tested)}"
             waiting[node.name] = Proof(UNKNOWN, "Stale", why, now, run, tested=node.tested)
-    blocks = {node.block for node in test}
-    partners = [name for block in sorted(blocks) for name in _partners(gated, block)]
+    places = {node.place for node in test}
+    partners = [name for place in sorted(places) for name in _partners(gated, place)]
     return GateChoice(tuple(node.name for node in test), tuple(partners), settled, waiting)
 
 
 def _without_test(node: GatedNode, run: str, now: str, again: bool) -> Optional[Proof]:
-    """The proof that holds as it is; None for a node that has to be tested."""
+    """The proof that holds as it is; None for a node that has to be tested. A proof and the node's taint are written
+    together, so that the taint on a proven node is a request to test it, unless a rule's controller sets it."""
     valid = node.valid
-    if valid is not None and valid.status == GOOD:
-        return valid
-    if node.barred:
-        return _same(valid, Proof(UNKNOWN, "NotTestable", node.barred, now, run, tested=node.tested))
+    good = valid is not None and valid.status == GOOD
+    failed = valid is not None and valid.status == BAD and valid.reason != "ResourcesMissing"
     if node.lacks:
         return _same(valid, Proof(BAD, "ResourcesMissing", node.lacks, now, run, tested=node.tested))
-    tested = valid is not None and valid.status == BAD and valid.reason != "ResourcesMissing"
-    return valid if tested and not again else None
+    if good and (node.ruled or not node.tainted):
+        return valid
+    if node.barred:
+        return (
+            valid if failed else _same(valid, Proof(UNKNOWN, "NotTestable", node.barred, now, run, tested=node.tested))
+        )
+    return valid if failed and not again else None
 
 
 def _same(before: Optional[Proof], after: Proof) -> Proof:
@@ -102,8 +112,9 @@ def _same(before: Optional[Proof], after: Proof) -> Proof:
     return after
 
 
-def _partners(nodes: Iterable[GatedNode], block: str) -> Sequence[str]:
-    good = (node for node in nodes if node.block == block and not node.barred and not node.lacks)
+def _partners(nodes: Iterable[GatedNode], place: tuple[str, str]) -> Sequence[str]:
+    free = (node for node in nodes if node.place == place and not node.barred and not node.lacks)
+    good = (node for node in free if node.ruled or not node.tainted)
     return [node.name for node in good if node.valid is not None and node.valid.status == GOOD][:PARTNERS]
 
 

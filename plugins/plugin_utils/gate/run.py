@@ -12,7 +12,13 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, Forbidden, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    Conflict,
+    Forbidden,
+    InputError,
+    NotFound,
+    RdmaError,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Json,
     NodeFacts,
@@ -31,12 +37,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NOD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, shape_table
 
-FILE = "gate.json"
-"""In the run folder: the nodes that are tested, and their partners."""
 RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
 AUTOSCALER, NEWER = "cluster-autoscaler", "1.36"
 """Name of its image, and the version since which it knows --startup-taint-prefix."""
+GONE = "the node has left the cluster"
 ATTEMPTS = 5
 """Attempts to write one node: its kubelet writes it too."""
 
@@ -67,15 +72,15 @@ class NodeGate:
         those of their partners, and the nodes that stay tainted with the reason."""
         ruled, seen = self._ruled(), self._seen()
         notes = list(self._autoscalers())
-        nodes = list(self._nodes(seen))
+        nodes = list(self._nodes(seen, ruled))
         choice = decide.choose(nodes, self.run, self._now(), again)
-        for name, one in {**choice.settled, **choice.waiting}.items():
-            self._write(seen[name].obj, one, ruled)
+        gone = self._write_all(seen, {**choice.settled, **choice.waiting}, ruled)
+        choice = replace(choice, test=tuple(name for name in choice.test if name not in gone))
         if not self.dry:
             self._begin(choice)
         for note in notes:
             self.show(f"warning: {note}")
-        return self._result(list(choice.test), list(choice.partners), _held(choice), notes)
+        return self._result(list(choice.test), list(choice.partners), {**_held(choice), **gone}, notes)
 
     def _begin(self, choice: GateChoice) -> None:
         """Results of an earlier run are no evidence of this one; the plan keeps the tested nodes and their partners."""
@@ -84,7 +89,7 @@ class NodeGate:
             for path in folder.glob(pattern):
                 path.unlink()
         held = _held(choice)
-        base_run.write(folder / FILE, {"test": choice.test, "partners": choice.partners, "held": held})
+        base_run.write(folder / base_run.GATE, {"test": choice.test, "partners": choice.partners, "held": held})
         kept = {*choice.test, *choice.partners}
         nodes = tuple(
             replace(node, excluded=node.excluded or held.get(node.name, ""))
@@ -100,19 +105,18 @@ class NodeGate:
     def prove(self) -> Json:
         """Judges the tested nodes by the run's results and writes their proofs. A partner keeps its proof unless the
         tests disprove it."""
-        chosen = base_run.read(self.plan_file.parent / FILE)
+        chosen = base_run.read(self.plan_file.parent / base_run.GATE)
         ruled, seen = self._ruled(), self._seen(chosen["test"] + chosen["partners"])
         hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
-        gone = {name: "the node has left the cluster" for name in chosen["test"] if name not in seen}
-        held = {**chosen["held"], **gone}
-        for node in self._nodes(seen, tested=True):
+        found: dict[str, Proof] = {}
+        for node in self._nodes(seen, ruled, tested=True):
             scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
             one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self._now())
-            if node.name in chosen["partners"] and not _disproves(one, node):
-                continue
-            self._write(seen[node.name].obj, one, ruled)
-            if one.status != GOOD:
-                held[node.name] = gate_proof.message(one)
+            if node.name not in chosen["partners"] or _disproves(one, node):
+                found[node.name] = one
+        gone = {name: GONE for name in chosen["test"] if name not in seen}
+        bad = {name: gate_proof.message(one) for name, one in found.items() if one.status != GOOD}
+        held = {**chosen["held"], **bad, **gone, **self._write_all(seen, found, ruled)}
         return self._result(chosen["test"], chosen["partners"], held, [])
 
     def _scans(self) -> Iterator[Json]:
@@ -145,7 +149,7 @@ class NodeGate:
         found = [one for one in self.client.projected(NODES, slim) if one is not None]
         return {one.facts.name: one for one in found}
 
-    def _nodes(self, seen: Mapping[str, _Seen], tested: bool = False) -> Iterator[GatedNode]:
+    def _nodes(self, seen: Mapping[str, _Seen], ruled: bool, tested: bool = False) -> Iterator[GatedNode]:
         """``tested``: after the tests, when nothing but the node itself bars a verdict."""
         planned = {node.name: node for node in self.plan.nodes}
         used = {} if tested else BusyNodes(self.client, self.plan).once(list(seen))
@@ -158,6 +162,7 @@ class NodeGate:
                 name,
                 node.locality.local_block,
                 gate_proof.tainted(one.obj),
+                ruled,
                 self._lacks(node, fact),
                 barred,
                 gate_proof.read(one.obj["metadata"]["annotations"] or {}),
@@ -211,6 +216,21 @@ class NodeGate:
         yield from (text for text in found if text)
 
     # ---- writing
+
+    def _write_all(self, seen: Mapping[str, _Seen], proofs: Mapping[str, Proof], ruled: bool) -> dict[str, str]:
+        """Writes each node's proof, also after one that cannot be written. Returns those that have left the cluster,
+        with these words; raises the first error of the others."""
+        gone, errors = {}, []
+        for name, one in proofs.items():
+            try:
+                self._write(seen[name].obj, one, ruled)
+            except NotFound:
+                gone[name] = GONE
+            except RdmaError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return gone
 
     def _write(self, node: Json, one: Proof, ruled: bool) -> None:
         """The annotation with the taint, then the condition. The list of taints goes with the version that was read, so

@@ -93,10 +93,11 @@ def placed(nodes: Sequence[NodeFacts]) -> Placed:
 def kueue(found: Placed, shapes: Iterable[Shape], tolerations: Sequence[Json], version: str) -> list[Json]:
     """The Topology, which has label keys alone, and a ResourceFlavor per shape that refers to it. InputError for more
     tolerations than a flavor takes."""
-    if len(tolerations) > MOST_TOLERATIONS:
+    given = of_users(tolerations)
+    if len(given) > MOST_TOLERATIONS:
         raise InputError(
             f"Cannot create a ResourceFlavor: it can have {MOST_TOLERATIONS} tolerations, but the plan has "
-            f"{len(tolerations)}."
+            f"{len(given)}."
         )
     keys = [*(LEVELS[level][0] for level in found.levels), HOSTNAME]
     spec: Json = {"levels": [{"nodeLabel": key} for key in keys]}
@@ -104,7 +105,7 @@ def kueue(found: Placed, shapes: Iterable[Shape], tolerations: Sequence[Json], v
         _object(version, "ResourceFlavor", f"gpuops-{slug(shape.name)}", {
             "nodeLabels": _labels(shape),
             "topologyName": NAME,
-            "tolerations": of_users(tolerations),
+            "tolerations": given,
         })
         for shape in shapes
     ]  # fmt: skip

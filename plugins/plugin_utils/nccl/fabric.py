@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, PodExtras, Setting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.settings import merged, overrides
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import tolerations
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -186,8 +187,9 @@ def of_test(plan: Plan, test: NcclTest, nodes: Sequence[str]) -> Fabric:
 
 
 def for_users(worker: Fabric) -> Fabric:
-    """What a pod of a user's own job has of a worker of the NCCL test."""
-    return Fabric(**{name: getattr(worker, name) for name in USERS_OWN})
+    """What a pod of a user's own job has of a worker of the NCCL test, but for the toleration of unproven nodes."""
+    own = {name: getattr(worker, name) for name in USERS_OWN}
+    return Fabric(**{**own, "tolerations": tuple(tolerations.of_users(worker.tolerations))})
 
 
 def of_users(plan: Plan, test: NcclTest) -> Fabric:

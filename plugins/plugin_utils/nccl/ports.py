@@ -33,7 +33,8 @@ _LINE = re.compile(rf"{SAYS}([\w.-]{{1,64}}) of rank (\d{{1,9}}): (.*) end")
 
 def script() -> str:
     """Shell lines of a rank. The first rank of a host starts a reader, which waits until the program, which inherits
-    its pipe, has ended; nothing waits for the reader, and where no counter can be read it prints nothing."""
+    its pipe, has ended; nothing waits for the reader, and where no counter can be read it prints nothing.
+    ethtool has some seconds for all ports together: firmware that does not answer would hold the rank's output open."""
     counters = port_counters().values()
     paths = " ".join([*_TRAFFIC, *(f"{one.sysfs}/{one.name}" for one in counters if one.sysfs and not one.pf_only)])
     both = " ".join(f"{one.sysfs}/{one.name}" for one in counters if one.pf_only)
@@ -41,20 +42,20 @@ def script() -> str:
     cases = [f"        {one.ethtool}) stat[{one.name}]=$((${{stat[{one.name}]:-0}} + value)) ;;" for one in wire]
     adds = "\n".join(cases)
     return f"""ports() {{
-  local path file value name net kind
+  local path file value name net kind end=$((SECONDS + 6))
   local -A stat
   for path in {FOLDER}/*; do
     [ -e "$path/ports/1" ] || continue
     kind=pf stat=()
     [ ! -e "$path/device/physfn" ] || kind=vf
-    if [ $kind = pf ] && type -P ethtool >/dev/null; then
+    if [ $kind = pf ] && [ $SECONDS -lt $end ] && type -P ethtool >/dev/null; then
       for net in "$path"/device/net/*; do break; done
       while IFS=': ' read -r name value; do
         case $value in '' | *[!0-9]*) continue ;; esac
         case $name in
 {adds}
         esac
-      done < <(timeout 5 ethtool -S "${{net##*/}}")
+      done < <(timeout -k 1 5 ethtool -S "${{net##*/}}")
     fi
     cd -P "$path/device/physfn" || cd -P "$path/device" || cd /
     name=${{PWD##*/}}

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import decide, proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.decide import GatedNode, GateEvidence
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import BAD, GOOD, UNKNOWN, NodeVersions, Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GPU_TOLERATION, Fabric, for_users
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,9 @@ SCAN: dict[str, Any] = {
     "reason": "all pass",
 }
 SCAN["pairs"] = [PAIR]
+
+
+OTHER_SHAPE = replace(SEEN, shape="BM.GPU.A100-v2.8")
 
 
 def gated(name: str = "a", **more: Any) -> GatedNode:
@@ -113,21 +117,30 @@ def test_only_gated_nodes_without_a_valid_proof_are_tested() -> None:
         gated("new"),
         gated("other", tainted=False),
         gated("proven", proof=GOOD_PROOF, tainted=False),
-        gated("far", proof=GOOD_PROOF, block="block1"),
+        gated("far", proof=GOOD_PROOF, block="block1", tainted=False),
+        gated("kin", proof=replace(GOOD_PROOF, tested=OTHER_SHAPE), tested=OTHER_SHAPE, tainted=False),
+        gated("ruled", proof=GOOD_PROOF, ruled=True, block="block2"),
+        gated("suspect", proof=GOOD_PROOF),
+        gated("lost", proof=GOOD_PROOF, lacks="0 of 16 vf", tainted=False),
+        gated("failed-cordoned", proof=replace(GOOD_PROOF, status=BAD, reason="ScanFailed"), barred="cordoned"),
         gated("failed", proof=replace(GOOD_PROOF, status=BAD, reason="ScanFailed")),
         gated("short", lacks="15 of 16 vf"),
         gated("busy", barred="in use: pod x/y"),
     ]
     found = decide.choose(nodes, RUN, LATER)
-    assert (found.test, found.partners) == (("new",), ("proven",))
+    assert (found.test, found.partners) == (("new", "suspect"), ("proven",))
     assert {name: one.reason for name, one in found.settled.items()} == {
         "proven": "Proven",
         "far": "Proven",
+        "kin": "Proven",
+        "ruled": "Proven",
+        "lost": "ResourcesMissing",
+        "failed-cordoned": "ScanFailed",
         "failed": "ScanFailed",
         "short": "ResourcesMissing",
         "busy": "NotTestable",
     }
-    assert decide.choose(nodes, RUN, LATER, again=True).test == ("new", "failed")
+    assert decide.choose(nodes, RUN, LATER, again=True).test == ("new", "suspect", "failed")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,8 @@ def test_a_change_of_what_was_tested_makes_the_proof_stale(field: str, value: st
 
 
 def test_two_gates_after_each_other_write_the_second_time_nothing() -> None:
-    nodes = [gated("short", lacks="15 of 16 vf"), gated("busy", barred="in use"), gated("good", proof=GOOD_PROOF)]
+    nodes = [gated("short", lacks="15 of 16 vf"), gated("busy", barred="in use")]
+    nodes.append(gated("good", proof=GOOD_PROOF, tainted=False))
     first = decide.choose(nodes, RUN, NOW).settled
     again = decide.choose([replace(node, proof=first[node.name]) for node in nodes], "another", LATER)
     assert again.settled == first and not again.test
@@ -247,3 +261,10 @@ def test_missing_resources_in_words() -> None:
 def test_the_argument_that_an_autoscaler_lacks(args: list[str], newer: Optional[bool], lacks: str) -> None:
     pod = {"containers": [{"name": "x"}, {"command": ["./cluster-autoscaler"], "args": args}]}
     assert decide.autoscaler_lacks({"spec": {"template": {"spec": pod}}}, GATE_KEY, newer) == lacks
+
+
+def test_a_users_job_never_tolerates_the_gates_taint() -> None:
+    gate = {"key": GATE_KEY, "operator": "Exists", "effect": "NoSchedule"}
+    worker = Fabric(tolerations=(GPU_TOLERATION, gate))
+    assert gate in worker.admission()["tolerations"]
+    assert for_users(worker).admission()["tolerations"] == [GPU_TOLERATION]

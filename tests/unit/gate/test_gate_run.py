@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, Forbidden, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, Forbidden, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_CONDITION, GATE_KEY, GATE_PROOF
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
@@ -224,7 +224,8 @@ def test_with_a_rule_only_the_condition_is_written(tmp_path: Path) -> None:
     Run(client, tmp_path).whole()
     assert client.state("a") == ("True", True)
     client.rules = [{"spec": {**RULE["spec"], "dryRun": True}}]
-    Run(client, tmp_path).choose()
+    assert Run(client, tmp_path).choose()["test"] == ["a", "b"], "nobody else removes the taint"
+    Run(client, tmp_path).whole()
     assert client.state("a") == ("True", False), "a rule with dryRun removes nothing"
     client.rules = ["denied"]
     with pytest.raises(RdmaError, match="unknown who removes the taint"):
@@ -264,3 +265,16 @@ def test_an_autoscaler_without_the_argument_is_named(tmp_path: Path) -> None:
         f"Deployment kube-system/old (cluster-autoscaler v1.35.0) lacks --startup-taint={GATE_KEY}",
         "Deployment kube-system/new (cluster-autoscaler v1.36.1) lacks --startup-taint-prefix=readiness.k8s.io/",
     ]
+
+
+def test_a_node_that_leaves_stops_no_other(tmp_path: Path) -> None:
+    client = Nodes("a", "b", "c")
+
+    def leave(path: str, _body: Any) -> None:
+        if path.endswith("/a"):
+            raise NotFound("a")
+
+    client.before = leave
+    found = Run(client, tmp_path).whole()
+    assert [client.state(name) for name in "bc"] == [("True", False)] * 2
+    assert found["held"] == {"a": "the node has left the cluster"}

@@ -429,18 +429,17 @@ class Hub:
         }
         await self.api.create(f"/api/v1/namespaces/{namespace}/events", body)
 
-    async def write_daemonset(self, obj: Json, manager: str, digest: str, changed: bool = True) -> None:
+    async def write_daemonset(self, obj: Json, manager: str, digest: str) -> None:
         """As the real operators do: nothing where the one that is there has the same annotation ``digest``; else the
         whole object, so that what others have added to its metadata is gone. Network Operators before 24.1 have no
-        such annotation: here they write where it is ``changed``, or others have annotated it."""
+        such annotation: they write each time, which changes nothing where no other has."""
         meta = obj["metadata"]
         live = self.daemonsets.get(f"{meta['namespace']}/{meta['name']}")
         if live is None:
             await self.api.create(f"/apis/apps/v1/namespaces/{meta['namespace']}/daemonsets", obj, manager)
             return
-        notes, ours = live["metadata"].get("annotations", {}), meta.get("annotations", {})
-        others = set(notes) - set(ours) - {"deprecated.daemonset.template.generation"}
-        if (notes.get(digest) != ours[digest]) if digest else (changed or others):
+        notes = live["metadata"].get("annotations", {})
+        if not digest or notes.get(digest) != meta["annotations"][digest]:
             await self.api.replace(path_of(obj), obj, manager)
 
     async def synced(self) -> None:

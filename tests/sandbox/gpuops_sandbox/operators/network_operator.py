@@ -128,8 +128,7 @@ class NetworkOperator:
             path, text = path_of(obj), objects.stable(obj)
             if obj["kind"] == "DaemonSet":
                 known = objects.REVISION in obj["metadata"].get("annotations", {})
-                digest = objects.REVISION if known else ""
-                await self.hub.write_daemonset(obj, NAME, digest, self.applied.get(path) != text)
+                await self.hub.write_daemonset(obj, NAME, objects.REVISION if known else "")
                 self.applied[path] = text
             elif self.applied.get(path) != text:
                 await self.hub.api.apply(obj, NAME)

@@ -336,10 +336,14 @@ def test_killed_and_continued_with_an_operator_that_is_dead_frozen_half_or_late(
         assert "Late: operator: the GPU Operator has not acted since" in found.report["reason"]
         (unacted,) = [one for one in found.report["findings"] if one["id"] == "wait.not-acted"]
         assert (unacted["severity"], unacted["subject"][-9:]) == ("unknown", "/operator"), unacted
-        words = ["(pod gpu-operator-", "not written again: "]
-        began = ["lease 53822513.nvidia.com renewed", "log: successfully acquired lease gpu-operator/", "Starting"]
-        words += began if how == "half" else ["which holds no lease"]  # the other two have not begun
+        words = (
+            "(pod gpu-operator-",
+            "not written again: ",
+            "log: successfully acquired lease gpu-operator/",
+            "Starting",
+        )
         assert all(word in unacted["found"] for word in words), unacted
+        assert ("lease 53822513.nvidia.com renewed" in unacted["found"]) == (how != "dead"), unacted
     here.fault("clear")
     here.fault("add", "controller-late:gpu-operator")
     for cpu in ("501m", "502m"):

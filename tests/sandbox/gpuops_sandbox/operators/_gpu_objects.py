@@ -21,8 +21,6 @@ Version = tuple[int, int]
 
 NEVER: Version = (99, 99)
 DEPLOY = "nvidia.com/gpu.deploy."
-HASH = "nvidia.com/last-applied-hash"
-"""Annotation by which the operator knows what it has written of a DaemonSet."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,7 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
             "name": operand.name,
             "namespace": namespace,
             "labels": labels,
-            "annotations": {HASH: digest},
+            "annotations": {"nvidia.com/last-applied-hash": digest},
         },
         "spec": body,
     }

@@ -528,7 +528,7 @@ def upgraded(here: Any, *charts: str) -> None:
     # The second comes through slowly: a port of its node is worse than before.
     slow = slowed(here, second, *charts, **asked)
     assert f"The wave of {second} stopped at" in slow.stage("upgrade_waves")["error"], slow.output[-4000:]
-    for text in ("ib_write_bw: ", "run upgrade.yml again", "To go back, see docs/upgrade.md"):
+    for text in ("ib_write_bw: ", "run upgrade.yml again", "To go back: ansible-playbook gpuops.rdma.rollback"):
         assert text in slow.stage("upgrade_waves")["error"], (text, slow.stage("upgrade_waves")["error"])
     cordoned = here.kubectl("get", "nodes", "--field-selector", "spec.unschedulable=true", "-o", "name").split()
     assert cordoned == [f"node/{second}"]

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import revert
 from hypothesis import given
 from hypothesis import strategies as st
 from support import plan_samples as samples
+from support.paths import ROOT
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=4)),
@@ -151,7 +152,7 @@ def test_teardown_knows_every_kind_that_a_use_of_gpus_creates() -> None:
 
 
 def test_an_operators_manifest_goes_with_its_operator_but_for_the_definitions() -> None:
-    manifest = samples.ROOT / "tests" / "sandbox" / "charts" / "mpi-operator.yaml"
+    manifest = ROOT / "tests" / "sandbox" / "charts" / "mpi-operator.yaml"
     objects = [item for item in yaml.safe_load_all(manifest.read_text("utf-8")) if item]
     left = {item["kind"] for item in objects if (item["apiVersion"], item["kind"]) not in kube_objects.KINDS}
     assert left == {"CustomResourceDefinition"}

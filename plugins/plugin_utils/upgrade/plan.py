@@ -144,6 +144,7 @@ def rights(plan: Plan) -> list[Permission]:
     spaces = {name: getattr(plan.releases.get(name), "namespace", "") for name in plan.operators}
     found = [*needs("get patch", "", "nodes", ""), *needs("list watch", "", "pods", "")]
     found += needs("get patch create", "", "secrets", way_back.NAMESPACE)
+    found += [*needs("list", "nvidia.com", "clusterpolicies"), *needs("list", "mellanox.com", "nicclusterpolicies")]
     found += needs("delete", "", "pods", spaces.get("gpu_operator") or plan.namespaces.gpu_operator)
     if spaces.get("network_operator"):  # it is stopped until its policy is updated
         found += needs("get list patch", "apps", "deployments", spaces["network_operator"])

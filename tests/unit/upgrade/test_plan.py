@@ -336,3 +336,8 @@ def test_what_cannot_return_is_named_before_the_upgrade() -> None:
     assert core.lines(Upgrade(back="gpu_operator v1"), "current") == [
         "rollback: nothing to change: releases, policies and operands are those of the record"
     ]
+
+
+def test_the_record_may_read_both_policies_in_every_mode() -> None:
+    found = {(item.verb, item.resource) for item in core.rights(Plan(mode=Mode.HOST))}
+    assert {("list", "clusterpolicies"), ("list", "nicclusterpolicies")} <= found

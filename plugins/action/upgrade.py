@@ -39,11 +39,8 @@ class ActionModule(RdmaAction):
         if self.asked_for_plan() and not core.unknown_rights(plan):
             folder, spaces = accounts.folder(args["plan"]), vars(plan.namespaces).values()
             needed = [*plan.permissions, *core.rights(plan)]
-            self.progress(
-                accounts.announced(
-                    [accounts.write(folder, "rollback" if plan.back else "upgrade", needed, plan.grants, spaces)]
-                )
-            )
+            written = accounts.write(folder, core.playbook(plan.back), needed, plan.grants, spaces)
+            self.progress(accounts.announced([written]))
         shown = ("nothing", "waves", "idle_first", "busy", "outside", "denied")
         changed = self.check_mode and not upgrade.unchanged
         return {"changed": changed, **to_dict(picked(upgrade, *shown)), "text": lines}

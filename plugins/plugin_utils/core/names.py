@@ -29,12 +29,19 @@ CORDONED_FOR_REMOVAL = "gpuops.rdma/cordoned-for-removal"
 """Not among OUR_CORDONS: the node goes, nothing uncordons it."""
 OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
 """Annotations of a node that one of our runs has cordoned, and uncordons."""
+POLICIES = {
+    "gpu_operator": ("nvidia.com/v1", "ClusterPolicy"),
+    "network_operator": ("mellanox.com/v1alpha1", "NicClusterPolicy"),
+}
+"""Operator -> (apiVersion, kind) of its policy."""
 UPGRADED = "gpuops.rdma/upgraded"
 """Annotation of a node: what the last upgrade of the operators did to it, as JSON, see upgrade/history.py."""
 
 GATE_KEY = "readiness.k8s.io/gpuops-rdma"
 """Key of the taint with which nodes of a gated pool are born. The prefix is that of startup taints for
 node-readiness-controller and for cluster-autoscaler since 1.36."""
+GATE_TAINT = f"{GATE_KEY}=:NoSchedule"
+"""The taint without its value, as NodeFacts has taints."""
 GATE_CONDITION = "gpuops.rdma/RDMAReady"
 """Type of the node's condition: True, False or Unknown."""
 GATE_PROOF = "gpuops.rdma/proof"

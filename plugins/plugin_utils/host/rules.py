@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Dat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Mode, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import support
 
 STAGE = "host_checks"
 VERSION = 1
@@ -178,9 +179,9 @@ class CheckedHost:
 
     @property
     def cgroup_v2_needed(self) -> bool:
-        """Whether the profile's newest Kubernetes version requires cgroup v2."""
-        newest = self.profile.get("kubernetes", {}).get("max")
-        return newest is not None and not versions.older(newest, self.limits["cgroup_v2_from"])
+        """Whether the newest Kubernetes of the profile's releases requires cgroup v2."""
+        newest = support.newest(support.of_profile(self.profile))
+        return bool(newest) and not versions.older(newest, self.limits["cgroup_v2_from"])
 
     def value(self, name: str) -> Any:
         """The value of ``shape.X``, ``options.X`` (an attribute here), ``table.X`` (limits of the rules), else a fact,

@@ -44,8 +44,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     to_dict,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import (
-    GATE_KEY,
     GATE_PROOF,
+    GATE_TAINT,
     OUR_CORDONS,
     TAINTS_ADDED,
 )
@@ -200,7 +200,7 @@ def _taint(taint: Json) -> str:
 
 def _own_taints(annotations: Json) -> tuple[str, ...]:
     """Those of the annotation in which gpu_taints notes what it has added, and the gate's of a node with a proof."""
-    gate = (f"{GATE_KEY}=:NoSchedule",) if GATE_PROOF in annotations else ()
+    gate = (GATE_TAINT,) if GATE_PROOF in annotations else ()
     try:
         return gate + tuple(_taint(one) for one in dicts(json.loads(_text(annotations.get(TAINTS_ADDED)) or "[]")))
     except ValueError:

@@ -23,7 +23,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import UNHEALTHY_TAINT, Json, NodeFacts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GPU_TAINTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_TAINT, GPU_TAINTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, near
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
 
@@ -32,8 +32,6 @@ BASE: Json = {"key": pod_gpu.GPU_TAINT["key"], "operator": "Exists"}
 KNOWN = (*GPU_TAINTS, "restrictedaccess")
 """Keys of taints that mean "GPU pods only" wherever they are: the device plugins' resources, and that of the guide for
 OpenShift."""
-GATE_TAINT = f"{GATE_KEY}=:NoSchedule"
-"""The gate's, without its value, as NodeFacts has taints."""
 LEAVING, GATE = "the node is leaving", "the node is not admitted yet"
 PASSING = (
     ("ToBeDeletedByClusterAutoscaler", LEAVING, "the autoscaler removes it"),

@@ -90,8 +90,19 @@ def replacement(entry: Json, found: str, wanted: str) -> Iterator[str]:
         yield f"{entry['chart']} {found} -> {wanted} {REPLACES}"
 
 
+def of_profile(profile: Json) -> list[ReleaseLine]:
+    """The majors of the profile's own releases, as far as they are known."""
+    found = (line_of(profile[name], profile[name]["version"]) for name in ("gpu_operator", "network_operator"))
+    return [one for one in found if one]
+
+
+def newest(both: Iterable[ReleaseLine]) -> str:
+    """The newest Kubernetes in the range of all these releases; "" where no bound is known."""
+    return min((one.high for one in both if one.high), key=versions.minor, default="")
+
+
 def together(both: Sequence[ReleaseLine]) -> str:
     """The range of Kubernetes of all these releases, such as ``1.33 to 1.36``; "" where no bound is known."""
     low = max((one.low for one in both if one.low), key=versions.minor, default="")
-    high = min((one.high for one in both if one.high), key=versions.minor, default="")
+    high = newest(both)
     return f"{low} to {high}" if low and high else f"<= {high}" if high else f">= {low}" if low else ""

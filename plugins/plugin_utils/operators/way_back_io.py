@@ -1,10 +1,11 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads and writes the record with which a rollback returns. PRIVATE to the collection."""
+"""Reads the record with which a rollback returns, and what it is made of. PRIVATE to the collection."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from typing import Optional
@@ -12,13 +13,13 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, installed, way_back
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 
-POLICIES = (("nvidia.com/v1", "ClusterPolicy"), ("mellanox.com/v1alpha1", "NicClusterPolicy"))
 CHARTS = {"gpu-operator": "gpu_operator", "network-operator": "network_operator"}
 
 
@@ -61,20 +62,28 @@ def required(client: Client) -> way_back.WayBack:
     return made
 
 
-def read(client: Client, plan: Plan) -> way_back.WayBack:
-    """The record of the cluster as it is now, for an upgrade to the plan's releases."""
+def now(client: Client, plan: Plan) -> way_back.WayBack:
+    """The releases of the cluster as they are now, for an upgrade to the plan's: what decides whether they are to be
+    recorded. ``whole`` adds the rest."""
     found = {name: way_back.past(one) for name, one in _releases(client).items() if name in plan.operators}
     wanted = {name: plan.releases[name] for name in plan.operators if name in plan.releases}
-    daemonsets = [
-        item
-        for place in sorted({one.namespace for one in found.values()})
-        for item in client.projected(client.path("apps/v1", "DaemonSet", place), rollout.workload)
-    ]
     return way_back.WayBack(
         at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         cluster=cluster(client),
         releases=found,
         to={name: way_back.state(one.chart, one.version, one.values) for name, one in wanted.items()},
+    )
+
+
+def whole(client: Client, record: way_back.WayBack) -> way_back.WayBack:
+    """The record with policies, definitions, images and labels of nodes."""
+    daemonsets = [
+        item
+        for place in sorted({one.namespace for one in record.releases.values()})
+        for item in client.projected(client.path("apps/v1", "DaemonSet", place), rollout.workload)
+    ]
+    return dataclasses.replace(
+        record,
         policies=_policies(client),
         definitions=definitions(client),
         images={item["metadata"]["name"]: tuple(item["images"]) for item in daemonsets},
@@ -89,7 +98,7 @@ def _releases(client: Client) -> dict[str, HelmRelease]:
 
 def _policies(client: Client) -> dict[str, Json]:
     found = {}
-    for version, kind in POLICIES:
+    for version, kind in POLICIES.values():
         try:
             for item in client.list(client.path(version, kind)):
                 found[f"{kind} {item['metadata']['name']}"] = dict(item.get("spec") or {})

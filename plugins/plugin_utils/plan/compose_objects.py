@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Shape,
     node_terms,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import PRIORITY_CLASS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES, PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Displaced,
     Faults,
@@ -147,7 +147,7 @@ def _past_policy(given: Given) -> Optional[Json]:
     """The NicClusterPolicy that a rollback returns to."""
     name = POLICY_NAMES["network_operator"]
     spec = given.back.policies.get(f"NicClusterPolicy {name}") if given.back else None
-    return parts.made("mellanox.com/v1alpha1", "NicClusterPolicy", {"name": name}, spec=spec) if spec else None
+    return parts.made(*POLICIES["network_operator"], {"name": name}, spec=spec) if spec else None
 
 
 def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choice, faults: Faults) -> Optional[Json]:

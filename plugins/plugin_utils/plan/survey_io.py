@@ -16,6 +16,7 @@ from typing import Callable, Optional, TypeVar
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
@@ -28,7 +29,6 @@ T = TypeVar("T")
 BUILT_IN = ("apiextensions.k8s.io", "apps", "authorization.k8s.io", "batch", "rbac.authorization.k8s.io")
 IPAM = "nv-ipam.nvidia.com/v1alpha1"
 CRD = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-POLICIES = (("nvidia.com/v1", "ClusterPolicy"), ("mellanox.com/v1alpha1", "NicClusterPolicy"))
 WANTED_CRDS = {
     f"{plural}.{version.partition('/')[0]}": version.partition("/")[2]
     for (version, _kind), (plural, _namespaced) in KINDS.items()
@@ -180,7 +180,7 @@ def policies(client: Client, groups: Container[str]) -> list[Json]:
     """The ClusterPolicies and NicClusterPolicies, whole. Those that neither this collection nor a Helm release has made
     carry the openAPIV3Schema of their ``spec`` as ``schema``, {} where the definition cannot be read."""
     found: list[Json] = []
-    for version, kind in POLICIES:
+    for version, kind in POLICIES.values():
         group, _sep, name = version.partition("/")
         items = _readable(functools.partial(client.list, client.path(version, kind))) if group in groups else ()
         schema: Optional[Json] = None

@@ -245,8 +245,8 @@ def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterato
     yield from _BACK.findall(error)
     asked = _ASKING.findall(error)
     yield _corrected(f"set {listed(asked)}", _inputs(asked), started)
-    rejected = list(dict.fromkeys(_REJECTED.findall(error)))[:1]
-    yield _corrected(f"correct {listed(rejected)}", dict.fromkeys(rejected, _VALUE), started)
+    for name in _REJECTED.findall(error)[:1]:
+        yield _corrected(f"correct {name}", {name: _VALUE}, started)
     found = _IN_ERROR.search(error)
     if found:
         yield _trimmed(found.group(1))

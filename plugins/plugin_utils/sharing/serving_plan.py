@@ -22,13 +22,13 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import WAITING, Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, parse
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, pod_gpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.member import Member, lasting
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import of_users
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.serving import Fit, Model, PodEvidence, Serving
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import MIB, Family
@@ -81,7 +81,7 @@ def serving(args: Json, name: str, members: Sequence[Member]) -> Serving:
 
 def _tolerations(members: Iterable[Member]) -> list[Json]:
     """For the lasting taints of all nodes that it may run on, but for the gate's, and always for nvidia.com/gpu."""
-    own = lasting(taint for member in members for taint in member.taints if taint["key"] != GATE_KEY)
+    own = of_users(lasting(taint for member in members for taint in member.taints))
     seen = {(one["key"], one.get("value", ""), one["effect"]): one for one in own}
     usual: Json = {"key": "nvidia.com/gpu", "operator": "Exists"}
     return pod_gpu.merged([usual], seen.values())

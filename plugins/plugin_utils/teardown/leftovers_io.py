@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease, objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.teardown import leftovers
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-POLICIES = {"ClusterPolicy": "nvidia.com/v1", "NicClusterPolicy": "mellanox.com/v1alpha1"}
+VERSIONS = {kind: version for version, kind in POLICIES.values()}
 POLL = 1.0
 
 
@@ -85,7 +85,7 @@ class Leftovers:
         if one["leaving"] or not one["policy"]:
             return bool(one["leaving"])
         kind, name = one["policy"]
-        return name not in self._names(POLICIES[kind], kind)
+        return name not in self._names(VERSIONS[kind], kind)
 
     def _stray_pods(self, workloads: Sequence[Json]) -> list[Json]:
         """Pods of DaemonSets that do not exist any more."""
@@ -115,7 +115,7 @@ def _node(obj: Json) -> tuple[str, dict[str, str], bool]:
 
 def _workload(kind: str, obj: Json) -> Json:
     meta = obj["metadata"]
-    owners = [(ref["kind"], ref["name"]) for ref in meta.get("ownerReferences") or [] if ref.get("kind") in POLICIES]
+    owners = [(ref["kind"], ref["name"]) for ref in meta.get("ownerReferences") or [] if ref.get("kind") in VERSIONS]
     return {
         "kind": kind,
         "namespace": meta["namespace"],

@@ -387,10 +387,15 @@ def _desired(daemonset: Json) -> int:
 # ---- as text -------------------------------------------------------------------------------------------------------
 
 
+def playbook(back: str) -> str:
+    """Name of the playbook. ``back``: what it returns to, "" for an upgrade."""
+    return "rollback" if back else "upgrade"
+
+
 def lines(upgrade: Upgrade, profile: str) -> list[str]:
     """The upgrade as readable lines."""
     past = [f"  earlier: {text}" for text in upgrade.history]
-    what, to = ("rollback", "the record") if upgrade.back else ("upgrade", f"profile {profile}")
+    what, to = playbook(upgrade.back), "the record" if upgrade.back else f"profile {profile}"
     if upgrade.nothing:
         return [f"{what}: nothing to change: releases, policies and operands are those of {to}", *past]
     to += f" ({upgrade.back})" if upgrade.back else ""

@@ -14,7 +14,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, POLICIES, UPGRADED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import rollout
@@ -37,10 +37,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
 
-POLICIES = {
-    "gpu_operator": ("nvidia.com/v1", "ClusterPolicy"),
-    "network_operator": ("mellanox.com/v1alpha1", "NicClusterPolicy"),
-}
 GROUPS = ("network_operator", "vf_config", "sriov")
 """Groups of the plan's objects that belong to the operators."""
 
@@ -207,8 +203,12 @@ class Reading:
     def record(self) -> Optional[way_back.WayBack]:
         """The record that an upgrade is to write. None if the one that exists stays, and where an upgrade that did not
         write any has begun: its state is none to return to."""
-        old, settled = way_back_io.kept(self.client), self._settled()
-        new = way_back_io.read(self.client, self.plan)
+        new = self._due(way_back_io.kept(self.client))
+        return way_back_io.whole(self.client, new) if new else None
+
+    def _due(self, old: Optional[way_back.WayBack]) -> Optional[way_back.WayBack]:
+        """What is to be recorded, without what only the record needs."""
+        settled, new = self._settled(), way_back_io.now(self.client, self.plan)
         return None if way_back.keeps(old, new, settled) or not (old or settled) else new
 
     def _settled(self) -> bool:
@@ -222,11 +222,11 @@ class Reading:
         if self.plan.back:
             return ""
         try:
-            made = self.record()
-            kept = None if made else way_back_io.kept(self.client)
+            kept = way_back_io.kept(self.client)
+            due = self._due(kept)
         except Forbidden:
             return ""
-        return f"{made.shown} (now)" if made else kept.shown if kept else ""
+        return f"{due.shown} (now)" if due else kept.shown if kept else ""
 
     def _wanted_nics(self, chart: Sequence[Json]) -> Optional[Json]:
         ours = [item for group in self.plan.objects.values() for item in group]

@@ -15,14 +15,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import deco
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import check_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.steps import GPU, NETWORK, Stage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Caller, Step, together, walk
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Upgrade
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Upgrade, playbook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 
 NAME = "upgrade"
@@ -60,9 +59,9 @@ class UpgradeStage(Stage):
         made = None if self.plan.back else Reading(self.task.client, self.plan).record()
         if made is None:
             return {}
-        place = self.task.client.apply(way_back.secret(made), dry_run=self.task.check_mode)
+        self.task.client.apply(way_back.secret(made), dry_run=self.task.check_mode)
         self.task.show(f"{NAME:<16} the way back is recorded in {way_back.PLACE}")
-        return {"changed": bool(place), "changes": [f"write {way_back.PLACE}"]}
+        return {"changed": True, "changes": [f"write {way_back.PLACE}"]}
 
     def measure_before(self) -> Json:
         """Measures two idle nodes of each shape, with which the waves are compared."""
@@ -213,7 +212,7 @@ def waves(task: Caller, args: Json) -> Json:
         names = ", ".join(name for one in left for name in one)
         raise RdmaError(
             f"Not upgraded, because they are in use: {names}. Their operands stay as they were, and so does the hold "
-            f"(daemonsets.updateStrategy OnDelete). Run {_playbook(plan)}.yml again when they are idle."
+            f"(daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they are idle."
         )
     return {**together(done), "outside": outside}
 
@@ -232,13 +231,10 @@ def _wave(wave: WaveStage) -> Json:
         raise RdmaError(
             f'The wave of {", ".join(names)} stopped at "{wave.at}": {error} Nodes of later waves were not touched. '
             f"Nodes of this one whose upgrade has started stay cordoned (annotation {CORDONED_FOR_UPGRADE}). To go on, "
-            f"fix what is named and run {_playbook(wave.plan)}.yml again: it starts with these nodes.{_go_back(wave)}"
+            f"fix what is named and run {playbook(wave.plan.back)}.yml again: it starts with these nodes."
+            f"{_go_back(wave)}"
         )
     return found
-
-
-def _playbook(plan: Plan) -> str:
-    return "rollback" if plan.back else "upgrade"
 
 
 def _go_back(wave: WaveStage) -> str:

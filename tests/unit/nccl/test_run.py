@@ -58,6 +58,16 @@ def test_only_rows_and_trouble_are_shown() -> None:
     assert len(shown) <= len(rows) + nccl_tail.SHOWN_ERRORS
 
 
+def test_what_every_healthy_test_prints_of_ports_and_ranks_is_not_shown() -> None:
+    shown: list[str] = []
+    watch = Shown(shown.append)
+    for number in range(2 * nccl_tail.SHOWN_ERRORS):
+        watch.line(f"gpuops: port mlx5_{number} of rank 0: 0000:0c:00.0 vf 1 1 then 0000:0c:00.0 vf 2 2 end")
+        watch.line(f"gpuops: rank {number} host-{number}")
+    watch.line("gpuops: launch: no sshd at 10.0.0.1 port 2222 after 60 s")
+    assert shown == ["gpuops: launch: no sshd at 10.0.0.1 port 2222 after 60 s"]
+
+
 # ---- deadlines -----------------------------------------------------------------------------------------------------
 
 

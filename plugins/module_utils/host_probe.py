@@ -620,6 +620,13 @@ def gid(text: str) -> str:
     return ".".join(str(int(text[at : at + 2], 16)) for at in (30, 32, 35, 37))
 
 
+def guid(text: str) -> str:
+    """Returns a GUID as the kernel writes it. ValueError for other text."""
+    if not re.fullmatch(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", text):
+        raise ValueError("not a GUID")
+    return text
+
+
 def speed(text: str) -> float:
     """Returns the speed of a PCIe link in GT/s. ValueError for other text."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) GT/s(?: PCIe)?", text)
@@ -1179,7 +1186,9 @@ PF_PORT = attributes(
     ("gid3_netdev", "ports/1/gid_attrs/ndevs/3", word),
 )
 VF_PORT = tuple(row for row in PF_PORT if row.key != "firmware")
-PF_BOARD = attributes("functions", f"{PCI}/*/infiniband/*", ("board", "board_id", word))
+PF_BOARD = attributes(
+    "functions", f"{PCI}/*/infiniband/*", ("board", "board_id", word), ("node_guid", "node_guid", guid)
+)
 # Kernel ABI sysfs-class-infiniband: what the subnet manager has set.
 PF_SUBNET = attributes(
     "functions.subnet",
@@ -1995,7 +2004,7 @@ class Probe:
         return gpus
 
     def _information(self, address: str, driven: bool) -> dict[str, Any]:
-        """What the driver says of a GPU: model, VBIOS, firmware and whether it is excluded."""
+        """What the driver says of a GPU: model, UUID, VBIOS, firmware and whether it is excluded."""
         out: dict[str, Any] = dict.fromkeys(INFORMATION)
         if not driven:
             return out
@@ -2341,10 +2350,10 @@ class Probe:
         if not pf and function["driver"] == "mlx5_core":
             why = "the function has none here; a VF given to a pod has left the host's namespace"
         net = ("netdev", "mtu", "mac", "pfc", "trust", "carrier_changes", "master", "ecn_off")
-        for key, keys in (("netdev", net), ("hca", ("hca", *PORT_KEYS, "board", "ecn_off"))):
+        for key, keys in (("netdev", net), ("hca", ("hca", *PORT_KEYS, "board", "node_guid", "ecn_off"))):
             if function[key] is None:
                 for name in keys:
-                    if pf or name not in ("firmware", *net[3:], "board"):
+                    if pf or name not in ("firmware", *net[3:], "board", "node_guid"):
                         self.note(f"functions.{name}", why, address)
 
     def _admin_macs(self, functions: list[dict[str, Any]]) -> None:
@@ -2997,11 +3006,13 @@ class Probe:
 
 
 # Key of a GPU -> line of the driver's file about it.
-INFORMATION = {"model": "Model", "vbios": "Video BIOS", "firmware": "GPU Firmware", "excluded": "GPU Excluded"}
+INFORMATION = {
+    "model": "Model", "uuid": "GPU UUID", "vbios": "Video BIOS", "firmware": "GPU Firmware", "excluded": "GPU Excluded",
+}  # fmt: skip
 FUNCTION_KEYS = (
     "pci", "id", "kind", "of", "driver", "netdev", "hca", "firmware", "state", "physical", "rate", "lanes",
     "link_layer", "gid3", "gid3_address", "gid3_netdev", "mtu", "mac", "speed", "max_speed", "width", "max_width",
-    "numa", "totalvfs", "numvfs", "admin_mac", "admin", "pfc", "trust", "max_read", "config", "board",
+    "numa", "totalvfs", "numvfs", "admin_mac", "admin", "pfc", "trust", "max_read", "config", "board", "node_guid",
     "carrier_changes", "master", "ecn_off", "aer_corrected", "aer_nonfatal", "aer_fatal", "subnet",
 )  # fmt: skip
 PORT_KEYS = (

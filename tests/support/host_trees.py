@@ -264,6 +264,18 @@ def own_gid(name: str, old: str) -> str:
     return f"fe80:0000:0000:0000:b83f:d203:{text[:4]}:{text[4:8]}"
 
 
+def own_guid(name: str, old: str) -> str:
+    """Likewise a node GUID."""
+    text = _digest(name, old)
+    return f"b83f:d203:{text[:4]}:{text[4:8]}"
+
+
+def own_uuid(name: str, old: str) -> str:
+    """Likewise the UUID of a GPU."""
+    text = _digest(name, old)
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
+
+
 # --- the parts -----------------------------------------------------------------------------------------------------
 
 
@@ -474,10 +486,9 @@ def _nvidia(files: Tree) -> None:
     )
     model = "NVIDIA H200-141C" if host.virtualisation == "vgpu" else files.shape.gpu_model
     for index, pci in enumerate(files.pci.gpus):
-        uuid = _digest(host.name, pci)
         rows = (
             f"Model: \t\t {model}", "IRQ:   \t\t -1",
-            f"GPU UUID: \t GPU-{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}-{uuid[20:32]}",
+            f"GPU UUID: \t {own_uuid(host.name, pci)}",
             "Video BIOS: \t 96.00.a5.00.1a", "Bus Type: \t PCIe", "DMA Size: \t 52 bits",
             "DMA Mask: \t 0xfffffffffffff", f"Bus Location: \t {pci}", f"Device Minor: \t {index}",
             f"GPU Firmware: \t {version}", "GPU Excluded:\t No",
@@ -659,6 +670,7 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
         return
     files.put(f"{rdma}/fw_ver", "16.35.4506" if device.id == "15b3:1019" else "28.43.2026")
     files.put(f"{rdma}/board_id", "MT_0000000838")
+    files.put(f"{rdma}/node_guid", own_guid(files.host.name, netdev))
     files.put(f"{net}/carrier_changes", "2")
     if infiniband:
         for name, value in (("lid", "0x1a"), ("sm_lid", "0x1"), ("pkeys/0", "0xffff")):

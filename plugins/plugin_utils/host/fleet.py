@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import f
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.rules import DAMAGE, NO_MAC
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.rules import DAMAGE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.counters import outlier
 
 ODD, RATE, DUPLICATE = IDS = ("host.odd", "host.odd-rate", "host.duplicate")
@@ -86,7 +86,7 @@ class Fleet:
         self.rows[name] = HostRow(shape, values, _rates(document, self.table))
         for fact, kind in self.table.identities.items():
             for value in set(_read(document, fact)):
-                if value and value != NO_MAC:
+                if str(value or "").strip("0:"):  # all zeros: never set
                     self._own(name, f"{kind} {value}")
 
     def _once(self, text: str) -> str:

@@ -33,6 +33,9 @@ def host(number: int, **changes: Any) -> Json:
         function["mac"] = f"02:{number // 256:02x}:{number % 256:02x}:00:00:{at:02x}"
         function["admin_mac"] = function["mac"] if function["kind"] == "vf" else None
         function["gid3_address"] = f"10.{224 + number // 256}.{number % 256}.{at}"
+        function["node_guid"] = f"b83f:d203:{number:04x}:{at:04x}" if function["kind"] == "pf" else None
+    for at, gpu in enumerate(document["gpus"]):
+        gpu["uuid"] = f"GPU-{number:08x}-{at}"
     for path, value in changes.items():
         *parents, last = path.split("__")
         place = document
@@ -169,6 +172,23 @@ def test_an_address_on_two_hosts_is_an_error_of_both() -> None:
         "address 10.224.0.4: the same on 2 hosts, 10.140.0.0, 10.140.0.2"}  # fmt: skip
 
 
+@pytest.mark.parametrize(("part", "key", "kind"), [
+    ("functions", "node_guid", "node GUID"), ("gpus", "uuid", "GPU UUID"), ("functions", "mac", "MAC")])  # fmt: skip
+def test_an_identity_on_two_hosts_is_named_by_its_kind(part: str, key: str, kind: str) -> None:
+    clone = host(2)
+    clone[part][0][key] = host(0)[part][0][key]
+    both = found(host(0), host(1), clone)
+    assert {item.subject for item in both} == {"10.140.0.0", "10.140.0.2"}
+    assert all(item.found.startswith(f"{kind} {clone[part][0][key]}: the same on 2 hosts") for item in both)
+
+
+def test_guids_that_were_never_set_are_no_duplicates() -> None:
+    documents = [host(0), host(1)]
+    for document in documents:
+        document["functions"][0]["node_guid"] = "0000:0000:0000:0000"
+    assert found(*documents) == []
+
+
 def test_a_cloned_host_is_one_cause_and_a_vf_in_a_pod_counts() -> None:
     both = found(host(0), host(1), host(1))
     assert len(both) == 2 and len({item.found for item in both}) == 1 and " more: the same on 2 hosts" in both[0].found
@@ -227,7 +247,9 @@ def test_5000_hosts_take_seconds() -> None:
         for at, function in enumerate(document["functions"]):
             function["mac"] = f"02:{number:05x}:{at:02x}"
             function["gid3_address"] = f"{number}.{at}"
-            function["admin_mac"] = None
+            function["admin_mac"] = function["node_guid"] = None
+        for at, gpu in enumerate(document["gpus"]):
+            gpu["uuid"] = f"{number}.{at}"
         made.add(f"n{number}", SHAPE, document)
     assert made.findings() == []
     assert (time.process_time() - began) / 1000 < 0.01

@@ -183,8 +183,8 @@ class HostFacts:
 
 
 def with_addresses(document: Json, name: str, number: int) -> Json:
-    """The document of one of several hosts that share a tree, with the MACs and addresses of its own. Equal ones stay
-    equal, so that a fault within the host stays; addresses of other networks do, too."""
+    """The document of one of several hosts that share a tree, with the MACs, addresses, GUIDs and UUIDs of its own.
+    Equal ones stay equal, so that a fault within the host stays; addresses of other networks do, too."""
     trees = programs()[3]
 
     def mac(old: Any) -> Any:
@@ -199,12 +199,22 @@ def with_addresses(document: Json, name: str, number: int) -> Json:
             return trees.address(number, int(parts[2]) % 16, base="10.160.0.0")
         return trees.own_gid(name, old) if str(old).startswith("fe80:") else old
 
-    changes = {"mac": mac, "admin_mac": mac, "gid3_address": address}
-    functions = [
-        {key: changes[key](value) if key in changes else value for key, value in function.items()}
-        for function in document.get("functions") or ()
-    ]
-    return {**document, "functions": functions} if functions else document
+    def own(change: Any) -> Any:
+        return lambda old: old and change(name, old)
+
+    changes = {
+        "mac": mac, "admin_mac": mac, "gid3_address": address,
+        "node_guid": own(trees.own_guid), "uuid": own(trees.own_uuid),
+    }  # fmt: skip
+    items = {
+        part: [
+            {key: changes[key](value) if key in changes else value for key, value in item.items()}
+            for item in document[part]
+        ]
+        for part in ("functions", "gpus")
+        if document.get(part)
+    }
+    return {**document, **items}
 
 
 _facts: WeakKeyDictionary[Hub, HostFacts] = WeakKeyDictionary()

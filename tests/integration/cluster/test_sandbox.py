@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from gpuops_sandbox import cli, faults, stages
-from gpuops_sandbox.cluster import COMPONENTS, CONTROLLERS, Api, ApiError, Sandbox, SandboxError
+from gpuops_sandbox.cluster import COMPONENTS, CONTROLLERS, IMPATIENT, Api, ApiError, Sandbox, SandboxError
 from gpuops_sandbox.context import Context, Fault, write_faults
 from gpuops_sandbox.nodes import Fleet, Pool
 
@@ -338,6 +338,14 @@ def test_the_api_server_restarts_and_pods_still_start(sandbox: Sandbox, api: Api
 
 
 @pytest.mark.cluster
+def ended(sandbox: Sandbox, *components: str) -> None:
+    for component in components:
+        process = sandbox.process(component)
+        assert process is not None
+        process.kill()
+    eventually(lambda: sandbox.dead() == list(components))
+
+
 def test_side_by_side_repair_and_down(sandbox: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     name = f"second-{os.getpid()}"
@@ -353,18 +361,20 @@ def test_side_by_side_repair_and_down(sandbox: Sandbox, capsys: pytest.CaptureFi
         assert "is up already" in capsys.readouterr().out
         assert cli.main([*up, "--profile", "guide-2024"]) == 1
         assert "with other options (profile" in capsys.readouterr().err
-        for component in ("etcd", CONTROLLERS):
-            process = second.process(component)
-            assert process is not None
-            process.kill()
-        eventually(lambda: second.dead() == ["etcd", CONTROLLERS])
+        ended(second, "etcd", CONTROLLERS)
         assert cli.main(["status", name]) == 1
         assert cli.main(up) == 0
         assert second.dead() == [] and "is up again" in capsys.readouterr().out
+        ended(second, *IMPATIENT)  # as on a busy machine: before the API server was healthy
+        second.wait_ready(second.spec(), 300)
+        assert second.dead() == []
+        ended(second, "kwok-controller")
+        with pytest.raises(SandboxError, match="kwok-controller has ended"):
+            second.wait_ready(second.spec(), 300)
     finally:
         pids = [process.pid for name in (*COMPONENTS, CONTROLLERS) if (process := second.process(name))]
         assert cli.main(["down", name]) == 0
-    assert len(pids) == 6
+    assert len(pids) == 5
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
     assert not second.state.exists() and not kubeconfig.exists()
     assert sandbox.dead() == []

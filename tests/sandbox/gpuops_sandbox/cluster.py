@@ -38,6 +38,8 @@ Json = dict[str, Any]
 Say = Callable[[str], None]
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok-controller")
+IMPATIENT = ("kube-controller-manager", "kube-scheduler")
+"""Those that end if the API server is not healthy 10 s after their start; kubelets start static pods again."""
 CONTROLLERS = "controllers"
 READY_FILE = "controllers.ready"
 MANAGER = "gpuops-sandbox"
@@ -318,13 +320,16 @@ class Sandbox:
             )
         say(f"starting again: {', '.join(dead)}")
         if set(dead) - {CONTROLLERS}:
-            for name in dead:
-                self.pid_file(name).unlink(missing_ok=True)
-            self._kwokctl(build.folder(), "start", "cluster", "--timeout", "300s", settings=_go_settings(self.spec()))
+            self._start_again(dead, self.spec())
             self._wait(self.api().ready, 300, "the API server does not get ready")
             self._restart("kwok-controller", self._drop_leases)
         if self.process(CONTROLLERS) is None:
             self.start_controllers(self.spec())
+
+    def _start_again(self, dead: Iterable[str], spec: Spec) -> None:
+        for name in dead:
+            self.pid_file(name).unlink(missing_ok=True)
+        self._kwokctl(build.folder(), "start", "cluster", "--timeout", "300s", settings=_go_settings(spec))
 
     def _start_control_plane(
         self, binaries: Path, download: bool, say: Say, settings: Mapping[str, str], port: int
@@ -466,9 +471,17 @@ class Sandbox:
         # The node controller takes them in order, by 8 workers, so the last ones speak for all.
         watched = [name for name in [*fleet.gpu_names()[-8:], *fleet.cpu_names()] if name not in broken]
 
+        late = set(IMPATIENT)
+
         def nodes_ready() -> bool:
-            for component in self.dead():
-                raise SandboxError(f"sandbox {self.name}: {component} has ended:\n{self.last_words(component)}")
+            dead = self.dead()
+            for component in dead:
+                if component not in late:
+                    raise SandboxError(f"sandbox {self.name}: {component} has ended:\n{self.last_words(component)}")
+            if dead:
+                self._wait(api.ready, timeout, "the API server does not get ready")
+                self._start_again(dead, spec)
+                late.difference_update(dead)
             if not all(_settled(api, name) for name in watched):
                 return False
             states = api.node_states()

@@ -534,33 +534,41 @@ class Scan:
 
     def _load_lanes(self, number: int, view: ScanView, fit: Sequence[str], blocks: Sequence[str]) -> list[Lane]:
         """Nearly all nodes in pairs across blocks, each block with as many others as it has nodes: those between which
-        runs under load were slow first, then neighbours in a ring of blocks, in the next rounds those further away."""
-        nth, most = view.rounds("load"), len(blocks) // 2
+        runs under load were slow first, then those that have none yet, neighbours in a ring of blocks before others. In
+        the last round these are repeated at once."""
+        nth, many = view.rounds("load"), len(blocks)
         members = _by_block(fit, self.blocks)
         left = {block: members[block][nth:] + members[block][:nth] for block in blocks}
         lanes: list[Lane] = []
 
-        def add(one: str, other: str) -> None:
-            if one != other and left[one] and left[other]:
-                lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), 1, "load"))
+        def add(one: str, other: str, runs: int = 1) -> None:
+            if left[one] and left[other]:
+                lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), runs, "load"))
 
-        large = [block for block in blocks if len(left[block]) > 2][:CONTROL_BLOCKS]
+        large = [block for block in blocks if len(left[block]) > 2]
+        if len(large) > CONTROL_BLOCKS * LOADS:  # other blocks in each round: they have fewer nodes for others
+            large = large[nth * CONTROL_BLOCKS :]
+        large = large[:CONTROL_BLOCKS]
         for block in large if len(large) >= LEVEL_BLOCKS else ():
             lane = self._pair(f"k{number}", left[block].pop(), left[block].pop(0), CONTROL_RUNS)
             lanes.append(tuple(replace(trial, control=True) for trial in lane))
         for edge in view.loaded[1]:
             for _run in range(LOAD_RUNS):
                 add(*edge)
-        reach = max(1, max(len(names) for names in members.values()) // 2)
-        first = (nth * reach) % most
-        away = [1 + (first + i) % most for i in range(min(reach, most))]
+        ring = [
+            (one, blocks[(i + step) % many])
+            for step in range(1, many // 2 + 1)
+            for i, one in enumerate(blocks)
+            if 2 * step < many or i < step
+        ]
+        tested = {view.edge(run.ends) for run in view.load}
+        fresh = [edge for edge in ring if tuple(sorted(edge)) not in tested]
+        runs = LOAD_RUNS if fresh and number == MOST_ROUNDS else 1
         before = -1
         while before < len(lanes):
             before = len(lanes)
-            for i, one in enumerate(blocks):
-                for step in away:
-                    if 2 * step < len(blocks) or i < step:
-                        add(one, blocks[(i + step) % len(blocks)])
+            for edge in fresh or ring:
+                add(*edge, runs)
         return lanes
 
     def _unloaded(self, view: ScanView, blocks: Sequence[str]) -> bool:

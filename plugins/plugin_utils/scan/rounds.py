@@ -554,7 +554,7 @@ class Scan:
             lanes.append(tuple(replace(trial, control=True) for trial in lane))
         for edge in view.loaded[1]:
             for _run in range(LOAD_RUNS):
-                add(*edge)
+                add(edge[0], edge[1])
         ring = [
             (one, blocks[(i + step) % many])
             for step in range(1, many // 2 + 1)

@@ -24,7 +24,7 @@ options:
     type: path
     required: true
   profile:
-    description: 'Version profile: V(current) or V(guide-2024).'
+    description: 'Version profile: V(current), V(previous) (the majors before it) or V(guide-2024).'
     type: str
     default: current
   mode:

@@ -44,8 +44,12 @@ def directory(folder: Path, chart: str, version: str, like: str = "") -> Path:
     release = known[version if version in known else like or next(iter(known))]
     place = folder / f"{chart}-{version}"
     shutil.copytree(CHARTS / release["from"], place)
-    about = _load(place / "Chart.yaml")
-    _write(place / "Chart.yaml", {**about, "version": version, "appVersion": f"v{version.removeprefix('v')}"})
+    about, number = _load(place / "Chart.yaml"), f"v{version.removeprefix('v')}"
+    oldest = release.get("kubeVersion", about["kubeVersion"])
+    _write(place / "Chart.yaml", {**about, "version": version, "appVersion": number, "kubeVersion": oldest})
+    for file in place.rglob("values.yaml"):  # the tags of the Network Operator's images are its version
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace(f"{chart}-{about['appVersion']}", f"{chart}-{number}"), encoding="utf-8")
     if "values" in release:
         _write(place / "values.yaml", patched(_load(place / "values.yaml"), release["values"]))
     if "without" in release:
@@ -63,8 +67,8 @@ def directory(folder: Path, chart: str, version: str, like: str = "") -> Path:
 def _drop(definitions: list[dict[str, Any]], name: str, path: list[str]) -> None:
     (versions,) = [one["spec"]["versions"] for one in definitions if one["metadata"]["name"] == name]
     for version in versions:
-        schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-        for key in path[:-1]:
+        schema = version["schema"]["openAPIV3Schema"]
+        for key in path[:-1] if path[0] == "status" else ["spec", *path[:-1]]:
             schema = schema["properties"][key]
         del schema["properties"][path[-1]]
 

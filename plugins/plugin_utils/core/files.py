@@ -53,7 +53,7 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
     InputError for an unknown name."""
     if name not in profile_names():
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
-    document = load(FILES / "profiles" / f"{name}.yml")
+    document = _like(load(FILES / "profiles" / f"{name}.yml"))
     rules = load(FILES / "profiles" / "keys-rules.yml")
     released = load(FILES / "operator_releases.yml")
     for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
@@ -63,10 +63,18 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         entry["releases"] = released.get(operator, {})
         entry["lines"] = released["lines"].get(operator, [])
         entry["known_keys"] = known.get("keys", [])
-        entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
+        images = {**known.get("images", {}), **entry["rules"].get("images", {})}
+        version = f"v{str(entry['version']).removeprefix('v')}"
+        entry["known_images"] = {key: image.replace("{version}", version) for key, image in images.items()}
         entry.setdefault("values", {})
     over = document.pop("openshift", {})
     return laid_over(document, over) if platform == "openshift" else document
+
+
+def _like(document: dict[str, Any]) -> dict[str, Any]:
+    """The profile, laid over the one that it names with ``like``."""
+    other = document.pop("like", "")
+    return laid_over(load(FILES / "profiles" / f"{other}.yml"), document) if other else document
 
 
 def topology_file(path: Path) -> str:

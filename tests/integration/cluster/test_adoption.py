@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Writer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import hold
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import LeftoverRemoval
+from support import current
 from support.paths import ROOT
 from support.plays import Played, Site
 from support.sandboxes import ANSIBLE, Pool
@@ -123,7 +124,7 @@ def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_as
     assert "psp" not in whole["found"]
     fields = {item["found"]: item for item in found(refused, "policy-field")}
     version = fields['spec.nvIpam.version: "v0.1.1", set by helm']
-    assert (version["severity"], version["expected"]) == ("error", '"network-operator-v26.4.1"')
+    assert (version["severity"], version["expected"]) == ("error", f'"network-operator-{current.NETWORK}"')
     assert not any("enableWebhook" in text or "imagePullSecrets" in text for text in fields)
     assert cluster.policy() == before
 
@@ -141,7 +142,7 @@ def test_a_chart_made_policy_is_refused_before_any_change_and_taken_over_when_as
     assert kept["spec"]["nvIpam"] == before["spec"]["nvIpam"], "its other fields wait for the new operator"
     assert cluster.task("manifest", **apply)["changed"]
     ours = cluster.policy()
-    assert ours["spec"]["nvIpam"]["version"] == "network-operator-v26.4.1"
+    assert ours["spec"]["nvIpam"]["version"] == f"network-operator-{current.NETWORK}"
     assert ours["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "gpuops-rdma"
 
     assert cluster.adopts(plan) == [] and not cluster.task("manifest", **apply)["changed"]

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 import pytest
-from support import chart_repository
+from support import chart_repository, current
 from support.paths import ROOT
 
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
@@ -56,7 +56,7 @@ def test_from_infiniband_nodes_to_a_verdict_without_vfs(cluster: Any) -> None:
 @pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: OFED of the hosts, and an upgrade")
 def test_ofed_of_the_hosts_and_an_upgrade_in_waves(cluster: Any) -> None:
     here, inputs = dgx(cluster)
-    versions = {"gpu_operator": "v26.3.3", "network_operator": "26.1.0"}
+    versions = {"gpu_operator": "v26.3.3", "network_operator": "26.4.2"}
     charts = {
         name: str(chart_repository.directory(here.folder, name.replace("_", "-"), version))
         for name, version in versions.items()
@@ -72,7 +72,7 @@ def test_ofed_of_the_hosts_and_an_upgrade_in_waves(cluster: Any) -> None:
     waves = {**inputs, "rdma_upgrade": "true", "rdma_wave": "1", "rdma_upgrade_seconds": "1"}
     upgraded = here.play("playbooks/upgrade.yml", "-e", ROWS, report="upgraded", **waves)
     assert (upgraded.code, upgraded.verdict) == (0, "pass"), upgraded.output[-4000:]
-    assert "v26.3.3 -> v26.7.0" in upgraded.output and "26.1.0 -> 26.4.1" in upgraded.output
+    assert f"v26.3.3 -> {current.GPU}" in upgraded.output and f"26.4.2 -> {current.CHART}" in upgraded.output
     assert "2 waves of 2 nodes" in upgraded.output, upgraded.output[-4000:]
     assert {node["vfs"]["allocatable"] for node in upgraded.report["nodes"]} == {63}
     done = here.play("playbooks/upgrade.yml", report="done", **waves)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from typing import Any
@@ -39,6 +40,7 @@ def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: l
     assert first.verdict == "pass", first.report.get("reason") or first.output[-3000:]
     assert first.code == 0
     assert first.report["simulated"] is True
+    assert ("preflight.release-support" in json.dumps(first.report)) is (profile != "current"), "on Kubernetes 1.36"
     assert len(first.report["nodes"]) == number * len(shapes)
     assert {item["shape"] for item in first.report["nccl"]} == set(shapes)
     assert all(item["verdict"] == "pass" and item["rows"] for item in first.report["nccl"])

@@ -31,7 +31,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as upgrade_plan
 from gpuops_sandbox import account
-from support import chart_repository, rights_out
+from support import chart_repository, current, rights_out
 from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import Played
@@ -163,10 +163,10 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     refused = here.play(UPGRADE, report="refused", **{**SETTLED, "rdma_upgrade": "false"})
     assert refused.code != 0 and "Say -e rdma_upgrade=true to do it" in refused.output
     for text in (
-        "release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> v26.7.0",
-        "release network_operator network-operator/network-operator: 23.10.0 -> 26.4.1",
+        f"release gpu_operator gpu-operator/gpu-operator: v23.9.1 -> {current.GPU}",
+        f"release network_operator network-operator/network-operator: 23.10.0 -> {current.CHART}",
         "container-toolkit:v1.14.5-ubi8 -> nvcr.io/nvidia/k8s/container-toolkit:v1.20.0; impact: the container runtime",
-        "needs all nodes to be idle before the first change: Network Operator 23.10.0 -> 26.4.1",
+        f"needs all nodes to be idle before the first change: Network Operator 23.10.0 -> {current.CHART}",
         "removed: DaemonSet network-operator/sriov-device-plugin",
         *(f"removed: {item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}" for item in GUIDES_OWN),
         "3 waves of 3 nodes",
@@ -211,7 +211,9 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
     assert account.refused(here.sandbox) == [], "a request that the plan does not announce"
     for name in here.nodes():
-        assert re.search(rf"earlier: \S+Z: 1 node \({re.escape(name)}\) to gpu_operator v26.7.0, ", again.output), name
+        assert re.search(
+            rf"earlier: \S+Z: 1 node \({re.escape(name)}\) to gpu_operator {current.GPU}, ", again.output
+        ), name
 
 
 def with_its_rights(here: Any, *charts: str, **inputs: str) -> dict[str, str]:

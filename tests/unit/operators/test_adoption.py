@@ -14,6 +14,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Policy, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, nic_policy, sriov
+from support import current
 from support.paths import RECORDINGS, upstream
 from support.plan_samples import H100, SHAPES
 
@@ -74,7 +75,7 @@ def test_the_guides_own_policy_is_named_field_by_field_with_both_values() -> Non
     version = fields["nvIpam.version"]
     assert (version.found, version.wanted, version.managers, version.verdict) == (
         "v0.1.1",
-        "network-operator-v26.4.1",
+        f"network-operator-{current.NETWORK}",
         ("helm",),
         "change",
     )
@@ -152,7 +153,7 @@ def test_what_a_gitops_controller_would_write_again_is_refused_with_the_variable
     live = managed(live, "argocd-application-controller", nvIpam={"version": "v1"})
     (held,) = [item for item in adoption.findings(judged(live), adopt=True) if item.severity == "error"]
     assert 'spec.nvIpam.version: "v1", set by argocd-application-controller' in held.found
-    assert held.expected == '"network-operator-v26.4.1"'
+    assert held.expected == f'"network-operator-{current.NETWORK}"'
 
 
 def test_findings_are_errors_until_it_is_settled() -> None:

@@ -24,9 +24,10 @@ from support import crd_schema
 from support.paths import RECORDINGS, ROOT, upstream
 
 PROFILES = ROOT / "files" / "profiles"
-NAMES = ("current", "guide-2024")
+NAMES = ("current", "previous", "guide-2024")
 OPERATORS = {"gpu_operator": "gpu-operator", "network_operator": "network-operator"}
-RELEASE = {"current": "v26.4.1", "guide-2024": "v23.10.x"}
+CRDS = ("v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1", "v26.7.0-rc.2")
+RELEASE = {"current": "v26.7.0-rc.2", "previous": "v26.4.1", "guide-2024": "v23.10.x"}
 
 # Subcharts of which the umbrella chart's values.yaml shows a part only.
 OPEN_CHARTS = ("node-feature-discovery", "maintenance-operator-chart")
@@ -56,31 +57,42 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+def load_values(path: Path) -> Any:
+    """A chart's values.yaml; of a candidate as the release has it, which names other registries (releases.md)."""
+    text = path.read_text(encoding="utf-8")
+    if "-rc." not in path.name:
+        return yaml.safe_load(text)
+    found = yaml.safe_load(text.replace("nvcr.io/nvstaging/mellanox", "nvcr.io/nvidia/mellanox"))
+    found["operator"]["repository"] = "nvcr.io/nvidia/cloud-native"
+    return found
+
+
 def key_files() -> list[Path]:
     return sorted(path for path in PROFILES.glob("keys-*.yml") if path.name != "keys-rules.yml")
 
 
 def upstream_values(key_file: Path) -> Path:
-    chart, version = key_file.stem.removeprefix("keys-").rsplit("-", 1)
-    return upstream("values", chart, f"{version}.yaml")
+    chart, _sep, version = key_file.name.removeprefix("keys-").removesuffix(".yml").partition("-v")
+    return upstream("values", chart, f"v{version}.yaml")
 
 
 def all_keys(path: Path) -> list[str]:
-    return sorted({*load(path)["also"], *key_paths(load(upstream_values(path)))})
+    return sorted({*load(path)["also"], *key_paths(load_values(upstream_values(path)))})
 
 
 def all_images(path: Path) -> dict[str, str]:
     """Where the chart takes its images from, but for the staging registry, which the published charts do not name."""
     found: dict[str, str] = {}
+    release = upstream_values(path).name.removesuffix(".yaml")
 
     def walk(tree: Any, prefix: str) -> None:
         for key, value in tree.items():
             if isinstance(value, dict):
                 walk(value, f"{prefix}{key}.")
             elif isinstance(value, str) and chart_values._LOCATION.fullmatch(value) and "nvstaging" not in value:
-                found[f"{prefix}{key}"] = value
+                found[f"{prefix}{key}"] = value.replace(f":network-operator-{release}", ":network-operator-{version}")
 
-    walk(load(upstream_values(path)), "")
+    walk(load_values(upstream_values(path)), "")
     return dict(sorted(found.items()))
 
 
@@ -89,7 +101,7 @@ def profile(name: str) -> dict[str, Any]:
 
 
 def defaults_of(name: str, operator: str) -> dict[str, Any]:
-    return load(upstream_values(PROFILES / profile(name)[operator]["keys"]))
+    return load_values(upstream_values(PROFILES / profile(name)[operator]["keys"]))
 
 
 def rendered(name: str, operator: str, **more: Any) -> dict[str, Any]:
@@ -105,8 +117,6 @@ def test_key_files_hold_the_charts_own_keys(path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mirror_reaches_every_image_that_the_values_name(name: str) -> None:
     document = profile(name)
-    for operator in OPERATORS:
-        document[operator]["known_images"] = load(PROFILES / document[operator]["keys"])["images"]
     moved = chart_values.mirrored(document, "mirror.example:5000/x")
     for operator in OPERATORS:
         ours = chart_values.values(moved, operator).values
@@ -164,15 +174,20 @@ def test_images_of_the_policy_are_those_of_the_release(version: str) -> None:
     assert table == {name: f"{one['repository']}/{one['image']}:{one['version']}" for name, one in expected.items()}
 
 
-@pytest.mark.parametrize("version", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
+@pytest.mark.parametrize("version", CRDS)
 def test_the_policy_fits_the_definition_of_each_release(version: str) -> None:
     document = profile("current")
     more = {"ofedDriver": document["network_operator"]["ofed_driver"]}
-    images = nic_policy.policy_images(document, version, nic_policy.policy_spec(document, more=more), {})
+    images = nic_policy.policy_images(document, images_of(version), nic_policy.policy_spec(document, more=more), {})
     policy = nic_policy.nic_cluster_policy(document, CONFIG, images=images, more=more)
     assert policy is not None
     crd = upstream("crds", "network-operator", version, "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
+
+
+def images_of(version: str) -> str:
+    """The release of a candidate, whose images are of the staging registry."""
+    return version.partition("-rc.")[0]
 
 
 def test_the_releases_of_the_profiles_are_listed() -> None:
@@ -229,7 +244,7 @@ def test_policy_fits_the_real_crd(multus: bool) -> None:
         },
     )
     assert policy is not None
-    crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    crd = upstream("crds", "network-operator", RELEASE["current"], "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
     assert policy["metadata"]["name"] == "nic-cluster-policy"
     assert ("secondaryNetwork" in policy["spec"]) is multus
@@ -241,14 +256,14 @@ def test_the_ofed_driver_of_the_profile_fits_the_definition() -> None:
     driver = profile("current")["network_operator"]["ofed_driver"]
     policy = nic_policy.nic_cluster_policy(profile("current"), CONFIG, more={"ofedDriver": driver})
     assert policy is not None
-    crd = upstream("crds", "network-operator", "v26.4.1", "mellanox.com_nicclusterpolicies.yaml")
+    crd = upstream("crds", "network-operator", RELEASE["current"], "mellanox.com_nicclusterpolicies.yaml")
     assert crd_schema.faults(policy, crd) == []
     assert policy["spec"]["ofedDriver"]["image"] == "doca-driver"
     policy["spec"]["ofedDriver"]["startUpProbe"] = {}
     assert "startUpProbe" in crd_schema.faults(policy, crd)[0]
 
 
-@pytest.mark.parametrize("release", ["v23.10.x", "v26.4.1"])
+@pytest.mark.parametrize("release", RELEASE.values())
 def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> None:
     policy = nic_policy.nic_cluster_policy(profile("current"), CONFIG)
     assert policy is not None
@@ -259,11 +274,11 @@ def test_device_plugin_configuration_fits_the_webhooks_schemas(release: str) -> 
         validate(resource, load(folder / "net_device.json"))
 
 
-@pytest.mark.parametrize("release", ["v24.10.1", "v25.10.0", "v26.1.2", "v26.4.1"])
+@pytest.mark.parametrize("release", CRDS)
 def test_the_shared_device_fits_schema_and_definition(release: str) -> None:
     config = shared_device.config([shape_table.shapes()["BM.GPU.H100.8"]], "rdma/rdma_shared_device_a")
     document = profile("current")
-    images = nic_policy.policy_images(document, release, nic_policy.policy_spec(document, shared=True), {})
+    images = nic_policy.policy_images(document, images_of(release), nic_policy.policy_spec(document, shared=True), {})
     policy = nic_policy.nic_cluster_policy(document, config, shared=True, images=images)
     assert policy is not None and set(policy["spec"]) == {"rdmaSharedDevicePlugin"}
     found = json.loads(policy["spec"]["rdmaSharedDevicePlugin"]["config"])
@@ -277,7 +292,9 @@ def test_guide_leaves_the_policy_to_its_chart() -> None:
     assert rendered("guide-2024", "network_operator")["deployCR"] is True
 
 
-@pytest.mark.parametrize(("name", "release"), [("current", "v26.7.0"), ("guide-2024", "v23.9.1")])
+@pytest.mark.parametrize(
+    ("name", "release"), [("current", "v26.7.0"), ("previous", "v26.3.3"), ("guide-2024", "v23.9.1")]
+)
 def test_gpu_operator_values_fit_the_cluster_policy(name: str, release: str) -> None:
     """The chart copies its sections into ClusterPolicy by name; with our values over its defaults they must fit."""
     ours = rendered(name, "gpu_operator")
@@ -293,7 +310,7 @@ def recorded(name: str) -> list[Any]:
     files = {
         "current": ("gpu-operator-v26.7.0_default.json", "network-operator-v26.4.1_sriov.json"),
         "guide-2024": ("gpu-operator-v23.9.1_guide.json", "network-operator-v23.10.x_guide.json"),
-    }[name]
+    }[name if name == "guide-2024" else "current"]
     folder = RECORDINGS / "operators"
     return [item for file in files for item in json.loads((folder / file).read_text())]
 

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Permission, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.drivers import LOG_AGE, Drivers
+from support import current
 from support.plan_samples import H100, cluster, faults, gpu_node, survey, whole
 
 ELSEWHERE = [gpu_node("n1", provider_id=""), gpu_node("n2", provider_id="")]
@@ -59,7 +60,7 @@ def test_the_operators_bring_both() -> None:
     ofed = policy(made)["ofedDriver"]
     operator = files.profile("current")["network_operator"]
     image = {key: ofed.pop(key) for key in ("repository", "image", "version")}
-    assert "{repository}/{image}:{version}".format(**image) == operator["releases"]["v26.4.1"]["ofed_driver"]
+    assert "{repository}/{image}:{version}".format(**image) == operator["releases"][current.NETWORK]["ofed_driver"]
     assert ofed == {**operator["ofed_driver"], "imagePullSecrets": []}
     assert made.peermem is True
     assert Permission("get", "", "pods/log", "gpu-operator") in made.permissions

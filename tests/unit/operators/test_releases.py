@@ -27,6 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import current
 
 # The two commands of Oracle's guide of 2024: their --set options, in order.
 GUIDE_GPU = [
@@ -215,7 +216,7 @@ def test_wishes_come_before_overrides_and_lists_are_replaced() -> None:
 def test_unknown_keys_of_another_version_only_warn() -> None:
     made = values("current", "gpu_operator", {"brandNew": 1}, version="v26.10.0")
     assert made.values["brandNew"] == 1
-    assert "keys are known for v26.7.0" in made.guessed[0] and not made.warnings
+    assert f"keys are known for {current.GPU}" in made.guessed[0] and not made.warnings
 
 
 @pytest.mark.parametrize(
@@ -267,6 +268,7 @@ def test_an_upgrade_goes_to_the_next_major_or_is_refused_with_the_steps() -> Non
     assert step("network_operator", "26.1.0", "26.4.1").action == "adopt"
     assert step("gpu_operator", "v26.3.0", "v26.3.3").action == "adopt", "within a major"
     assert "skips v26.3.3" in step("gpu_operator", "v25.10.1", "v26.7.0").why
+    assert "skips v26.1.2 and v26.4.2" in step("network_operator", "25.10.0", "26.7.1").why
     guide = step("network_operator", "23.10.0", "26.4.1")
     assert guide.action == "refuse" and "Set rdma_replace_releases=true" in guide.why
     guide = step("network_operator", "23.10.0", "26.4.1", True)
@@ -288,7 +290,7 @@ def test_keys_are_judged_by_the_chart_that_is_installed() -> None:
         "driver.rdma.enable is not a key of the chart; did you mean driver.rdma.enabled? (chart v26.10.0)",
         "toolkit is not a key of the chart (chart v26.10.0)",
     ), "the profile's chart knows toolkit, the one that is installed does not"
-    text = refused("current", "gpu_operator", asked, version="v26.7.0", keys=lambda: own)
+    text = refused("current", "gpu_operator", asked, version=current.GPU, keys=lambda: own)
     assert "driver.rdma.enable is not a key" in text and "brandNew" not in text and "toolkit" not in text
 
 
@@ -309,7 +311,7 @@ def want(name: str = "current", operator: str = "gpu_operator", reference: Any =
 
 def test_wanted_from_the_profile() -> None:
     made = want()
-    assert (made.name, made.namespace, made.version) == ("gpu-operator", "gpu-operator", "v26.7.0")
+    assert (made.name, made.namespace, made.version) == ("gpu-operator", "gpu-operator", current.GPU)
     assert made.repo.startswith("https://") and not made.ref and not made.manifest
     guide = want("guide-2024", "network_operator")
     assert (guide.namespace, guide.version) == ("network-operator", "23.10.0")
@@ -335,7 +337,7 @@ def release(
     name: str = "gpu-operator",
     namespace: str = "gpu-operator",
     chart: str = "gpu-operator",
-    version: str = "v26.7.0",
+    version: str = current.GPU,
     status: str = "deployed",
     config: Any = None,
     revision: int = 1,
@@ -416,14 +418,14 @@ def test_nothing_there_is_installed() -> None:
 
 def test_equal_is_left_alone_whatever_the_v() -> None:
     config = values("current", "network_operator").values
-    there = release("network-operator", "nvidia-network-operator", "network-operator", "26.4.1", config=config)
+    there = release("network-operator", "nvidia-network-operator", "network-operator", current.CHART, config=config)
     assert decide(there, wanted=want(operator="network_operator")).action == "none"
 
 
 def test_other_values_or_version_upgrade_and_are_named() -> None:
     made = decide(release(version="v26.3.3", config={"driver": {"enabled": True}}))
     assert made.action == "upgrade"
-    assert "v26.3.3 -> v26.7.0" in made.why
+    assert f"v26.3.3 -> {current.GPU}" in made.why
     assert "driver.enabled" in made.changes and "driver.enabled" in made.why
     assert made.values == values("current", "gpu_operator").values
 
@@ -552,7 +554,7 @@ def test_name_taken_by_another_chart() -> None:
 
 def test_going_back_is_refused() -> None:
     made = decide(release(version="v26.10.0"))
-    assert made.action == "refuse" and "newer than v26.7.0" in made.why
+    assert made.action == "refuse" and f"newer than {current.GPU}" in made.why
     assert "Set rdma_charts.gpu_operator (or rdma_profile) to v26.10.0 or newer" in made.why
     assert "helm rollback" not in made.why
     failed = decide(release(version="v26.10.0", status="failed"))
@@ -560,13 +562,13 @@ def test_going_back_is_refused() -> None:
 
 
 def test_a_release_candidate_is_older_than_its_release() -> None:
-    made = decide(release(version="v26.7.0-rc.2"))
-    assert made.action == "upgrade" and "v26.7.0-rc.2 -> v26.7.0" in made.why
-    candidate = replace(want(), version="26.7.0-rc.2")
-    assert decide(release(version="v26.7.0"), wanted=candidate).action == "refuse"
-    assert decide(release(version="v26.7.0-rc.1"), wanted=candidate).action == "upgrade"
-    nightly = replace(want(), version="26.7.0-nightly.2")
-    assert "-nightly.1 -> 26.7.0-nightly.2" in decide(release(version="26.7.0-nightly.1"), wanted=nightly).why
+    made = decide(release(version=f"{current.GPU}-rc.2"))
+    assert made.action == "upgrade" and f"{current.GPU}-rc.2 -> {current.GPU}" in made.why
+    candidate = replace(want(), version=f"{current.GPU}-rc.2")
+    assert decide(release(version=current.GPU), wanted=candidate).action == "refuse"
+    assert decide(release(version=f"{current.GPU}-rc.1"), wanted=candidate).action == "upgrade"
+    nightly = replace(want(), version=f"{current.GPU}-nightly.2")
+    assert "-nightly.1 -> v" in decide(release(version=f"{current.GPU}-nightly.1"), wanted=nightly).why
 
 
 def test_jump_over_24_10_warns() -> None:
@@ -619,7 +621,7 @@ def test_plan_entry_is_plain_data_without_secrets() -> None:
     entry = releases.planned(wanted, decide(release(version="v26.3.3", config={"a": 1}), wanted=wanted))
     assert codec.decode(Release, json.loads(json.dumps(to_dict(entry)))) == entry
     assert entry.present["version"] == "v26.3.3" and not {"values", "secret"} & set(entry.present)
-    assert (entry.action, entry.version) == ("upgrade", "v26.7.0")
+    assert (entry.action, entry.version) == ("upgrade", current.GPU)
 
 
 # ---- Helm's words --------------------------------------------------------------------------------------------------
@@ -656,7 +658,7 @@ def test_helms_failures_get_an_advice(text: str, words: str) -> None:
     wrapped = f"Failure when executing Helm command. Exited 1.\nstdout: \nstderr: WARNING: x\n{text}\n"
     message = helm_records.explain("gpu_operator", want(), wrapped)
     assert words in message
-    assert message.startswith("Helm could not install gpu-operator v26.7.0 (from https://")
+    assert message.startswith(f"Helm could not install gpu-operator {current.GPU} (from https://")
     assert text[7:40] in message and "stderr" not in message
 
 

@@ -30,7 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts impor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import permissions as plan_permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Namespace, Survey
-from support import small_charts
+from support import current, small_charts
 from support.plan_samples import A100, GPU4, H100, SHAPES, cluster, cpu_node, faults, gpu_node, survey, vf_config, whole
 
 B200 = "BM.GPU.B200.8"
@@ -226,7 +226,7 @@ FORMS = ["directory", "archive", "version"]
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_version_is_the_one_of_the_chart(tmp_path: Path, form: str) -> None:
-    there = survey(releases=[release("gpu-operator", "gpu-operator", "gpu-operator", "v26.7.0")])
+    there = survey(releases=[release("gpu-operator", "gpu-operator", "gpu-operator", current.GPU)])
     made = whole(cluster(), charts={"gpu_operator": small(tmp_path, "v26.3.3", form)})
     assert (made.releases["gpu_operator"].version, made.releases["gpu_operator"].action) == ("v26.3.3", "install")
     made = whole(cluster(), there, charts={"gpu_operator": small(tmp_path, "v26.3.3", form)})
@@ -238,8 +238,8 @@ def test_the_version_is_the_one_of_the_chart(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("operator", "chart", "version", "instead"),
     [
-        ("network_operator", "network-operator", "25.10.0", "v26.4.1 of the profile, v26.1.0, v25.7.0"),
-        ("gpu_operator", "gpu-operator", "v25.10.0", "v26.7.0 of the profile, v25.10.1, v25.3.4"),
+        ("network_operator", "network-operator", "25.10.0", f"{current.NETWORK} of the profile, v26.1.0, v25.7.0"),
+        ("gpu_operator", "gpu-operator", "v25.10.0", f"{current.GPU} of the profile, v25.10.1, v25.3.4"),
     ],
 )
 def test_a_bad_release_is_refused_in_every_form(
@@ -267,7 +267,7 @@ def test_charts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert faults(verify) == {}, "nothing is installed"
 
 
-@pytest.mark.parametrize(("version", "severity"), [("v26.7.0", "error"), ("v26.3.3", "warning")])
+@pytest.mark.parametrize(("version", "severity"), [(current.GPU, "error"), ("v26.3.3", "warning")])
 @pytest.mark.parametrize("form", ["directory", "archive"])
 def test_unknown_keys_warn_outside_of_the_profiles_release(
     tmp_path: Path, form: str, version: str, severity: str
@@ -323,10 +323,12 @@ class Repository:
 def test_a_chart_of_a_repository_is_fetched_once_and_judged(tmp_path: Path) -> None:
     values = {"values.yaml": "driver: {enabled: true}\nfresh: 1\n"}
     gpu = small_charts.chart(tmp_path, "gpu-operator", "v26.3.3", values)
-    network = small_charts.chart(tmp_path, "network-operator", "26.4.1")
+    network = small_charts.chart(tmp_path, "network-operator", current.CHART)
     fetch, asked = Repository(gpu, network), {"driver": {"enbled": False}, "fresh": 2}
     made = whole(cluster(), None, fetch, charts={"gpu_operator": {"version": "v26.3.3"}}, gpu_operator_values=asked)
-    assert fetch.asked == ["gpu-operator v26.3.3", "network-operator v26.4.1"], "the MPI Operator has no chart"
+    assert fetch.asked == ["gpu-operator v26.3.3", f"network-operator {current.NETWORK}"], (
+        "the MPI Operator has no chart"
+    )
     assert faults(made) == {}
     assert made.releases["gpu_operator"].archive == str(gpu) and made.releases["network_operator"].archive
     told = [item.found for item in made.findings if item.id == "plan.values" and "not a key" in item.found]
@@ -358,17 +360,17 @@ def test_no_chart_is_fetched_where_nothing_changes(tmp_path: Path) -> None:
     made = whole(cluster(), installed(whole(cluster())), fetch)
     assert not [item for item in made.releases.values() if item.installs] and not fetch.asked
     whole(cluster(), None, fetch, install="existing")
-    place = small_charts.chart(tmp_path, "gpu-operator", "v26.7.0")
+    place = small_charts.chart(tmp_path, "gpu-operator", current.GPU)
     whole(cluster(), None, fetch, mode="host", charts={"gpu_operator": str(small_charts.packed(place))})
     assert not fetch.asked
 
 
 def test_a_chart_that_cannot_be_fetched_is_refused_by_the_inputs_name(tmp_path: Path) -> None:
-    fetch = Repository(small_charts.chart(tmp_path, "network-operator", "26.4.1"))
+    fetch = Repository(small_charts.chart(tmp_path, "network-operator", current.CHART))
     told = faults(whole(cluster(), None, fetch, charts={"network_operator": {"version": "26.9.0"}}))
     assert {name: text for name, text in told.items() if "charts" in name} == {
-        "rdma_charts.gpu_operator": "the repository has no gpu-operator v26.7.0. Nearest: 26.4.1",
-        "rdma_charts.network_operator": "the repository has no network-operator 26.9.0. Nearest: 26.4.1",
+        "rdma_charts.gpu_operator": f"the repository has no gpu-operator {current.GPU}. Nearest: {current.CHART}",
+        "rdma_charts.network_operator": f"the repository has no network-operator 26.9.0. Nearest: {current.CHART}",
     }
     fetch.asked.clear()
     told = faults(whole(cluster(), None, fetch, mode="host", charts={"gpu_operator": "/nowhere"}))

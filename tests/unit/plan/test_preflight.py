@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Polic
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace
+from support import current
 from support import plan_samples as samples
 from support.paths import RECORDINGS
 from support.plan_samples import A100, GPU4, H100, cluster, cpu_node, faults, gpu_node, survey, whole
@@ -442,7 +443,7 @@ def test_the_test_images_cuda_against_the_driver(driver: str, severity: str) -> 
     labels = {"nvidia.com/cuda.driver.major": driver} if driver else {}
     items = found(look([gpu_node(labels=labels), cpu_node()]), "cuda-driver")
     assert [item.severity for item in items] == ([severity] if severity else [])
-    assert all("13.3" in item.expected for item in items)
+    assert all(samples.profile()["test_image"]["cuda"] in item.expected for item in items)
 
 
 @pytest.mark.parametrize(
@@ -560,7 +561,7 @@ def test_the_policy_that_guide_2024_left_is_refused_before_anything_is_changed()
     assert "made by Helm release network-operator/network-operator" in whole_policy.found
     assert "rdma_adopt_policies=true" in whole_policy.remedy
     fields = {item.found: item.expected for item in found(refused, "policy-field") if item.severity == "error"}
-    assert fields['spec.nvIpam.version: "v0.1.1", set by helm'] == '"network-operator-v26.4.1"'
+    assert fields['spec.nvIpam.version: "v0.1.1", set by helm'] == f'"network-operator-{current.NETWORK}"'
     assert fields['spec.nvIpam.repository: "ghcr.io/mellanox", set by helm'] == '"nvcr.io/nvidia/mellanox"'
     adopted = look(seen=seen, asked={"adopt_policies": True})
     assert {item.severity for item in [*found(adopted, "policy"), *found(adopted, "policy-field")]} == {"info"}
@@ -650,7 +651,7 @@ def test_definitions_that_cannot_be_applied() -> None:
     item = one(look(definitions={"network_operator": [both]}), "definitions")
     assert item.subject == f"CustomResourceDefinition {name}" and item.remedy == crds.REMEDY
     assert "lacks v1alpha1 spec.new of the chart's; has v1alpha1 spec.own" in item.found
-    assert item.expected.startswith("what network-operator ") and item.expected.endswith("26.4.1 has")
+    assert item.expected.startswith("what network-operator ") and item.expected.endswith(f"{current.CHART} has")
     newer = crds.Definition(name, "keep", more=("v1alpha1 spec.own",))
     assert "it is not changed" in one(look(definitions={"network_operator": [newer]}), "definitions", "warning").remedy
     same, missing = crds.Definition(name, "keep"), crds.Definition(name, "create", ("version v1alpha1",))

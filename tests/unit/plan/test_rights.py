@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
+from support import current
 from support.plan_samples import cluster, survey, whole
 
 ROLE = {
@@ -139,8 +140,8 @@ def test_a_chart_for_other_versions_of_kubernetes_is_refused_by_the_inputs_name(
     before = only_gpu(survey())
     found = {item.subject: item.found for item in Rights(before, FakeClient(), survey()).plan.findings}
     assert found["rdma_charts.gpu_operator"] == (
-        f"gpu-operator v26.7.0 is for Kubernetes >= 1.99.0-0, and the API server is {before.server_version}. Choose "
-        "another release, or another rdma_profile"
+        f"gpu-operator {current.GPU} is for Kubernetes >= 1.99.0-0, and the API server is {before.server_version}. "
+        "Choose another release, or another rdma_profile"
     )
     assert not [item for item in found if item.startswith("release ")]
 

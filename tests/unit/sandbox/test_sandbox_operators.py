@@ -550,8 +550,8 @@ def test_charts_have_the_profiles_version_and_only_keys_of_the_real_ones(profile
     meta = yaml.safe_load((folder / "Chart.yaml").read_text())
     values = yaml.safe_load((folder / "values.yaml").read_text())
     assert (meta["name"], meta["version"].lstrip("v")) == (chart, str(facts["version"]).lstrip("v"))
-    release = {"23.10.0": "v23.10.x"}.get(meta["version"], "v" + meta["version"].lstrip("v"))
-    real = yaml.safe_load(upstream("values", chart, f"{release}.yaml").read_text())
+    known = facts["keys"].removeprefix(f"keys-{chart}-").removesuffix(".yml")
+    real = yaml.safe_load(upstream("values", chart, f"{known}.yaml").read_text())
     unknown = sorted(".".join(key) for key in set(keys(values)) - set(keys(real)))
     assert unknown == []
     assert {key for key in real if key != "test"} <= {key[0] for key in keys(values)}

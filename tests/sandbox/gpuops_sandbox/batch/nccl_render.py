@@ -41,8 +41,8 @@ def simulate(
     max_bytes: int,
     step: int = 2,
     tests_version: str = NEW,
-    nccl_version: str = "2.30.4",
-    cuda_version: str = "13.3",
+    nccl_version: str = "2.32.3",
+    cuda_version: str = "13.4",
 ) -> NcclRun:
     """A complete run with one process per GPU.
 

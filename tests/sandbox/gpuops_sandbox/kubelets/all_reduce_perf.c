@@ -101,7 +101,7 @@ int main(int count, char **words) {
   MPI_Gather(mine, sizeof mine, MPI_CHAR, all, sizeof mine, MPI_CHAR, 0, MPI_COMM_WORLD);
   if (rank == 0) {
     printf("# STAND-IN: no GPU ran, the bandwidth is that of a model\n");
-    printf("# nccl-tests version 2.19.6 nccl-headers=23004 nccl-library=23004\n# Collective test starting: all_reduce_perf\n");
+    printf("# nccl-tests version 2.19.6 nccl-headers=23203 nccl-library=23203\n# Collective test starting: all_reduce_perf\n");
     printf("# nThread 1 nGpus 1 minBytes %ld maxBytes %ld step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0 unalign: 0\n#\n# Using devices\n", low, high);
     for (int i = 0; i < ranks; i++) printf("%s\n", all + (size_t)i * sizeof mine);
     fflush(stdout);
@@ -109,7 +109,7 @@ int main(int count, char **words) {
   info(rank, ranks, device, devices, devices * 2);
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank == 0) {
-    printf("NCCL version 2.30.4+cuda13.3\n#\n");
+    printf("NCCL version 2.32.3+cuda13.4\n#\n");
     printf("#                                                              out-of-place                       in-place          \n");
     printf("#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong \n");
     printf("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         \n");

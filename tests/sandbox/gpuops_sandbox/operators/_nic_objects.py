@@ -423,6 +423,50 @@ def status(spec: Json, version: Version, ready: dict[str, bool]) -> Json:
     return {"state": "ready" if all(ready.values()) else "notReady", "appliedStates": applied}
 
 
+CONDITIONS: Version = (26, 7)
+CONDITION_TYPES = {
+    "state-OFED": "OFEDDriverReady",
+    "state-RDMA-device-plugin": "RDMASharedDevicePluginReady",
+    "state-SRIOV-device-plugin": "SRIOVDevicePluginReady",
+    "state-ib-kubernetes": "IBKubernetesReady",
+    "state-multus-cni": "MultusCNIReady",
+    "state-container-networking-plugins": "CNIPluginsReady",
+    "state-ipoib-cni": "IPoIBCNIReady",
+    "state-nv-ipam-cni": "NVIPAMReady",
+    "state-nic-feature-discovery": "NICFeatureDiscoveryReady",
+    "state-doca-telemetry-service": "DOCATelemetryServiceReady",
+    "state-nic-configuration-operator": "NICConfigurationOperatorReady",
+    "state-spectrum-x-operator": "SpectrumXOperatorReady",
+}
+"""Of v26.7.0-rc.2 (api/v1alpha1/nicclusterpolicyconditions.go); reasons and messages: controllers/conditions.go."""
+
+
+def conditions(policy: Json, ready: dict[str, bool], now: str) -> list[Json]:
+    """One per state that the policy asks for, and their sum, each of the generation that was reconciled."""
+    there = {one["type"]: one for one in policy.get("status", {}).get("conditions") or []}
+    rows = [
+        (CONDITION_TYPES[name], one, "ComponentReady" if one else "ComponentNotReady", "")
+        for name, one in ready.items()
+    ]
+    whole = all(ready.values())
+    text = "" if whole else "One or more components are not yet ready"
+    rows.append(("Ready", whole, "AllComponentsReady" if whole else "ComponentsNotReady", text))
+    found = []
+    for kind, good, reason, message in rows:
+        state, before = "True" if good else "False", there.get(kind, {})
+        found.append(
+            {
+                "type": kind,
+                "status": state,
+                "reason": reason,
+                "message": message,
+                "observedGeneration": policy["metadata"]["generation"],
+                "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == state else now,
+            }
+        )
+    return found
+
+
 def wrong_name(name: str) -> Json:
     reason = f"Unsupported NicClusterPolicy instance {name}. Only instance with name {POLICY} is supported"
     return {"state": "ignore", "reason": reason}

@@ -16,7 +16,7 @@ import kopf
 
 from . import _nic_objects as objects
 from ._api import Json, path_of
-from ._hub import Hub, Loop, Pod, Process, calendar_version, controller_ref, has, hub_of, run_loop
+from ._hub import Hub, Loop, Pod, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -94,7 +94,7 @@ class NetworkOperator:
         waited = time.monotonic() - self.seen[objects.POLICY]
         if waited < EMPTY_STATUS and not policy.get("status"):
             return EMPTY_STATUS - waited
-        await self._set_status(policy, self._status(policy["spec"], version, namespace))
+        await self._set_status(policy, self._status(policy, version, namespace))
         return None
 
     def _label_nodes(self, version: objects.Version, policy: Json | None) -> None:
@@ -141,14 +141,20 @@ class NetworkOperator:
                 made.append(path_of(objects.daemonset_reference(one, namespace)))
         return [path for path in dict.fromkeys(made) if path not in wanted]
 
-    def _status(self, spec: Json, version: objects.Version, namespace: str) -> Json:
+    def _status(self, policy: Json, version: objects.Version, namespace: str) -> Json:
+        spec = policy["spec"]
         ready = dict.fromkeys(objects.asked_without_objects(spec, version), False)
         for one in objects.components(spec, version):
             ready[one.state] = objects.is_ready(self.hub.daemonsets.get(f"{namespace}/{one.name}"))
         if objects.section(spec, objects.OFED_SECTION) is not None:
             drivers = [one for one in self.hub.daemonsets if objects.OFED_POD in one["metadata"].get("labels", {})]
             ready[objects.OFED_STATE] = bool(drivers) and all(map(objects.is_ready, drivers))
-        return objects.status(spec, version, ready)
+        found = objects.status(spec, version, ready)
+        return (
+            found | {"conditions": objects.conditions(policy, ready, timestamp())}
+            if version >= objects.CONDITIONS
+            else found
+        )
 
     async def _set_status(self, policy: Json, status: Json) -> None:
         if policy.get("status") != status:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.gpu_operands imp
 STATE_LABEL = "nvidia.network-operator.state"
 CONFIG_HASH = "nvidia.network-operator.config-hash"
 CHART_LABEL, OLM_OWNER = "helm.sh/chart", "olm.owner"
+COMPONENT = "app.kubernetes.io/component"
 _SELECTORS = ("app", "app.kubernetes.io/part-of")
 """Labels of ClusterPolicy.spec.daemonsets that the operator leaves out, since selectors use them."""
 SRIOV_OPERATOR, SRIOV_DAEMON_IMAGE = "sriov-network-operator", "SRIOV_NETWORK_CONFIG_DAEMON_IMAGE"
@@ -124,9 +125,9 @@ def gpu_operand(
 
     ``operator_env``: variables of the operator's Deployment. ``rewritten``: variables whose value is the operator's.
     """
-    labels = _labels(daemonset)
+    labels, own = _labels(daemonset), {COMPONENT: operand["component"]} if "component" in operand else {}
     for key, value in (at(spec, "daemonsets.labels") or {}).items():
-        if key not in _SELECTORS and labels.get(key) != value:
+        if key not in _SELECTORS and labels.get(key) not in (value, own.get(key, value)):
             return f"{key}={value} (it is {labels.get(key) or 'not set'})"
     if not operand:
         return ""

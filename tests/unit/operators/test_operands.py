@@ -111,6 +111,17 @@ def test_what_a_changed_policy_asks_for_is_named(path: str, value: Any, lacking:
         assert found[name].startswith(words)
 
 
+def test_the_component_of_dcgm_is_the_operators_from_26_7_2_on() -> None:
+    spec, made = recorded("gpu-operator-v26.7.0_default")
+    spec["daemonsets"]["labels"][operands.COMPONENT] = "mine"
+    for one in made:
+        one["metadata"]["labels"][operands.COMPONENT] = app(one) if app(one) in ("nvidia-dcgm", EXPORTER) else "mine"
+    assert missing(spec, made) == {}
+    for one in made:
+        del one["metadata"]["labels"][operands.COMPONENT]
+    assert missing(spec, made).keys() == {app(one) for one in made}
+
+
 def test_a_new_chart_changes_a_label_of_every_operand() -> None:
     spec, made = recorded("gpu-operator-v26.7.0_default")
     spec["daemonsets"]["labels"]["helm.sh/chart"] = "gpu-operator-v26.8.0"

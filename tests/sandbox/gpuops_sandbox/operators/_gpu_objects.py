@@ -17,9 +17,11 @@ from typing import Any
 from ._hub import RUN_BY_AGENT
 
 Json = dict[str, Any]
-Version = tuple[int, int]
+Version = tuple[int, ...]
 
 NEVER: Version = (99, 99)
+COMPONENTS: Version = (26, 7, 2)
+"""The release since which DCGM and its exporter have the label component, which no label of the user replaces."""
 DEPLOY = "nvidia.com/gpu.deploy."
 
 
@@ -205,7 +207,8 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
     common = spec.get("daemonsets", {})
     part = {"app.kubernetes.io/part-of": operand.part_of} if operand.part_of else {}
     selector = {"app": operand.name, **part}
-    labels = {**common.get("labels", {}), **selector, **operand.labels}
+    own = {"app.kubernetes.io/component": operand.name} if version >= COMPONENTS and "dcgm" in operand.name else {}
+    labels = {**common.get("labels", {}), **selector, **operand.labels, **own}
     pod: Json = {
         "serviceAccountName": operand.account,
         "priorityClassName": common.get("priorityClassName", "system-node-critical"),

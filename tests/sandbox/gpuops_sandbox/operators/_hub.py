@@ -553,10 +553,10 @@ def timestamp() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def calendar_version(obj: Json) -> tuple[int, int]:
-    """(26, 4) of an operator's Deployment; a version without numbers is a development build, newer than all."""
-    found = re.match(r"v?(\d+)\.(\d+)", obj["metadata"].get("labels", {}).get("app.kubernetes.io/version", ""))
-    return (int(found[1]), int(found[2])) if found else (99, 0)
+def calendar_version(obj: Json) -> tuple[int, ...]:
+    """(26, 4, 1) of an operator's Deployment; a version without numbers is a development build, newer than all."""
+    found = re.match(r"v?(\d+(?:\.\d+)+)", obj["metadata"].get("labels", {}).get("app.kubernetes.io/version", ""))
+    return tuple(map(int, found[1].split("."))) if found else (99, 0)
 
 
 def controller_ref(owner: Json) -> Json:

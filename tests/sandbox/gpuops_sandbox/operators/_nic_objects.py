@@ -20,7 +20,7 @@ from typing import Any
 from ._hub import RUN_BY_AGENT
 
 Json = dict[str, Any]
-Version = tuple[int, int]
+Version = tuple[int, ...]
 
 STATE_LABEL = "nvidia.network-operator.state"
 HASH = "nvidia.network-operator.config-hash"

@@ -56,6 +56,7 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
     document = _like(load(FILES / "profiles" / f"{name}.yml"))
     rules = load(FILES / "profiles" / "keys-rules.yml")
     released = load(FILES / "operator_releases.yml")
+    document["harmful"] = released["harmful"]
     for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
         entry = document[operator]
         known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}

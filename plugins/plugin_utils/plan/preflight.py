@@ -26,6 +26,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     NodeFacts,
     Shape,
     Workload,
+    image_name,
+    image_tag,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan, Release
@@ -243,6 +245,21 @@ def release_support(view: PreflightView) -> Iterator[Finding]:
                 f"Kubernetes {server} is outside of the vendor's range for {release.chart} {one.name}",
                 expected=f"{both}, for the operators together",
             )
+
+
+def harmful_release(view: PreflightView) -> Iterator[Finding]:
+    """Software in the cluster of a release that harms it."""
+    for entry in view.profile["harmful"]:
+        for item in view.survey.workloads:
+            tags = [image_tag(image) for image in item.images if image_name(image) in entry["images"]]
+            for tag in tags if not item.is_daemonset else ():
+                if versions.older(tag, entry["fixed"]) and not versions.older(tag, entry["since"]):
+                    yield finding(
+                        "preflight.harmful-release",
+                        f"Deployment {item.place}",
+                        f"{entry['name']} {tag}: {entry['what']}",
+                        expected=f"{entry['fixed']} or newer",
+                    )
 
 
 def nfd_once(view: PreflightView) -> Iterator[Finding]:
@@ -842,6 +859,7 @@ CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "definitions": definitions,
     "kubernetes-version": kubernetes_version,
     "release-support": release_support,
+    "harmful-release": harmful_release,
     "one-nfd": nfd_once,
     "one-gpu-plugin": gpu_plugin,
     "rdma-shared-plugin": rdma_shared_plugin,

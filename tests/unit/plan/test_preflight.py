@@ -120,7 +120,7 @@ def releases_at(server: str, gpu: str, network: str) -> preflight.PreflightView:
 
 
 def test_a_release_that_the_vendor_does_not_support_here_is_named() -> None:
-    assert found(releases_at("v1.36.1", "v26.7.0", "26.7.0"), "release-support") == []
+    assert found(releases_at("v1.36.1", current.GPU, current.NETWORK), "release-support") == []
     old, outside = found(releases_at("v1.36.1", "v26.7.0", "v26.4.1"), "release-support")
     assert (old.severity, old.found) == ("warning", "the vendor lists network-operator 26.4 as deprecated")
     assert (outside.severity, outside.subject) == ("warning", "release nvidia-network-operator/network-operator")
@@ -138,6 +138,18 @@ def test_a_cluster_below_the_charts_kubeversion_is_refused() -> None:
     ]
     assert item.found == "Kubernetes v1.31.4: Helm refuses network-operator 26.7.0 by the chart's kubeVersion"
     assert item.expected == ">= 1.32"
+
+
+@pytest.mark.parametrize(
+    ("tag", "harms"), [("v0.19.3", 0), ("v0.20.0", 1), ("v0.20.5", 1), ("v0.20.6", 0), ("v0.21.0", 0), ("main", 0)]
+)
+def test_kueue_that_harms_the_api_server(tag: str, harms: int) -> None:
+    manager = workload("kueue-controller-manager", f"registry.k8s.io/kueue/kueue:{tag}", "deployment", "kueue-system")
+    items = found(look(seen=survey(workloads=[manager])), "harmful-release")
+    assert len(items) == harms
+    for item in items:
+        assert (item.severity, item.subject) == ("warning", "Deployment kueue-system/kueue-controller-manager")
+        assert item.found.startswith(f"Kueue {tag}: the API server") and item.expected == "0.20.6 or newer"
 
 
 def test_two_nfds() -> None:

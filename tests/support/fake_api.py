@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import re
+from types import SimpleNamespace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, NotFound
@@ -18,13 +20,14 @@ PATHS = {"/api/v1/nodes": "Node", "/api/v1/secrets": "Secret", "/apis/apps/v1/de
 class Api:
     """Objects by ``Kind/namespace/name``. ``absent``: kinds that the cluster does not know. ``held``: evictions that a
     PodDisruptionBudget refuses before it lets one through. ``denied``: each ``verb resource namespace`` that this user
-    lacks."""
+    lacks. ``logs``: lines by pod."""
 
     def __init__(self, *objects: Any, absent: tuple[str, ...] = ()) -> None:
         self.absent = absent
         self.objects: dict[str, Any] = {}
         self.writes: list[str] = []
         self.held = 0
+        self.logs: dict[str, list[str]] = {}
         self.denied: set[str] = set()
         self.add(*objects)
 
@@ -109,6 +112,12 @@ class Api:
             self.add(obj)
         return obj
 
+    def log_lines(self, _namespace: str, pod: str, tail: int = 0, **_: Any) -> list[str]:
+        return self.logs.get(pod, [])[-tail:]
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime(2026, 11, 21, 2, 10, tzinfo=datetime.timezone.utc)
+
     def delete(self, path: str, dry_run: bool = False, **_: Any) -> bool:
         self.writes.append(path)
         return (path in self.objects) if dry_run else self.objects.pop(path, None) is not None
@@ -144,6 +153,17 @@ def _has(obj: Any, selector: str) -> bool:
     for key in path.split(".") if path else ():
         obj = obj.get(key, "")
     return not path or (str(obj).lower() if isinstance(obj, bool) else obj) == value
+
+
+class Watched:
+    """A watcher whose collections are read anew each time."""
+
+    def __init__(self, client: Api) -> None:
+        self.client = client
+
+    def store(self, path: str, project: Any = dict, **selectors: Any) -> Any:
+        chosen = {key: value for key, value in selectors.items() if key.endswith("_selector")}
+        return SimpleNamespace(items=lambda: self.client.projected(path, project, **chosen))
 
 
 class Task:

@@ -36,6 +36,11 @@ POLICIES = {
 """Operator -> (apiVersion, kind) of its policy."""
 UPGRADED = "gpuops.rdma/upgraded"
 """Annotation of a node: what the last upgrade of the operators did to it, as JSON, see upgrade/history.py."""
+ASKED = "gpuops.rdma/asked"
+"""Annotation of an operator's DaemonSet: the generation of the policy on which the operator is to act. It goes when the
+operator writes the DaemonSet, see operators/acting.py."""
+ACTED_ON = "gpuops.rdma/acted-on"
+"""Annotation of an operator's policy: the generation that it was last seen to act on, and its images, as JSON."""
 
 GATE_KEY = "readiness.k8s.io/gpuops-rdma"
 """Key of the taint with which nodes of a gated pool are born. The prefix is that of startup taints for

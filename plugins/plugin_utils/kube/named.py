@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import ACTED_ON
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness, rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
@@ -64,4 +65,5 @@ def explained(watcher: Watcher, status: Status, namespace: str, daemonset: str) 
 
 def small(obj: Json) -> Json:
     """The few fields that predicates read."""
-    return {"metadata": rollout.meta(obj), "spec": obj.get("spec"), "status": obj.get("status")}
+    acted = (obj["metadata"].get("annotations") or {}).get(ACTED_ON, "")
+    return {"metadata": rollout.meta(obj), "spec": obj.get("spec"), "status": obj.get("status"), "acted_on": acted}

@@ -17,13 +17,16 @@ from collections.abc import Collection
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import VF_STATUS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import ASKED, VF_STATUS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 
 TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
 """Annotation of each DaemonSet; the label pod-template-generation of its pods has the value of their template."""
+
+REVISION = "deployment.kubernetes.io/revision"
+"""Annotation of each Deployment: how many templates it has had."""
 
 
 def daemonsets(watcher: Watcher, namespace: str) -> list[Json]:
@@ -118,7 +121,7 @@ def meta(obj: Json) -> Json:
 def workload(obj: Json) -> Json:
     """A DaemonSet or Deployment with the fields that predicates read; of its pods' template the annotations, and what
     ``template`` reads."""
-    spec = obj.get("spec") or {}
+    spec, notes = obj.get("spec") or {}, obj["metadata"].get("annotations") or {}
     of_pods = spec.get("template") or {}
     pod = of_pods.get("spec") or {}
     kept = {key: spec[key] for key in ("replicas", "selector", "updateStrategy") if key in spec}
@@ -129,7 +132,9 @@ def workload(obj: Json) -> Json:
         "status": obj.get("status"),
         **template(pod),
         "annotations": (of_pods.get("metadata") or {}).get("annotations") or {},
-        "template_generation": (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, ""),
+        "template_generation": notes.get(TEMPLATE_GENERATION, ""),
+        "revision": notes.get(REVISION, ""),
+        "asked": notes.get(ASKED, ""),
     }
 
 

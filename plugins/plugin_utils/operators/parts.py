@@ -22,6 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_operands
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.awaited import Awaited
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import operands
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.acting_io import Acting, Actor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.drivers import Drivers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.targets import Target
 
@@ -35,8 +36,8 @@ MADE_BY_GPU_OPERATOR = ("ClusterPolicy", "NVIDIADriver")
 class Parts:
     """``elsewhere``: findings of the last reading about late nodes outside of this run, for which it does not wait;
     ``unneeded``: about late operands that no run needs, which are awaited for ``patience`` seconds once all others are
-    ready, 0 = not at all. ``exact``: the operators must be of the plan's versions; ``outdated``: pods of an older
-    revision of OFED are good enough."""
+    ready. ``asking``: whether operators are asked if they act, as a wait does. ``exact``: the operators must be
+    of the plan's versions, and have acted; ``outdated``: pods of an older revision of OFED are good enough."""
 
     def __init__(self, watcher: Watcher, nodes: Awaited, plan: Plan, target: Target, vf_resource: str) -> None:
         self.watcher, self.nodes, self.plan, self.target = watcher, nodes, plan, target
@@ -45,7 +46,8 @@ class Parts:
         self.table = files.document("operands.yml")
         self.elsewhere: list[Finding] = []
         self.unneeded: list[Finding] = []
-        self.patience, self.exact, self.outdated = 0.0, False, False
+        self.patience, self.exact, self.outdated, self.asking = 0.0, False, False, False
+        self.acting: dict[str, Acting] = {}
         self._since: Optional[float] = None
 
     def gpu_operator(self) -> Statuses:
@@ -60,7 +62,7 @@ class Parts:
             return self.driver_pods.started(nodes)
         policy = _oldest(named.listed(self.watcher, "nvidia.com/v1", "ClusterPolicy"))
         made = rollout.daemonsets(self.watcher, self.namespaces.gpu_operator)
-        result = self._heads("gpu_operator", readiness.cluster_policy(policy))
+        result = self._heads("gpu_operator", policy, readiness.cluster_policy(policy), made)
         result.update(self.driver_pods.loaded(nodes))
         spare = self._operands(result, policy, {_app(item): item for item in made}, nodes)
         result = self._late_elsewhere(result, made)
@@ -79,10 +81,11 @@ class Parts:
         spec, env = _spec(policy), self._operator_env("gpu_operator")
         known = {one["app"]: one for one in self.table["gpu_operator"]}
         manual = gpu_operands.at(spec, "daemonsets.updateStrategy") == "OnDelete"
-        result: Statuses = {**self._operator("gpu_operator")}
-        if policy is None:
-            result["policy"] = readiness.cluster_policy(None)
-        for item in rollout.daemonsets(self.watcher, self.namespaces.gpu_operator):
+        made = rollout.daemonsets(self.watcher, self.namespaces.gpu_operator)
+        result = self._heads("gpu_operator", policy, readiness.cluster_policy(policy), made)
+        if policy is not None:
+            del result["policy"]
+        for item in made:
             entry = known.get(_app(item))
             if entry is None or not _made_by(item, MADE_BY_GPU_OPERATOR):
                 continue
@@ -100,7 +103,8 @@ class Parts:
         policies = self._nic_policies()
         policy = next((item for item in policies if _name(item) == "nic-cluster-policy"), next(iter(policies), None))
         nodes = self.nodes.targets() if self.driver_pods.by_ofed else dict.fromkeys(self.nodes.names())
-        result = self._heads("network_operator", readiness.nic_cluster_policy(policy, daemonsets))
+        reported = readiness.nic_cluster_policy(policy, daemonsets)
+        result = self._heads("network_operator", policy, reported, daemonsets)
         offered = self._plugin_config(policy)
         result.update({"vf-resource": offered} if offered else {})
         ofed = self.driver_pods.ofed(nodes, self.outdated)
@@ -153,11 +157,26 @@ class Parts:
         found: list[Json] = self.watcher.store(path, rollout.workload).items()
         return found
 
-    def _heads(self, name: str, policy: Status) -> Statuses:
-        """Status of the operator and of its policy. A policy without a report is the operator's delay."""
-        found = self._operator(name)
-        unreported = policy.code == readiness.UNREPORTED and all(status.ready for status in found.values())
-        return {**({OPERATOR: policy} if unreported else found), "policy": policy}
+    def _heads(self, name: str, policy: Optional[Json], reported: Status, daemonsets: Sequence[Json]) -> Statuses:
+        """Status of the operator and of its policy. An operator that has not acted on the policy is late itself."""
+        found = {**self._operator(name), "policy": reported}
+        if found.get(OPERATOR, Status(readiness.READY)).ready and policy is not None:
+            unacted = self._unacted(name, policy, reported, daemonsets)
+            return {OPERATOR: unacted, "policy": reported} if unacted else found
+        return found
+
+    def _unacted(self, name: str, policy: Json, reported: Status, daemonsets: Sequence[Json]) -> Optional[Status]:
+        """Why the operator has not acted on the policy; None where it has, or nothing is known of the operator."""
+        unreported = reported if reported.code == readiness.UNREPORTED else None
+        release = self.plan.releases.get(name) if self.plan.install != "existing" else None  # it is not ours to ask
+        found = operands.deployments_of(release, self._deployments(release.namespace)) if release else []
+        if not found:
+            return unreported
+        actor = Actor(name, policy, daemonsets, found[0], {item.name.name for item in self.plan.leftovers})
+        acting = self.acting.setdefault(name, Acting(self.watcher.client, self.patience))
+        if not self.asking:
+            return unreported or (acting.behind(actor) if self.exact else acting.left(actor))
+        return acting.unreported(actor, unreported.why) if unreported else acting.answered(actor)
 
     def _operator(self, name: str) -> Statuses:
         """Status of the operator's Deployment; {} without a release in the plan."""
@@ -230,8 +249,9 @@ class Parts:
         return {**result, "policy": Status(readiness.READY)} if blamed else result
 
     def patience_left(self) -> float:
-        """Seconds until operands that the run does not need are no longer awaited; infinite while none is."""
-        return math.inf if self._since is None else max(0.0, self._since + self.patience - time.monotonic())
+        """Seconds until something is due although nothing changes in the cluster."""
+        spare = math.inf if self._since is None else max(0.0, self._since + self.patience - time.monotonic())
+        return min([spare, *(one.pause() for one in self.acting.values())])
 
     def _nic_operands(self, spec: Json, daemonsets: Sequence[Json], nodes: Iterable[str]) -> Statuses:
         """Statuses of the DaemonSets of the Network Operator; waiting where none carries what the policy asks for."""

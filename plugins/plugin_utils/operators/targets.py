@@ -13,6 +13,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import OPERATOR
 
+NOT_ACTED, UNACTED = "has not acted since", "wait.not-acted"
+"""In the reason of an operator that does not act, and the id of the finding about it: its operands may be right."""
+_RESTART = {
+    stage: f"See its log, and restart it: kubectl -n {{{stage}}} rollout restart deployment; then run the same again."
+    for stage in ("gpu_operator", "network_operator")
+}
 SUMS = {"policy", "operands"}
 """Parts that aggregate the nodes: late whenever a node is."""
 
@@ -34,7 +40,8 @@ class Target:
 
     def remedy_for(self, node: str, namespaces: Namespaces, why: str = "") -> str:
         """The remedy with a node's name filled in, or ``NODE`` for any."""
-        found = next((remedy for start, remedy in self.causes if why.startswith(start)), self.remedy)
+        unacted = _RESTART.get(self.stage or self.name, "") if NOT_ACTED in why else ""
+        found = unacted or next((remedy for start, remedy in self.causes if why.startswith(start)), self.remedy)
         return found.format(node=node, **vars(namespaces))
 
     def remedy_of(self, late: Mapping[str, str], planned: Collection[str], namespaces: Namespaces) -> str:
@@ -46,10 +53,11 @@ class Target:
         """One finding per late node or part; the subject is the planned node's name, else ``target/part``."""
         return [
             finding(
-                self.finding,
+                UNACTED if NOT_ACTED in why else self.finding,
                 name if name in planned else f"{self.name}/{name}",
                 why,
                 expected=self.expected if name in planned else "ready",
+                stage=(self.stage or self.name) if NOT_ACTED in why else "",
                 remedy=_refused(why, namespaces)
                 or self.remedy_for(name if name in planned else "NODE", namespaces, why),
             )
@@ -128,6 +136,7 @@ _ALL = (
     Target(
         "operands",
         "gpu-operator.late",
+        "gpu_operator",
         remedy="See deployment/gpu-operator's log in {gpu_operator}.",
         expected="the operator's DaemonSets match the new policy",
         per_node=False,

@@ -118,7 +118,7 @@ class WaitView:
         """Waits until all are ready and returns the result. Raises WaitFailed; with ``tolerate`` late nodes are
         excluded instead."""
         self._refuse_nobody()
-        self.parts.patience, self.parts.exact = float(self.args["grace"]), True
+        self.parts.patience, self.parts.exact, self.parts.asking = float(self.args["grace"]), True, True
         start, note = time.monotonic(), self._note()
         if note:
             show(f"{self.target.name:<16} {note}")

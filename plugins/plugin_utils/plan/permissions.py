@@ -224,8 +224,21 @@ def _olm(plan: Plan) -> Iterator[Rule]:
             yield "get", "packages.operators.coreos.com", "packagemanifests", want.source_namespace
 
 
+def _acting(plan: Plan) -> Iterator[Rule]:
+    """What it takes to ask an operator whether it acts on its policy, see operators/acting.py."""
+    policies = {
+        "gpu_operator": ("nvidia.com", "clusterpolicies"),
+        "network_operator": ("mellanox.com", "nicclusterpolicies"),
+    }
+    for name, (group, resource) in policies.items():
+        if name in plan.releases and plan.install != "existing":
+            yield "patch", "apps", "daemonsets", plan.releases[name].namespace
+            yield "patch", group, resource, ""
+
+
 def _releases(plan: Plan) -> Iterator[Rule]:
     yield from _olm(plan)
+    yield from _acting(plan)
     for release in plan.releases.values():
         if release.held and plan.install == "helm":
             yield "list patch", "nvidia.com", "clusterpolicies", ""

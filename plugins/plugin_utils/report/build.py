@@ -206,12 +206,16 @@ def _verdict(
     return verdict, _sentence(reason)
 
 
+UNACTED = "wait.not-acted"
+
+
 def _stage_claims(stages: Sequence[Json], cluster: Sequence[Json]) -> Iterator[tuple[str, str]]:
-    """A stage that failed before the nodes were read is no evidence against them. What plan and preflight refuse is
-    told with all its causes."""
+    """A stage that failed before the nodes were read is no evidence against them, nor is an operator that does not act.
+    What plan and preflight refuse is told with all its causes."""
+    unacted = not any(map(_is_error, cluster)) and any(item["id"] == UNACTED for item in cluster)
     for stage in stages:
         if stage["status"] == "failed":
-            verdict = "incomplete" if stage["name"] in ("control_node", "plan") else "fail"
+            verdict = "incomplete" if unacted or stage["name"] in ("control_node", "plan") else "fail"
             errors = [item for item in cluster if _is_error(item) and next_step.of_stage(item, stage["name"])]
             refused = errors if stage["name"] in next_step.BEFORE else []
             yield (verdict, f"Stage {stage['name']} failed: {_causes(refused) or _first(stage.get('error', ''))}")

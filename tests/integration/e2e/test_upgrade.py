@@ -312,6 +312,54 @@ def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> Non
     assert lost == []
 
 
+# ---- operators that do not act -------------------------------------------------------------------------------------
+
+
+@pytest.mark.e2e
+def test_killed_and_continued_with_an_operator_that_is_dead_frozen_half_or_late(cluster: Any) -> None:
+    """None of the changed fields is one that the collection knows of an operand."""
+    here = cluster("--gpu-nodes", "2")
+    host = {"rdma_mode": "host", "rdma_host_checks": "false"}
+    assert here.play("site.yml", "--skip-tags", "nccl_test", **host).code == 0
+
+    def asked(cpu: str) -> dict[str, str]:
+        values = f"operator.resources.limits.cpu={cpu},daemonsets.priorityClassName=gpu-{cpu}"
+        here.apply(priority_class(f"gpu-{cpu}"))
+        return {**SETTLED, **host, "rdma_gpu_operator_values": values, "rdma_upgrade_pair": "false"}
+
+    here.fault("add", "controller-dead:gpu-operator")
+    killed(here, "Wait until the operator has written its operands", **asked("501m"))
+    for how, before in (("dead", ""), ("stopped", "dead"), ("half", "stopped")):
+        if before:  # the next one holds before: it would act in between
+            here.fault("add", f"controller-{how}:gpu-operator")
+            here.fault("clear", f"controller-{before}")
+        found = here.play(UPGRADE, "--skip-tags", "nccl_test", report=how, **asked("501m"))
+        assert found.code != 0 and found.verdict == "incomplete", f"{how}: {found.output[-3000:]}"
+        assert "Late: operator: the GPU Operator has not acted since" in found.report["reason"]
+        (unacted,) = [one for one in found.report["findings"] if one["id"] == "wait.not-acted"]
+        assert (unacted["severity"], unacted["subject"][-9:]) == ("unknown", "/operator"), unacted
+        words = ["(pod gpu-operator-", "not written again: "]
+        began = ["lease 53822513.nvidia.com renewed", "log: successfully acquired lease gpu-operator/", "Starting"]
+        words += began if how == "half" else ["which holds no lease"]  # the other two have not begun
+        assert all(word in unacted["found"] for word in words), unacted
+    here.fault("clear")
+    here.fault("add", "controller-late:gpu-operator")
+    for cpu in ("501m", "502m"):
+        played = here.play(UPGRADE, "--skip-tags", "nccl_test", report=f"late-{cpu}", **asked(cpu))
+        assert played.code == 0, played.output[-3000:]
+        made = json.loads(here.kubectl("get", "ds", "-n", "gpu-operator", "-o", "json"))["items"]
+        operands = [item for item in made if "nvidia.com/last-applied-hash" in item["metadata"]["annotations"]]
+        classes = {item["spec"]["template"]["spec"]["priorityClassName"] for item in operands}
+        assert classes == {f"gpu-{cpu}"} and len(operands) > 5
+    again = here.play(UPGRADE, report="again", **asked("502m"))
+    assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
+
+
+def priority_class(name: str) -> dict[str, Any]:
+    meta = {"name": name}
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 1}
+
+
 # ---- from every place of a chart -----------------------------------------------------------------------------------
 
 

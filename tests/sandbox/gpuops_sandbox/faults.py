@@ -106,6 +106,20 @@ KINDS = {
     "controller-stopped": Kind(
         "the process of operator NAME, or of each, does nothing: what it wrote before stays", node="no", arg="NAME"
     ),
+    "controller-late": Kind(
+        "a new process of operator NAME, or of each, acts 17 s after its start, as real ones with their lease, and not "
+        "2.5 s",
+        node="no",
+        arg="NAME",
+    ),
+    "controller-dead": Kind(
+        "a new process of operator NAME, or of each, never begins, though its Deployment is ready",
+        node="no",
+        arg="NAME",
+    ),
+    "controller-half": Kind(
+        "the process of operator NAME, or of each, acts on every second of its DaemonSets only", node="no", arg="NAME"
+    ),
     "hook-idle": Kind(
         "the charts' hooks end without their work: definitions stay, and Helm deletes the policy of an older chart",
         node="no",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
@@ -13,20 +12,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets, waiting
-from support.fake_api import Api
+from support.fake_api import Api, Watched
 
 NICS = "nics"
-
-
-class Watched:
-    """A watcher whose collections are read anew each time."""
-
-    def __init__(self, client: Api) -> None:
-        self.client = client
-
-    def store(self, path: str, project: Any = dict, **selectors: Any) -> Any:
-        chosen = {key: value for key, value in selectors.items() if key.endswith("_selector")}
-        return SimpleNamespace(items=lambda: self.client.projected(path, project, **chosen))
 
 
 def plan() -> Plan:

@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import kinds
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import releases as releases_
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import targets
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, compare, html, next_step, prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.wave_run import ROLLBACK
 from support import report_samples as samples
@@ -118,6 +119,8 @@ ABSENT = [
     error(f"release x/{name}", f"{name} is not installed", id="plan.release", stage="plan", remedy=releases_.INSTALLING)
     for name in ("gpu-operator", "network-operator")
 ]
+UNACTED = "the GPU Operator has not acted since 2026-11-21T02:10:00Z on generation 2 of ClusterPolicy cluster-policy"
+RESTART = targets.TARGETS["gpu_operator"].remedy_for("NODE", Namespaces(gpu_operator="gpu-operator"), UNACTED)
 LATE = [
     error("gpu_operator/policy", "ClusterPolicy does not exist yet", id="gpu-operator.late", stage="gpu_operator"),
     *(error(name, "0 of 8 nvidia.com/gpu", id="gpu-operator.late", stage="gpu_operator") for name in NAMES),
@@ -174,6 +177,20 @@ ENDS = {
         f"Stage gpu_operator failed: gpu_operator: can no longer become ready. Late: {QUOTA}.",
         EVENTS,
         findings=[error("gpu_operator/operator", QUOTA, stage="gpu_operator", remedy=f"{EVENTS}; lift it")],
+    ),
+    "an operator that does not act": End(
+        "site",
+        upto(*ALL, failed="gpu_operator", text=f"Late: operator: {UNACTED}. {RESTART}"),
+        f"Stage gpu_operator failed: Late: operator: {UNACTED}.",
+        "kubectl -n gpu-operator rollout restart deployment",
+        verdict="incomplete",
+        findings=[
+            {
+                **error("gpu_operator/operator", UNACTED, id="wait.not-acted", stage="gpu_operator"),
+                "severity": "unknown",
+                "remedy": RESTART,
+            }
+        ],
     ),
     "policy refuses an object": End(
         "site",

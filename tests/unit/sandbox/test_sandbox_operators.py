@@ -591,7 +591,7 @@ def operator_deployment(revision="1", **status):
 def test_a_process_acts_some_seconds_after_its_deployment_rolled_out_and_begins_anew_with_each_revision(monkeypatch):
     now, faults, begun, deployments = [100.0], [], [], []
     monkeypatch.setattr(_hub.asyncio, "get_running_loop", lambda: types.SimpleNamespace(time=lambda: now[0]))
-    ctx = types.SimpleNamespace(fault=lambda kind: faults[0] if faults else None)
+    ctx = types.SimpleNamespace(fault=lambda kind: next((one for one in faults if one.kind == kind), None))
     process = _hub.Process(
         types.SimpleNamespace(deployments=deployments, ctx=ctx),
         "gpu-operator",
@@ -614,6 +614,20 @@ def test_a_process_acts_some_seconds_after_its_deployment_rolled_out_and_begins_
     faults[:] = [Fault("controller-stopped", arg="gpu-operator")]
     assert process.deployment() == (None, 0.5)
     assert begun == [1, 1]
+    faults[:] = [Fault("controller-late")]
+    deployments[:] = [operator_deployment(revision="3")]
+    assert process.deployment() == (None, _hub.LATE)
+    now[0] += _hub.LATE
+    assert process.deployment() == (deployments[0], None)
+    faults[:] = [Fault("controller-dead")]
+    assert process.deployment() == (deployments[0], None), "the one that runs goes on"
+    deployments[:] = [operator_deployment(revision="4")]
+    now[0] += 1000
+    assert process.deployment() == (None, 0.5)
+    faults[:] = [Fault("controller-half", arg="gpu-operator")]
+    made = [{"kind": "DaemonSet", "metadata": {"name": name}} for name in "dbac"]
+    config = {"kind": "ConfigMap", "metadata": {"name": "b"}}
+    assert process.acts_on([*made, config]) == [made[2], made[3], config]
 
 
 def test_a_newer_network_operator_leaves_operands_of_names_that_it_does_not_know():

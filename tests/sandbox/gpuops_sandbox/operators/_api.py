@@ -77,13 +77,13 @@ class Api:
         """None where there is no such object."""
         return await self._unless(404, self.request("GET", path))
 
-    async def create(self, path: str, body: Json) -> Any:
+    async def create(self, path: str, body: Json, manager: str = "") -> Any:
         """None where there is one already."""
-        return await self._unless(409, self.request("POST", path, body))
+        return await self._unless(409, self.request("POST", path, body, query=_named(manager)))
 
-    async def replace(self, path: str, body: Json) -> Any:
+    async def replace(self, path: str, body: Json, manager: str = "") -> Any:
         """None where another was faster."""
-        return await self._unless(409, self.request("PUT", path, body))
+        return await self._unless(409, self.request("PUT", path, body, query=_named(manager)))
 
     async def patch(self, path: str, body: Json, kind: str = MERGE) -> Any:
         """None where the object is gone."""
@@ -120,6 +120,10 @@ class Api:
                     if event["type"] == "ERROR":
                         raise Refused(event["object"].get("code", 500), event["object"].get("message", ""))
                     yield event["type"], event["object"]
+
+
+def _named(manager: str) -> Json | None:
+    return {"fieldManager": manager} if manager else None
 
 
 def _message(raw: bytes) -> str:

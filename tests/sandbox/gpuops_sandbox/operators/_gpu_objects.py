@@ -23,6 +23,8 @@ NEVER: Version = (99, 99)
 COMPONENTS: Version = (26, 7, 2)
 """The release since which DCGM and its exporter have the label component, which no label of the user replaces."""
 DEPLOY = "nvidia.com/gpu.deploy."
+HASH = "nvidia.com/last-applied-hash"
+"""Annotation by which the operator knows what it has written of a DaemonSet."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ def daemonset(operand: Operand, spec: Json, version: Version, namespace: str) ->
             "name": operand.name,
             "namespace": namespace,
             "labels": labels,
-            "annotations": {"nvidia.com/last-applied-hash": digest},
+            "annotations": {HASH: digest},
         },
         "spec": body,
     }

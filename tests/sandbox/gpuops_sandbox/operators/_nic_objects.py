@@ -572,5 +572,13 @@ def sriov_daemon(config: Json, images: dict[str, str], namespace: str) -> Json:
     }
 
 
+def with_revision(obj: Json) -> Json:
+    """The object, whose revision follows from all of it, in the releases that write one."""
+    notes = obj["metadata"].get("annotations", {})
+    if REVISION in notes:
+        notes[REVISION] = str(zlib.crc32(stable(obj).encode()))
+    return obj
+
+
 def stable(obj: Json) -> str:
     return json.dumps(obj, sort_keys=True)

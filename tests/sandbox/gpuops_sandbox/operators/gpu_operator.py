@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import kopf
 
 from . import _gpu_objects as objects
+from . import _lease
 from ._api import Json
 from ._hub import Hub, Loop, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
 
@@ -44,7 +45,7 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
     hub.daemonsets.listeners.append(operator.forget)
     for informer in (hub.nodes, hub.daemonsets, hub.deployments):
         informer.listeners.append(loop.kick)
-    run_loop(registry, hub, loop, every=15)
+    run_loop(registry, hub, loop, every=15, beside=lambda: _lease.keep(hub, operator.process))
 
 
 class GpuOperator:
@@ -90,10 +91,13 @@ class GpuOperator:
         wanted = objects.companions(spec, version, namespace)
         wanted += [objects.daemonset(one, spec, version, namespace) for one in objects.operands(spec, version)]
         own = objects.own_drivers(spec, self.drivers, version, namespace)
-        for obj in [*wanted, *own]:
+        for obj in self.process.acts_on([*wanted, *own]):
             obj["metadata"]["ownerReferences"] = [controller_ref(policy)]
             key = f"{obj['kind']}/{obj['metadata']['name']}"
-            if self.applied.get(key) != obj:
+            if obj["kind"] == "DaemonSet":
+                await self.hub.write_daemonset(obj, NAME, objects.HASH)
+                self.applied[key] = obj
+            elif self.applied.get(key) != obj:
                 await self.hub.api.apply(obj, NAME)
                 self.applied[key] = obj
         for operand in objects.OPERANDS:

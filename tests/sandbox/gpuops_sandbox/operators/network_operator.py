@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
+from . import _lease
 from . import _nic_objects as objects
 from ._api import Json, path_of
 from ._hub import Hub, Loop, Pod, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
@@ -43,7 +44,7 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
     hub.daemonsets.listeners.append(operator.forget)
     for informer in (hub.nodes, hub.daemonsets, hub.deployments):
         informer.listeners.append(loop.kick)
-    run_loop(registry, hub, loop, every=15)
+    run_loop(registry, hub, loop, every=15, beside=lambda: _lease.keep(hub, operator.process))
 
 
 class NetworkOperator:
@@ -122,10 +123,15 @@ class NetworkOperator:
         made = objects.objects(policy["spec"], version, namespace)
         for obj in [*made, *objects.ofed_objects(policy["spec"], version, namespace, nodes)]:
             obj["metadata"]["ownerReferences"] = [controller_ref(policy)]
-            wanted[path_of(obj)] = obj
-        for path, obj in wanted.items():
-            text = objects.stable(obj)
-            if self.applied.get(path) != text:
+            wanted[path_of(obj)] = objects.with_revision(obj)
+        for obj in self.process.acts_on(wanted.values()):
+            path, text = path_of(obj), objects.stable(obj)
+            if obj["kind"] == "DaemonSet":
+                known = objects.REVISION in obj["metadata"].get("annotations", {})
+                digest = objects.REVISION if known else ""
+                await self.hub.write_daemonset(obj, NAME, digest, self.applied.get(path) != text)
+                self.applied[path] = text
+            elif self.applied.get(path) != text:
                 await self.hub.api.apply(obj, NAME)
                 self.applied[path] = text
         for path in self._unwanted(wanted, version, namespace):

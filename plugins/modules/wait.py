@@ -14,6 +14,8 @@ description:
   - Fails before the deadline if a state is unrecoverable, for example an image that cannot be pulled, but only when all
     other nodes are ready or unrecoverable, so that one bad node does not hide another.
   - Continues after a restart of the API server.
+  - A wait for an operator whose policy has changed asks the operator whether it acts, by annotations of its DaemonSets
+    and its policy; see docs/upgrade.md. These do not count as a change.
   - In check mode it reads once, reports what it would wait for, and does not fail.
 options:
   for:
@@ -118,7 +120,8 @@ options:
     description:
       - Seconds that a state like ImagePullBackOff, CrashLoopBackOff or Unschedulable must last until it counts as
         unrecoverable. Operands of the GPU Operator that the run does not need, such as the DCGM exporter, are awaited
-        for the same time after all others are ready. Then they are a warning.
+        for the same time after all others are ready. Then they are a warning. An operator has as long to show that it
+        acts on its policy, and 60 at least.
     type: int
     default: 60
   progress:
@@ -127,7 +130,6 @@ options:
     choices: [lines, none]
     default: lines
 extends_documentation_fragment:
-  - gpuops.rdma.attributes.read_only
   - gpuops.rdma.attributes
   - gpuops.rdma.auth
   - gpuops.rdma.shapes

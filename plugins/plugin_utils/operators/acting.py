@@ -41,13 +41,16 @@ def generation(obj: Json) -> int:
     return int(obj["metadata"].get("generation") or 0)
 
 
-def made_by(policy: Json, kind: str, daemonsets: Iterable[Json]) -> list[Json]:
-    """The DaemonSets that the policy's operator has made of it. ``kind``: of the policy."""
-    owner = (kind, policy["metadata"]["name"])
+def made_by(policy: Json, kind: str, daemonsets: Iterable[Json], table: Sequence[Json]) -> list[Json]:
+    """The DaemonSets that the policy's operator has made of it, and that each release of it writes. ``kind``: of the
+    policy; ``table``: what the operator makes, from operands.yml. One that is not listed there may be of an older
+    release, so that nobody writes it any more."""
+    owner, listed = (kind, policy["metadata"]["name"]), {one.get("app") or one["state"] for one in table}
     return [
         item
         for item in daemonsets
         if owner in {(ref.get("kind"), ref.get("name")) for ref in item["metadata"].get("ownerReferences") or ()}
+        and listed & {(item["metadata"].get("labels") or {}).get(label) for label in ("app", STATE_LABEL)}
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, rollout
@@ -27,24 +28,31 @@ LEAST = 60.0
 lease of the one before."""
 LOG_LINES, LONGEST = 3, 300
 
-
-KINDS = {
-    "gpu_operator": ("GPU Operator", "nvidia.com/v1", "ClusterPolicy"),
-    "network_operator": ("Network Operator", "mellanox.com/v1alpha1", "NicClusterPolicy"),
-}
+TITLES = {"gpu_operator": "GPU Operator", "network_operator": "Network Operator"}
 
 
 class Actor:
     """An operator with its policy, the DaemonSets that it made of it, and its Deployment, as acting.py reads them.
-    ``daemonsets``: those of its namespace without the ``leftovers`` that the run removes."""
+    ``daemonsets``: those of its namespace; ``leftovers``: names of those that the run removes; ``table``: see
+    acting.made_by()."""
 
     def __init__(
-        self, name: str, policy: Json, daemonsets: Sequence[Json], deployment: Json, leftovers: Collection[str] = ()
+        self,
+        name: str,
+        policy: Json,
+        daemonsets: Iterable[Json],
+        deployment: Json,
+        table: Sequence[Json],
+        leftovers: Collection[str],
     ) -> None:
-        self.leftovers = leftovers
-        self.title, self.version, self.kind = KINDS[name]
-        self.policy, self.deployment = policy, deployment
-        self.made = acting.made_by(policy, self.kind, daemonsets)
+        self.title, (self.version, self.kind) = TITLES[name], POLICIES[name]
+        self.policy, self.deployment, self.table, self.leftovers = policy, deployment, table, leftovers
+        self.made = self.of(daemonsets)
+
+    def of(self, daemonsets: Iterable[Json]) -> list[Json]:
+        """Those of the DaemonSets that the operator made, and still writes."""
+        made = acting.made_by(self.policy, self.kind, daemonsets, self.table)
+        return [item for item in made if item["metadata"]["name"] not in self.leftovers]
 
     @property
     def key(self) -> str:
@@ -64,7 +72,7 @@ class Acting:
     def __init__(self, client: Client, patience: float) -> None:
         self.client, self.patience = client, max(patience, LEAST)
         self._key, self._words, self._done = "", "", ""
-        self._seen = self._asked = math.inf
+        self._seen = self._asked = self._due = math.inf
         self._since = ""
 
     def behind(self, actor: Actor) -> Optional[Status]:
@@ -81,37 +89,52 @@ class Acting:
         return Status(WAITING, why, OUTDATED)
 
     def answered(self, actor: Actor) -> Optional[Status]:
-        """Asks the operator, once for each generation; None when it has answered."""
+        """Asks the operator, once for each generation; None when it has answered. While it has made no DaemonSet there
+        is nothing to ask by, and it may be about to make them: that is awaited like all else."""
         if self._done == actor.key or acting.proven(actor.policy, actor.made, actor.deployment):
+            self._due = math.inf
             return None
-        now = time.monotonic()
-        if self._key != actor.key:
-            self._key, self._seen, self._asked, self._words = actor.key, now, math.inf, ""
+        self._begin(actor.key)
+        why = f"the {actor.title} has yet to act on {actor.subject}"
+        if not actor.made:
+            return self._late(actor, f"the {actor.title} has made no DaemonSet for {actor.subject} yet", self._seen)
         if self._asked == math.inf:
-            if now - self._seen < SETTLE or self._others(actor.deployment):
-                return Status(WAITING, f"the {actor.title} has yet to act on {actor.subject}", OUTDATED)
+            if self._wait(self._seen + SETTLE) or self._others(actor.deployment):
+                return Status(WAITING, why, OUTDATED)
             self._ask(actor)
-        elif actor.made and not acting.unanswered(actor.made) and self._confirmed(actor):
+        elif not acting.unanswered(actor.made) and self._confirmed(actor):
             self.client.patch(self._policy_path(actor), acting.note(actor.policy, actor.deployment))
-            self._done = actor.key
+            self._done, self._due = actor.key, math.inf
             return None
-        return self._late(actor, f"the {actor.title} has yet to act on {actor.subject}")
+        return self._late(actor, why, self._asked)
 
     def unreported(self, actor: Actor, why: str) -> Status:
         """The status of an operator that has not written the policy's status yet."""
-        if self._key != why:
-            self._key, self._asked, self._words = why, time.monotonic(), ""
-            self._since = str(actor.policy["metadata"].get("creationTimestamp", ""))
-        return self._late(actor, why, "it has reported no status")
+        self._begin(why)
+        self._since = str(actor.policy["metadata"].get("creationTimestamp", ""))
+        return self._late(actor, why, self._seen, "it has reported no status")
 
     def pause(self) -> float:
         """Seconds until there is something to do or to say though nothing changes in the cluster."""
-        due = self._asked + self.patience if self._asked < math.inf else self._seen + SETTLE
-        left = due - time.monotonic()
-        return left if left > 0 else 1.0 if self._asked == math.inf and self._seen < math.inf else math.inf
+        return max(0.0, self._due - time.monotonic())
+
+    def _begin(self, key: str) -> None:
+        """Starts anew where there is something else to act on."""
+        if self._key != key:
+            self._key, self._seen, self._asked, self._words = key, time.monotonic(), math.inf, ""
+            self._since = self._now()
+
+    def _wait(self, until: float) -> bool:
+        """Whether this time is still to come; then it is when something is due."""
+        late = time.monotonic() < until
+        self._due = until if late else math.inf
+        return late
+
+    def _now(self) -> str:
+        return self.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _ask(self, actor: Actor) -> None:
-        self._asked, self._since = time.monotonic(), self.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._asked, self._since, self._words = time.monotonic(), self._now(), ""
         for item in actor.made:
             path = self.client.path_of({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": item["metadata"]})
             try:
@@ -125,9 +148,8 @@ class Acting:
     def _confirmed(self, actor: Actor) -> bool:
         """Whether the DaemonSets as they are now have the answer, and the watch has these: it may lack the question."""
         path = self.client.path("apps/v1", "DaemonSet", actor.deployment["metadata"]["namespace"])
-        read = acting.made_by(actor.policy, actor.kind, self.client.projected(path, rollout.workload))
+        read = actor.of(self.client.projected(path, rollout.workload))
         known = {item["metadata"]["name"]: acting.generation(item) for item in actor.made}
-        read = [item for item in read if item["metadata"]["name"] not in actor.leftovers]
         seen = all(known.get(item["metadata"]["name"], 0) >= acting.generation(item) for item in read)
         return seen and not acting.unanswered(read)
 
@@ -139,21 +161,22 @@ class Acting:
 
     def _others(self, deployment: Json) -> bool:
         """Whether pods of the operator are still ending: an older one would answer in the place of the new one."""
-        return any(pod["metadata"].get("deletionTimestamp") for pod in self._pods(deployment))
+        ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._pods(deployment))
+        self._due = time.monotonic() + 1.0 if ending else math.inf
+        return ending
 
-    def _late(self, actor: Actor, why: str, lacks: str = "") -> Status:
-        if time.monotonic() - self._asked < self.patience:
+    def _late(self, actor: Actor, why: str, begun: float, lacks: str = "") -> Status:
+        """Waiting for ``patience`` seconds from ``begun``, then with all that is known of the operator's process: for
+        good where there are DaemonSets that it does not write."""
+        if self._wait(begun + self.patience):
             return Status(WAITING, why, OUTDATED)
         if not self._words:
             late = acting.unanswered(actor.made)
-            what = (
-                f"not written again: {listed(late, 3)}"
-                if late
-                else lacks or ("its answer has not been seen" if actor.made else "it has made no DaemonSet")
-            )
+            missing = lacks or ("its answer has not been seen" if actor.made else "it has made no DaemonSet")
+            what = f"not written again: {listed(late, 3)}" if late else missing
             who, log = self._process(actor.deployment)
             self._words = f"the {actor.title} {NOT_ACTED} {self._since} on {actor.subject} ({who}); {what}; {log}"
-        return Status(WAITING, self._words, OUTDATED, True)
+        return Status(WAITING, self._words, OUTDATED, bool(actor.made))
 
     def _process(self, deployment: Json) -> tuple[str, str]:
         """The operator's pod with its lease, and what it printed last."""

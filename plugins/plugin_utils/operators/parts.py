@@ -172,7 +172,8 @@ class Parts:
         found = operands.deployments_of(release, self._deployments(release.namespace)) if release else []
         if not found:
             return unreported
-        actor = Actor(name, policy, daemonsets, found[0], {item.name.name for item in self.plan.leftovers})
+        going = {item.name.name for item in self.plan.leftovers}
+        actor = Actor(name, policy, daemonsets, found[0], self.table[name], going)
         acting = self.acting.setdefault(name, Acting(self.watcher.client, self.patience))
         if not self.asking:
             return unreported or (acting.behind(actor) if self.exact else acting.left(actor))

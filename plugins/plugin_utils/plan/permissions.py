@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import LEASE, RBAC, needs, once
@@ -226,14 +227,11 @@ def _olm(plan: Plan) -> Iterator[Rule]:
 
 def _acting(plan: Plan) -> Iterator[Rule]:
     """What it takes to ask an operator whether it acts on its policy, see operators/acting.py."""
-    policies = {
-        "gpu_operator": ("nvidia.com", "clusterpolicies"),
-        "network_operator": ("mellanox.com", "nicclusterpolicies"),
-    }
-    for name, (group, resource) in policies.items():
+    resources = {"gpu_operator": "clusterpolicies", "network_operator": "nicclusterpolicies"}
+    for name, resource in resources.items():
         if name in plan.releases and plan.install != "existing":
             yield "patch", "apps", "daemonsets", plan.releases[name].namespace
-            yield "patch", group, resource, ""
+            yield "patch", POLICIES[name][0].partition("/")[0], resource, ""
 
 
 def _releases(plan: Plan) -> Iterator[Rule]:

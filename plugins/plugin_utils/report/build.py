@@ -206,13 +206,10 @@ def _verdict(
     return verdict, _sentence(reason)
 
 
-UNACTED = "wait.not-acted"
-
-
 def _stage_claims(stages: Sequence[Json], cluster: Sequence[Json]) -> Iterator[tuple[str, str]]:
     """A stage that failed before the nodes were read is no evidence against them, nor is an operator that does not act.
     What plan and preflight refuse is told with all its causes."""
-    unacted = not any(map(_is_error, cluster)) and any(item["id"] == UNACTED for item in cluster)
+    unacted = not any(map(_is_error, cluster)) and any(item["id"] == next_step.UNACTED for item in cluster)
     for stage in stages:
         if stage["status"] == "failed":
             verdict = "incomplete" if unacted or stage["name"] in ("control_node", "plan") else "fail"

@@ -29,6 +29,8 @@ READS, MEASURES, WRITES = range(3)
 """Levels of a command: it writes nothing to the cluster; it creates only pods that measure; it changes the cluster."""
 BEFORE = ("control_node", "plan", "preflight")
 """Stages that end before the nodes are looked at."""
+UNACTED = "wait.not-acted"
+"""Id of the finding about an operator that does not act: what comes after needs it too, a rollback as well."""
 _READING = {"verify", "compare", "discover", "inputs", "workload_lint", "workload_render"}
 _MEASURING = {"host_checks", "nccl_scan", "perftest", "workload_prove"}
 _READING_TAGS = {*BEFORE[1:], "report"}
@@ -241,6 +243,7 @@ def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterato
     if given:
         yield _trimmed(given.group(1))
     yield from _after_correction(seen, mine, started)
+    yield from (command_of(item) for item in seen.cluster if item["id"] == UNACTED)
     error = " ".join(failed.get("error", "").split())
     yield from _BACK.findall(error)
     asked = _ASKING.findall(error)

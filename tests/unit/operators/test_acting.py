@@ -274,18 +274,56 @@ def test_a_daemonset_of_an_older_release_beside_the_new_one_answers_nothing(monk
     assert api.objects[f"DaemonSet/{NICS}/sriov-device-plugin"]["metadata"]["annotations"]["gpuops.rdma/asked"] == "2"
 
 
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("number", [1, 2])
-def test_without_any_daemonset_nothing_proves_that_the_operator_acts(
-    number: int, monkeypatch: pytest.MonkeyPatch
+def test_an_operator_that_has_made_nothing_yet_is_awaited_and_proves_nothing(
+    name: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api = Operator("network_operator")
-    for key in [key for key in api.objects if key.startswith("DaemonSet")]:
-        api.delete(key)
+    api = Operator(name)
+    made = [api.objects.pop(key) for key in [key for key in api.objects if key.startswith("DaemonSet")]]
     api.policy["metadata"]["generation"] = number
     api.writes.clear()
-    why = Run(api, monkeypatch).lasting()
-    assert f"generation {number} of" in why and "it has made no DaemonSet" in why and not api.writes
-    assert "operator" in Run(api, monkeypatch).read()
+    place = made[0]["metadata"]["namespace"]
+    meta = {"name": f"{name}-5d", "namespace": place, "labels": {"app": name.replace("_", "-")}}
+    api.add({"kind": "Pod", "metadata": meta, "spec": {}})
+    run = Run(api, monkeypatch)
+    assert f"has made no DaemonSet for generation {number} of" in run.read()["operator"]
+    for _ in range(14):
+        status = run.view._read()["operator"]
+        assert not status.ready and not status.stuck and not api.writes, "the wait's own time ends it"
+        assert run.view.parts.patience_left() > 50 or run.now > 1050, "nobody looks again each second"
+        run.now += 60
+    assert "has not acted since" in status.why and f"(pod {name}-5d, " in status.why
+    assert "it has made no DaemonSet" in status.why
+    api.add(*made)
+    assert run.lasting() == ""
+    assert bool(api.asked) is (number > 1), "on a first installation the DaemonSets are the evidence"
+
+
+@pytest.mark.parametrize(
+    ("app", "owner"),
+    [
+        ("nvidia-sandbox-device-plugin-daemonset", "ClusterPolicy"),
+        ("nvidia-vgpu-device-manager", "ClusterPolicy"),
+        ("nvidia-kata-manager", "ClusterPolicy"),
+        ("nvidia-device-plugin-daemonset", "NVIDIADriver"),
+        ("nvidia-device-plugin-daemonset", ""),
+    ],
+)
+def test_only_what_each_release_writes_of_the_policy_counts(
+    app: str, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Operator("gpu_operator")
+    other = copy.deepcopy(api.objects[f"DaemonSet/{GPUS}/nvidia-device-plugin-daemonset"])
+    other["metadata"].update(name="other", labels={**other["metadata"]["labels"], "app": app})
+    other["metadata"]["ownerReferences"][0]["kind"] = owner
+    other["metadata"].update({} if owner else {"ownerReferences": None})
+    api.add(other)
+    api.unknown = "other"
+    api.change(("gpuops",), 1)
+    run = Run(api, monkeypatch)
+    assert run.lasting() == "" and run.behind()["operator"].ready
+    assert "gpuops.rdma/asked" not in api.objects[f"DaemonSet/{GPUS}/other"]["metadata"]["annotations"]
 
 
 def test_without_grace_a_wait_asks_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

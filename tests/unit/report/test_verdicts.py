@@ -466,3 +466,12 @@ def test_every_playbook_with_a_report_has_a_level() -> None:
         if "gpuops.rdma.report" in path.read_text("utf-8") and isinstance(plays, list):
             level = next_step.level(f"ansible-playbook gpuops.rdma.{path.stem}")
             assert (level == next_step.WRITES) == (path.stem in writing), path.stem
+
+
+def test_a_wave_whose_operator_does_not_act_offers_its_restart_first() -> None:
+    stages = [{"name": "upgrade_waves", "status": "failed", "error": f"Late: {UNACTED}. To go back: {ROLLBACK}"}]
+    unacted = {**error("gpu_operator/operator", UNACTED, id="wait.not-acted", stage="gpu_operator"), "remedy": RESTART}
+    cluster = [{**unacted, "severity": "unknown"}]
+    seen = next_step.ReportState(samples.plan([]), "incomplete", stages, [], [], cluster, [], False, False)
+    started = next_step.Started(ran="ansible-playbook x/upgrade.yml")
+    assert next_step.next_step(seen, started) == "kubectl -n gpu-operator rollout restart deployment"

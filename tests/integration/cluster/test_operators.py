@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
+import operator
+import random
 import time
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import nic_policy, sriov
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, names, specs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, WaitFailed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import acting_io, nic_policy, sriov, waiting
 from gpuops_sandbox.context import load_shapes
 from support.paths import ROOT
 from support.sandboxes import Cluster
@@ -306,6 +314,58 @@ def test_while_the_controller_is_stopped_an_older_ready_stays_and_no_operand_cha
     assert (faulty.reasons()["Ready"], toolkit()) == (("True", "Reconciled"), None)
     faulty.fault("clear", "controller-stopped")
     faulty.until("the operand's env", lambda: toolkit() == asked or toolkit())
+
+
+def leaves(value, path=()):
+    """Paths of the texts and switches of a spec."""
+    if isinstance(value, dict):
+        return [found for key in sorted(value) for found in leaves(value[key], (*path, key))]
+    return [path] if isinstance(value, (bool, str)) else []
+
+
+def nested(path, value):
+    return nested(path[:-1], {path[-1]: value}) if path else value
+
+
+@pytest.mark.parametrize("name", names.POLICIES)
+def test_a_stopped_controller_is_never_ready_whatever_field_of_its_policy_changes(faulty, name, monkeypatch):
+    """A few of the 50 fields of tests/unit/operators/test_acting.py, where the API server admits the change."""
+    monkeypatch.setattr(acting_io, "LEAST", 4.0)
+    release = faulty.facts[name]
+    place, chart = faulty.facts["namespaces"][name], name.replace("_", "-")
+    plan = Plan(
+        mode=Mode.SRIOV,
+        nodes=(Node("10.140.0.8", H100, gpu_resource=GPU, gpus=8, vfs=16),),
+        resources=Resources(gpu=GPU, vf=RESOURCE),
+        namespaces=Namespaces(**faulty.facts["namespaces"]),
+        releases={name: Release(chart, place, chart, release["version"], images=tuple(release["images"]))},
+    )
+    monkeypatch.setattr(waiting.run, "read_plan", lambda _: plan)
+    (path,) = (faulty.client.path_of(one) for one in faulty.client.list(faulty.client.path(*names.POLICIES[name])))
+    args = {**specs.defaults("wait"), "for": name, "plan": str(faulty.folder / "plan.json"), "grace": 2, "timeout": 90}
+
+    def awaited():
+        return waiting.wait(faulty.client, args, print)
+
+    def changes():
+        """(change, its undoing) of the fields, in a random order, that the policy's definition admits."""
+        spec = faulty.client.find(path)["spec"]
+        for field in random.Random(33).sample(found := leaves(spec), len(found)):
+            before = functools.reduce(operator.getitem, field, spec)
+            after = not before if isinstance(before, bool) else f"{before}x"
+            with contextlib.suppress(ClusterError):
+                faulty.client.patch(path, nested(("spec", *field), after), dry_run=True)
+                yield nested(("spec", *field), after), nested(("spec", *field), before)
+
+    awaited()
+    for change, undoing in itertools.islice(changes(), 3):
+        faulty.fault("add", f"controller-stopped:{chart}")
+        faulty.client.patch(path, change)
+        with pytest.raises(WaitFailed, match="has not acted since"):
+            awaited()
+        faulty.client.patch(path, undoing)
+        faulty.fault("clear", "controller-stopped")
+        awaited()
 
 
 def test_deleting_the_policy_removes_its_objects(faulty):

@@ -164,13 +164,16 @@ def keeps(old: Optional[WayBack], new: WayBack, settled: bool) -> bool:
     """Whether an existing record stays. ``settled``: no upgrade has begun in the cluster, as far as its objects show.
 
     An upgrade of the Network Operator alone leaves no such mark, so the record of the same upgrade stays while every
-    release is as before or after it."""
+    release is as before or after it, and one has changed. Before the first change all is recorded anew: an upgrade that
+    never began, or was taken back, may be long ago, and the policies others since."""
     if old is None or old.cluster != new.cluster:
         return False
     if not settled:
         return True
-    known = {name: {_state(one), old.to.get(name, "")} for name, one in old.releases.items()}
-    return old.to == new.to and all(_state(one) in known.get(name, ()) for name, one in new.releases.items())
+    before = {name: _state(one) for name, one in old.releases.items()}
+    there = {name: _state(one) for name, one in new.releases.items()}
+    known = all(state in (before.get(name), old.to.get(name)) for name, state in there.items())
+    return old.to == new.to and known and any(state != before.get(name) for name, state in there.items())
 
 
 def _state(one: PastRelease) -> str:
@@ -223,6 +226,18 @@ def past_step(found: str, wanted: str, steps: Sequence[Json]) -> str:
     return ""
 
 
+_APPLY = "apply the CRDs of the recorded chart (helm show crds), then run rollback.yml again"
+
+
+def _brought(name: str, made: WayBack) -> bool:
+    """Whether a definition is of a release of the record, or of what its operator makes: NFD and Multus may be of
+    others."""
+    if name.endswith(".nfd.k8s-sigs.io"):
+        return any((one.values.get("nfd") or {}).get("enabled", True) for one in made.releases.values())
+    multus = any((spec.get("secondaryNetwork") or {}).get("multus") for spec in made.policies.values())
+    return multus or not name.endswith(".k8s.cni.cncf.io")
+
+
 def blocked(
     made: WayBack, live: Mapping[str, PastDefinition], there: Mapping[str, str], steps: Sequence[Json]
 ) -> list[str]:
@@ -230,11 +245,13 @@ def blocked(
     found = []
     for name, old in made.definitions.items():
         now = live.get(name)
+        if not _brought(name, made):
+            continue
         if now is None:
-            found.append(f"definition {name} no longer exists")
+            found.append(f"definition {name} no longer exists; {_APPLY}")
             continue
         if gone := sorted(set(old.served) - set(now.served)):
-            found.append(f"definition {name}: version {', '.join(gone)} is no longer served")
+            found.append(f"definition {name}: version {', '.join(gone)} is no longer served; {_APPLY}")
         if new := sorted(set(now.stored) - {*old.served, *old.stored}):
             found.append(
                 f"definition {name} has stored objects in version {', '.join(new)}, which the older release does not "

@@ -112,6 +112,7 @@ OTHER = replace(OLD[NICS], values={"by": "hand"})
         (now(UP[GPU]), True, True),  # killed between the two operators
         (now(UP[GPU], UP[NICS]), True, True),  # killed after both
         (now(nics=UP[NICS]), True, True),
+        (now(), True, False),  # it failed before Helm changed anything, or was taken back
         (now(nics=OTHER), True, False),  # changed by hand since
         (now(UP[GPU], UP[NICS], to={**TO, NICS: "27.1.0 x"}), True, False),  # the next upgrade
         (now(to={GPU: TO[GPU]}), True, False),
@@ -162,14 +163,23 @@ NAME = "nicclusterpolicies.mellanox.com"
     [
         (PastDefinition(("v1alpha1",), ("v1alpha1",)), "26.4.1", ""),
         (PastDefinition(("v1alpha1", "v1"), ("v1alpha1",)), "26.4.1", ""),
-        (PastDefinition(("v1",), ("v1alpha1",)), "26.4.1", "version v1alpha1 is no longer served"),
+        (PastDefinition(("v1",), ("v1alpha1",)), "26.4.1", "is no longer served; apply the CRDs of"),
         (PastDefinition(("v1alpha1", "v1"), ("v1alpha1", "v1")), "26.4.1", "has stored objects in version v1, which"),
-        (None, "26.4.1", f"definition {NAME} no longer exists"),
+        (None, "26.4.1", f"definition {NAME} no longer exists; apply the CRDs of"),
     ],
 )
 def test_what_is_in_the_way_is_named(live: Any, there: str, why: str) -> None:
     found = way_back.blocked(RECORD, {NAME: live} if live else {}, {NICS: there}, STEPS)
     assert len(found) == bool(why) and all(why in text for text in found)
+
+
+@pytest.mark.parametrize("name", ["nodefeatures.nfd.k8s-sigs.io", "network-attachment-definitions.k8s.cni.cncf.io"])
+def test_a_definition_that_others_brought_is_not_in_the_way(name: str) -> None:
+    releases = {key: replace(one, values={"nfd": {"enabled": False}}) for key, one in OLD.items()}
+    record = replace(RECORD, releases=releases, definitions={name: PastDefinition(("v1",), ("v1",))})
+    assert way_back.blocked(record, {}, {}, STEPS) == []
+    brought = replace(record, releases=OLD, policies={"NicClusterPolicy x": {"secondaryNetwork": {"multus": {"x": 1}}}})
+    assert len(way_back.blocked(brought, {}, {}, STEPS)) == 1
 
 
 @pytest.mark.parametrize(

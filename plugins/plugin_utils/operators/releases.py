@@ -39,8 +39,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.way_back import PastRelease
 
 HELD = (
-    "an upgrade in waves has not ended and holds back its operands and drivers: upgrade.yml continues it, site.yml "
-    "restarts the rest on all nodes at the operator's pace"
+    "an upgrade in waves has not ended and holds back its operands and drivers: upgrade.yml continues it, "
+    "rollback.yml returns to its record; site.yml restarts the rest on all nodes at the operator's pace"
 )
 PATIENCE = 900.0
 """Seconds after which a pending release counts as abandoned; Helm's own hooks time out after 300."""

@@ -74,13 +74,12 @@ def refusal(entry: Json, operator: str, found: str, wanted: str, replaced: bool)
         return "" if replaced else words
     if not steps:
         return ""
-    each = [
-        f"""ansible-playbook gpuops.rdma.upgrade -e '{{"rdma_charts": {{"{operator}": {{"version": "{one}"}}}}}}'"""
-        for one in steps
-    ]
+    command = "ansible-playbook gpuops.rdma.upgrade -e rdma_upgrade=true"
+    each = [f"""{command} -e '{{"rdma_charts": {{"{operator}": {{"version": "{one}"}}}}}}'""" for one in steps]
     return (
         f"{chart} {found} -> {wanted} skips {' and '.join(steps)}: the vendor supports upgrades within a major or to "
-        f"the next one only. Upgrade in this order: {'; '.join(each)}; then to {wanted} with this command"
+        f"the next one only. Upgrade in this order, with your other rdma_charts: {'; '.join(each)}; then to {wanted} "
+        "with this command"
     )
 
 

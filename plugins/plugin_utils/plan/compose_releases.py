@@ -211,6 +211,9 @@ def released(
         )
         found[key], faulty = _release(asked, given, existing, faults)
         faults.findings += faulty
+        made = found[key]
+        if made and given.back and key in plan.operators and not asked.past:
+            found[key] = replace(made, action="absent", why="neither the record nor the cluster has it")
     kept = {key: release for key, release in found.items() if release}
     about = [item for release in kept.values() for item in _release_findings(release, options, given.profile)]
     held = list(_held_policies(given.survey, kept))
@@ -237,7 +240,8 @@ def _own_values(operator: str) -> list[Json]:
 
 
 def _past(operator: str, given: Given) -> Optional[PastRelease]:
-    """What a rollback returns the operator to; one that the record does not have stays as it is."""
+    """What a rollback returns the operator to; one that the record does not have stays as it is. None where the cluster
+    does not have it either."""
     if given.back is None or operator not in ("gpu_operator", "network_operator"):
         return None
     chart = given.profile[operator]["chart"]

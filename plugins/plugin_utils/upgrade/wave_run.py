@@ -60,7 +60,8 @@ class UpgradeStage(Stage):
         if made is None:
             return {}
         self.task.client.apply(way_back.secret(made), dry_run=self.task.check_mode)
-        self.task.show(f"{NAME:<16} the way back is recorded in {way_back.PLACE}")
+        done = "would be" if self.task.check_mode else "is"
+        self.task.show(f"{NAME:<16} the way back {done} recorded in {way_back.PLACE}")
         return {"changed": True, "changes": [f"write {way_back.PLACE}"]}
 
     def measure_before(self) -> Json:

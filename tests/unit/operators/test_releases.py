@@ -262,9 +262,8 @@ def test_an_upgrade_goes_to_the_next_major_or_is_refused_with_the_steps() -> Non
 
     skipping = step("network_operator", "25.10.0", "26.4.1", True)
     assert skipping.action == "refuse" and "25.10.0 -> 26.4.1 skips v26.1.2" in skipping.why
-    assert (
-        """upgrade -e '{"rdma_charts": {"network_operator": {"version": "v26.1.2"}}}'; then to 26.4.1""" in skipping.why
-    )
+    command = """upgrade -e rdma_upgrade=true -e '{"rdma_charts": {"network_operator": {"version": "v26.1.2"}}}'"""
+    assert f"with your other rdma_charts: ansible-playbook gpuops.rdma.{command}; then to 26.4.1" in skipping.why
     assert step("network_operator", "26.1.0", "26.4.1").action == "adopt"
     assert step("gpu_operator", "v26.3.0", "v26.3.3").action == "adopt", "within a major"
     assert "skips v26.3.3" in step("gpu_operator", "v25.10.1", "v26.7.0").why

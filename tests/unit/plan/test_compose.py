@@ -160,6 +160,9 @@ def test_a_rollback_leaves_an_operator_that_its_record_does_not_have() -> None:
     record = recorded(there)
     made = whole(cluster(), there, past=replace(record, releases={"gpu_operator": record.releases["gpu_operator"]}))
     assert made.releases["network_operator"].action == "none"
+    gone = replace(there, releases=[one for one in there.releases if one.chart != "network-operator"])
+    made = whole(cluster(), gone, past=replace(record, releases={"gpu_operator": record.releases["gpu_operator"]}))
+    assert made.releases["network_operator"].action == "absent", "it would be a new installation"
 
 
 @pytest.mark.parametrize("install", ["helm", "existing"])
@@ -175,7 +178,7 @@ def test_an_upgrade_that_has_not_ended_is_a_warning(install: str) -> None:
     again = whole(cluster(), survey(releases=seen), install=install)
     (warning,) = [item for item in again.findings if item.id == "plan.values"]
     assert (warning.severity, warning.subject) == ("warning", "release gpu-operator/gpu-operator")
-    assert "upgrade.yml continues it" in warning.found
+    assert "upgrade.yml continues it, rollback.yml returns to its record" in warning.found
     assert again.releases["gpu_operator"].resets == (), "preflight refused to go on, as values would be lost"
     assert [item for item in whole(cluster(), installed(made)).findings if item.id == "plan.values"] == []
 

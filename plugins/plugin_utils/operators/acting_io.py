@@ -26,6 +26,8 @@ SETTLE = 2.0
 LEAST = 60.0
 """Seconds that an operator has for its answer at least: a new one acts 17 to 19 s after its start, when it has the
 lease of the one before."""
+LATE = 1.0
+"""Seconds between looks at what is due, and cannot be done yet."""
 LOG_LINES, LONGEST = 3, 300
 
 TITLES = {"gpu_operator": "GPU Operator", "network_operator": "Network Operator"}
@@ -116,7 +118,7 @@ class Acting:
 
     def pause(self) -> float:
         """Seconds until there is something to do or to say though nothing changes in the cluster."""
-        return max(0.0, self._due - time.monotonic())
+        return max(LATE, self._due - time.monotonic())
 
     def _begin(self, key: str) -> None:
         """Starts anew where there is something else to act on."""
@@ -162,7 +164,7 @@ class Acting:
     def _others(self, deployment: Json) -> bool:
         """Whether pods of the operator are still ending: an older one would answer in the place of the new one."""
         ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._pods(deployment))
-        self._due = time.monotonic() + 1.0 if ending else math.inf
+        self._due = time.monotonic() + LATE if ending else math.inf
         return ending
 
     def _late(self, actor: Actor, why: str, begun: float, lacks: str = "") -> Status:

@@ -236,6 +236,20 @@ def test_nobody_is_asked_while_an_older_operator_may_answer(monkeypatch: pytest.
     assert run.lasting() == ""
 
 
+def test_nobody_looks_without_pause_while_the_deployment_of_an_asked_operator_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Operator("gpu_operator")
+    api.how = "frozen"
+    api.change(("gpuops",), 1)
+    run = Run(api, monkeypatch)
+    run.read()
+    run.read(5)
+    api.objects[f"Deployment/{GPUS}/gpu-operator"]["status"]["availableReplicas"] = 0
+    run.read(100)
+    assert api.asked and run.view.parts.patience_left() == 1.0
+
+
 def test_the_reason_names_pod_lease_and_log(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Operator("gpu_operator")
     api.how = "frozen"

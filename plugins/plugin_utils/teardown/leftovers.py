@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UPGRADED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import gpu_labels
 
 GROUPS = ("nvidia.com", "mellanox.com", "nfd.k8s-sigs.io", "sriovnetwork.openshift.io", "k8s.cni.cncf.io")
@@ -40,7 +41,7 @@ def of_writer(entry: Json, labels: Mapping[str, str]) -> list[str]:
         key
         for key, value in labels.items()
         if key.startswith(tuple(entry["prefixes"]))
-        and key not in entry.get("users", ())
+        and (key not in entry.get("users", ()) or value == entry.get("defaults", {}).get(key))
         and not (key.startswith(gpu_labels.DEPLOY) and value == "false")
     ]
 
@@ -58,21 +59,22 @@ def labels_left(
     any more were asked for, and are gone."""
     lines = []
     for entry in table:
-        count, where = sum(bool(of_writer(entry, labels)) for labels in nodes), runs(entry, workloads)
-        if not count or (removed and not where):
+        found, where = [keys for labels in nodes if (keys := of_writer(entry, labels))], runs(entry, workloads)
+        if not found or (removed and not where):
             continue
-        kinds = ", ".join(f"{prefix}*" for prefix in entry["prefixes"][:3])
+        every = {key for keys in found for key in keys}
+        kinds = ", ".join(f"{one}*" for one in entry["prefixes"] if any(key.startswith(one) for key in every))
         why = f"{entry['writer']} runs in {', '.join(where)} and writes them"
         if not where:
             why = f"nothing writes them any more. To remove them: {HOW}"
-        lines.append(f"labels {kinds} remain on {count} nodes: {why}")
+        lines.append(f"labels {kinds} remain on {counted(len(found), 'node')}: {why}")
     return lines
 
 
 def notes_left(nodes: int) -> list[str]:
     """A line about what upgrades of the operators noted on so many nodes."""
     how = f"it has no effect. To remove it: kubectl annotate nodes --all {UPGRADED}-"
-    return [f"annotation {UPGRADED} of upgrade.yml remains on {nodes} nodes: {how}"] if nodes else []
+    return [f"annotation {UPGRADED} of upgrade.yml remains on {counted(nodes, 'node')}: {how}"] if nodes else []
 
 
 def namespaces_left(names: Iterable[str], workloads: Sequence[Json], ours: Iterable[str]) -> list[str]:
@@ -80,7 +82,7 @@ def namespaces_left(names: Iterable[str], workloads: Sequence[Json], ours: Itera
     lines = []
     for name in names:
         busy = sum(one["namespace"] == name for one in workloads)
-        why = f"{busy} workloads of operators that are not in rdma_teardown_operators run in it" if busy else ""
+        why = f"it has {counted(busy, 'workload')} of operators that are not in rdma_teardown_operators" if busy else ""
         why = (
             why or f"Helm and OLM do not remove namespaces. If you need nothing in it: kubectl delete namespace {name}"
         )
@@ -93,5 +95,5 @@ def definitions_left(names: Iterable[str]) -> list[str]:
     groups = [name.partition(".")[2] for name in names]
     count = sum(any(group == one or group.endswith(f".{one}") for one in GROUPS) for group in groups)
     return [
-        f"{count} definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
+        f"{counted(count, 'definition')} (CRDs) left: to remove one removes all objects of its kind, of every owner"
     ] * bool(count)

@@ -40,25 +40,29 @@ def test_labels_go_once_their_writer_is_gone_and_users_own_stay() -> None:
     assert leftovers.stale(TABLE, [NFD, NETWORK], LABELS) == [
         "nvidia.com/gpu.deploy.driver",
         "nvidia.com/gpu.product",
+        "nvidia.com/mig.config",
         "nvidia.com/mig.config.state",
     ]
+    asked = {**LABELS, "nvidia.com/mig.config": "all-1g.10gb"}
+    assert "nvidia.com/mig.config" not in leftovers.stale(TABLE, [], asked), "a user's choice"
     assert "network.nvidia.com/operator.mofed.wait" in leftovers.stale(TABLE, [NFD, SRIOV], LABELS)
     gone = set(LABELS) - set(leftovers.stale(TABLE, [], LABELS))
-    users = {"nvidia.com/gpu.deploy.dcgm", "nvidia.com/mig.config", "nvidia.com/device-plugin.config"}
+    users = {"nvidia.com/gpu.deploy.dcgm", "nvidia.com/device-plugin.config"}
     assert gone == {"kubernetes.io/os", *users}
 
 
 def test_what_stays_is_named_with_the_reason() -> None:
     lines = leftovers.labels_left(TABLE, [NFD], [LABELS, LABELS, {}], removed=False)
     assert lines[0].endswith("remain on 2 nodes: Node Feature Discovery runs in gpu-operator and writes them")
+    assert lines[1].startswith("labels nvidia.com/gpu.*, nvidia.com/mig.* remain on 2 nodes"), "those that are there"
     assert all("rdma_teardown_node_labels=true" in line for line in lines[1:]) and len(lines) == 3
-    assert leftovers.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 nodes")]
+    assert leftovers.labels_left(TABLE, [NFD], [LABELS], removed=True) == [lines[0].replace("2 nodes", "1 node")]
     found = leftovers.namespaces_left(["gpu-operator", "net"], [NFD], ["gpuops-nccl"])
-    assert "1 workloads" in found[0]
+    assert "it has 1 workload of operators" in found[0]
     assert found[1].endswith("kubectl delete namespace net")
     assert "gpuops-nccl remains because it contains objects of other owners" in found[2]
     assert leftovers.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
-        "2 definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
+        "2 definitions (CRDs) left: to remove one removes all objects of its kind, of every owner"
     ]
     assert leftovers.definitions_left(["jobs.x.io"]) == []
 

@@ -54,14 +54,14 @@ options:
       one.
   mode:
     description: How pods use the fabric. The default is the plan's mode, else V(sriov) if nodes offer VFs, else
-      V(host).
+      V(host); without a cluster that of O(resource).
     type: str
     choices: [auto, sriov, shared, host]
     default: auto
   resource:
     description:
     - Resource name of the VFs, or in mode V(shared) of the shared device. The default is the name in the plan or on the
-      nodes.
+      nodes; without a cluster the known name that the jobs ask for.
   network:
     description:
     - NetworkAttachmentDefinition of the fabric as C(namespace/name). The default is the plan's, or the one of

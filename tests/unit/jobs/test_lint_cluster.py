@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import VF_RESOURCES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import documents, linted
 from support import users_jobs
 from support.fake_api import Api, arguments
@@ -191,6 +193,15 @@ def test_without_a_cluster_nothing_is_asked() -> None:
     given = {"definitions": [users_jobs.job("JobSet")], "cluster": False, "shape": SHAPE}
     result = linted.result(refuse, arguments(SPEC, given))
     assert result["clean"] and {"workload.room", "workload.queue", "workload.pod-security"} <= set(result["unchecked"])
+
+
+@pytest.mark.parametrize("resource", [*VF_RESOURCES, "rdma/rdma_shared_device_a"])
+def test_without_a_cluster_the_resource_is_the_known_one_that_the_jobs_ask_for(resource: str) -> None:
+    """Oracle's manifests and those of older guides have other names than ours."""
+    one = users_jobs.job("JobSet", "shared" if resource.startswith("rdma/") else "sriov")
+    text = json.dumps(one).replace(VF_RESOURCES[0], resource)
+    result = linted.result(lambda: None, arguments(SPEC, {"definitions": [json.loads(text)], "cluster": False}))
+    assert (result["resource"], result["clean"]) == (resource, True), result["findings"]
 
 
 def test_the_namespace_is_that_of_the_option_where_a_document_has_none() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def values(
         known, source = [*keys(), *(known if same else ())], f"chart {chosen}"
         unknown = list(_unknown(given, _Known(known), (), frozenset(dead)))
     faults = [f"{path} {text}" for path, text in dead.items()]
+    faults += _refused(entry["rules"].get("refused", ()), merged, chosen)
     warnings = list(_idle(entry["rules"].get("idle", ()), given, merged, chosen))
     guessed: list[str] = []
     if same:
@@ -96,6 +98,13 @@ def _dead(rules: Iterable[Json], given: Json, version: str) -> Iterator[tuple[st
         for path, value in _flat(given):
             if path == rule["key"] and _applies(rule, version) and _value_matches(rule, value):
                 yield path, f"has no effect since {rule['since']} (chart {version}): {rule['use']}"
+
+
+def _refused(rules: Iterable[Json], merged: Json, version: str) -> Iterator[str]:
+    for rule in rules:
+        value = lookup(merged, rule["key"])
+        if value is not None and _applies(rule, version) and _value_matches(rule, value):
+            yield f"{rule['key']}={json.dumps(value)}: {rule['why']}"
 
 
 def _value_matches(rule: Json, value: Any) -> bool:

@@ -193,6 +193,19 @@ def test_bad_overrides_are_refused_with_the_remedy(operator: str, overrides: Any
     assert f"rdma_{operator}_values" in text
 
 
+@pytest.mark.parametrize(("operator", "text", "why"), [
+    ("gpu_operator", "gpuCluster.deployCR=true", "GPUs by DRA have no resource nvidia.com/gpu"),
+    ("gpu_operator", "clusterPolicy.deployCR=false", "without a ClusterPolicy"),
+    ("network_operator", "sriov-network-operator.sriovOperatorConfig.featureGates.dynamicResourceAllocation=true",
+     "the SR-IOV device plugin does not run"),
+])  # fmt: skip
+def test_devices_by_dra_are_refused_by_name(operator: str, text: str, why: str) -> None:
+    key, _sep, value = text.partition("=")
+    assert f"{key}={value}: " in refused("current", operator, [text]) and why in refused("current", operator, [text])
+    other = "false" if value == "true" else "true"
+    assert values("current", operator, [f"{key}={other}"]).warnings == ()
+
+
 def test_all_faults_come_at_once() -> None:
     text = refused("current", "gpu_operator", "driver.enabled=true,psp.enabled=true,foo=1,migManager.enabeld=false")
     assert text.count("\n- ") == 4

@@ -180,7 +180,9 @@ def require_upgradable(plan: Plan) -> None:
         raise InputError(
             f"upgrade.yml upgrades operators that Helm installs, but with rdma_install={plan.install} {why}."
         )
-    if plan.releases and not any(plan.releases[name].present for name in plan.operators if name in plan.releases):
+    asked = [plan.releases[name] for name in plan.operators if name in plan.releases]
+    # Of a release whose input is refused nothing is known; preflight names the input.
+    if plan.releases and not plan.faults and not any(release.present for release in asked):
         raise InputError("upgrade.yml upgrades installed operators, but none is installed: run site.yml first.")
 
 

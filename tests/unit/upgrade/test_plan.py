@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Leftover, ObjectName, Plan, Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
+    Leftover,
+    ObjectName,
+    Plan,
+    Release,
+    input_fault,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.plan import Operands, ReleaseChange, Upgrade
 from support.paths import ROOT
@@ -256,6 +263,8 @@ def test_where_no_operator_is_installed_there_is_nothing_to_upgrade() -> None:
     bare = Plan(install="helm", mode=Mode.SRIOV, releases={"gpu_operator": new, "network_operator": new})
     with pytest.raises(InputError, match=r"none is installed: run site\.yml first"):
         core.require_upgradable(bare)
+    refused = (input_fault("rdma_charts.gpu_operator", "another version"),)
+    core.require_upgradable(replace(bare, findings=refused))  # preflight names it
     half = {**bare.releases, "gpu_operator": Release("r", "n", "c", "2", present={"version": "1"})}
     core.require_upgradable(Plan(install="helm", mode=Mode.SRIOV, releases=half))
 

@@ -163,6 +163,10 @@ class NetworkOperator:
         )
 
     async def _set_status(self, policy: Json, status: Json) -> None:
-        if policy.get("status") != status:
+        """Replaces the whole status, as the real one does (v25.10.0 to v26.7.0-rc.2, Status().Update): conditions of
+        26.7 are gone once 26.4 is back, whose type has none."""
+        before = policy.get("status") or {}
+        if before != status:
             policy["status"] = status
-            await self.hub.api.patch(f"{POLICIES}/{policy['metadata']['name']}/status", {"status": status})
+            change = {**dict.fromkeys(before), **status}
+            await self.hub.api.patch(f"{POLICIES}/{policy['metadata']['name']}/status", {"status": change})

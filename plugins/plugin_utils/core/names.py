@@ -41,6 +41,8 @@ ASKED = "gpuops.rdma/asked"
 operator writes the DaemonSet, see operators/acting.py."""
 ACTED_ON = "gpuops.rdma/acted-on"
 """Annotation of an operator's policy: the generation that it was last seen to act on, and its images, as JSON."""
+UNACTED = "wait.not-acted"
+"""Id of the finding about an operator that does not act: its operands may be right, and a rollback needs it too."""
 
 GATE_KEY = "readiness.k8s.io/gpuops-rdma"
 """Key of the taint with which nodes of a gated pool are born. The prefix is that of startup taints for

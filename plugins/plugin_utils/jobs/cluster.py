@@ -38,7 +38,8 @@ def around(
     shape = _shape(args["shape"], plan, nodes, known)
     if nodes is not None and shape:
         nodes = [one for one in nodes if one.shape == shape.name]
-    resource = args["resource"] or (plan.resources.vf if plan else "") or rdma_resource(_offered(nodes, documents))
+    names = _asked(documents) if nodes is None else _offered(nodes)
+    resource = args["resource"] or (plan.resources.vf if plan else "") or rdma_resource(names)
     mode = Mode(args["mode"]) if args["mode"] != "auto" else (plan and plan.mode) or _mode(nodes, resource)
     given = JobContext(
         mode=mode,
@@ -87,14 +88,16 @@ def _shape(
     return None
 
 
-def _offered(nodes: Optional[list[NodeFacts]], documents: Any) -> set[str]:
-    """Resources of the nodes; where these are not known, those for which the documents' containers ask."""
-    if nodes is not None:
-        return {name for one in nodes for name, count in one.allocatable.items() if count}
-    if isinstance(documents, dict):
-        asked = {str(name) for key in ("requests", "limits") for name in mapping(documents.get(key))}
-        return asked.union(*(_offered(None, one) for one in documents.values()))
-    return set().union(*(_offered(None, one) for one in documents)) if isinstance(documents, list) else set()
+def _offered(nodes: Sequence[NodeFacts]) -> set[str]:
+    return {name for one in nodes for name, count in one.allocatable.items() if count}
+
+
+def _asked(tree: Any) -> set[str]:
+    """Resources that containers anywhere in the documents ask for."""
+    if isinstance(tree, dict):
+        asked = {str(name) for key in ("requests", "limits") for name in mapping(tree.get(key))}
+        return asked.union(*map(_asked, tree.values()))
+    return set().union(*map(_asked, tree)) if isinstance(tree, (list, tuple)) else set()
 
 
 def _mode(nodes: Optional[list[NodeFacts]], resource: str) -> Mode:

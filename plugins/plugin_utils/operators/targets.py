@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UNACTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import OPERATOR
 
-NOT_ACTED, UNACTED = "has not acted since", "wait.not-acted"
-"""In the reason of an operator that does not act, and the id of the finding about it: its operands may be right."""
+NOT_ACTED = "has not acted since"
+"""In the reason of an operator that does not act."""
 _RESTART = {
     stage: f"See its log, and restart it: kubectl -n {{{stage}}} rollout restart deployment; then run the same again."
     for stage in ("gpu_operator", "network_operator")

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.permissions import LEASE, RBAC, needs, once
 
 Rule = tuple[str, str, str, str]
@@ -227,11 +228,10 @@ def _olm(plan: Plan) -> Iterator[Rule]:
 
 def _acting(plan: Plan) -> Iterator[Rule]:
     """What it takes to ask an operator whether it acts on its policy, see operators/acting.py."""
-    resources = {"gpu_operator": "clusterpolicies", "network_operator": "nicclusterpolicies"}
-    for name, resource in resources.items():
+    for name, policy in POLICIES.items():
         if name in plan.releases and plan.install != "existing":
             yield "patch", "apps", "daemonsets", plan.releases[name].namespace
-            yield "patch", POLICIES[name][0].partition("/")[0], resource, ""
+            yield "patch", policy[0].partition("/")[0], KINDS[policy][0], ""
 
 
 def _releases(plan: Plan) -> Iterator[Rule]:

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SEVERITIES, Finding, Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UNACTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
@@ -209,7 +210,7 @@ def _verdict(
 def _stage_claims(stages: Sequence[Json], cluster: Sequence[Json]) -> Iterator[tuple[str, str]]:
     """A stage that failed before the nodes were read is no evidence against them, nor is an operator that does not act.
     What plan and preflight refuse is told with all its causes."""
-    unacted = not any(map(_is_error, cluster)) and any(item["id"] == next_step.UNACTED for item in cluster)
+    unacted = not any(map(_is_error, cluster)) and any(item["id"] == UNACTED for item in cluster)
     for stage in stages:
         if stage["status"] == "failed":
             verdict = "incomplete" if unacted or stage["name"] in ("control_node", "plan") else "fail"

@@ -16,6 +16,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UNACTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.causes import HOST, NCCL, Evidence, SharedCause
@@ -29,8 +30,6 @@ READS, MEASURES, WRITES = range(3)
 """Levels of a command: it writes nothing to the cluster; it creates only pods that measure; it changes the cluster."""
 BEFORE = ("control_node", "plan", "preflight")
 """Stages that end before the nodes are looked at."""
-UNACTED = "wait.not-acted"
-"""Id of the finding about an operator that does not act: what comes after needs it too, a rollback as well."""
 _READING = {"verify", "compare", "discover", "inputs", "workload_lint", "workload_render"}
 _MEASURING = {"host_checks", "nccl_scan", "perftest", "workload_prove"}
 _READING_TAGS = {*BEFORE[1:], "report"}

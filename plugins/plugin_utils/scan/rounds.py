@@ -546,15 +546,15 @@ class Scan:
                 lanes.append(self._pair(f"l{number}", left[one].pop(), left[other].pop(0), runs, "load"))
 
         large = [block for block in blocks if len(left[block]) > 2]
-        if len(large) > CONTROL_BLOCKS * LOADS:  # other blocks in each round: they have fewer nodes for others
-            large = large[nth * CONTROL_BLOCKS :]
-        large = large[:CONTROL_BLOCKS]
+        # Other blocks in each round where there are enough: their nodes are missing in the pairs across blocks.
+        first = nth % LOADS * CONTROL_BLOCKS if len(large) > CONTROL_BLOCKS * LOADS else 0
+        large = large[first : first + CONTROL_BLOCKS]
         for block in large if len(large) >= LEVEL_BLOCKS else ():
             lane = self._pair(f"k{number}", left[block].pop(), left[block].pop(0), CONTROL_RUNS)
             lanes.append(tuple(replace(trial, control=True) for trial in lane))
-        for edge in view.loaded[1]:
+        for one, other in view.loaded[1]:
             for _run in range(LOAD_RUNS):
-                add(edge[0], edge[1])
+                add(one, other)
         ring = [
             (one, blocks[(i + step) % many])
             for step in range(1, many // 2 + 1)

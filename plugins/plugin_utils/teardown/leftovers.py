@@ -95,5 +95,5 @@ def definitions_left(names: Iterable[str]) -> list[str]:
     groups = [name.partition(".")[2] for name in names]
     count = sum(any(group == one or group.endswith(f".{one}") for one in GROUPS) for group in groups)
     return [
-        f"{counted(count, 'definition')} (CRDs) left: to remove one removes all objects of its kind, of every owner"
+        f"{count} definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
     ] * bool(count)

@@ -424,8 +424,8 @@ def test_from_v26_3_3_to_v26_7_0_with_a_policy_that_was_edited(cluster: Any, for
 
 @pytest.mark.e2e
 def test_up_back_and_up_again_with_the_record_of_the_upgrade(cluster: Any) -> None:
-    """Of both operators, between the profiles previous and current. The device plugin's DaemonSet rolls on all nodes,
-    which offer no VFs meanwhile, so that VFs are not watched."""
+    """Of both operators, between the profiles previous and current. A node outside of a wave loses its VFs only in the
+    three runs in which the Network Operator's own rollout replaces its device plugin, once in each."""
     here = cluster("--gpu-nodes", "2")
     before, after = (
         of_profile(here, "previous", "v26.3.3", "26.4.2"),
@@ -438,45 +438,49 @@ def test_up_back_and_up_again_with_the_record_of_the_upgrade(cluster: Any) -> No
     assert refused.code != 0 and "there is no record of an upgrade" in refused.output
     assert "changed=0" in refused.output
 
-    # Killed in its first wave, and gone on with: the record is that of the state before it.
-    process, log = here.playing(UPGRADE, *after, report="killed", **SETTLED)
-    shown(log, process, f"of older revisions replaced on {here.nodes()[0]}")
-    here.kill(process)
-    assert "the way back is recorded in Secret gpuops-rdma/gpuops-way-back" in log.read_text()
-    recorded = written_record(here)
-    up = here.play(UPGRADE, *after, report="up", **SETTLED)
-    assert (up.code, up.verdict) == (0, "pass"), up.report.get("reason") or up.output[-4000:]
-    assert "way back: rollback.yml returns to gpu_operator v26.3.3, network_operator 26.4.2" in up.output
-    assert set(toolkits(here).values()) == {"v1.20.0"} and written_record(here) == recorded
+    with watched(here) as lost:
+        # Killed in its first wave, and gone on with: the record is that of the state before it.
+        process, log = here.playing(UPGRADE, *after, report="killed", **SETTLED)
+        shown(log, process, f"of older revisions replaced on {here.nodes()[0]}")
+        here.kill(process)
+        assert "the way back is recorded in Secret gpuops-rdma/gpuops-way-back" in log.read_text()
+        recorded = written_record(here)
+        up = here.play(UPGRADE, *after, report="up", **SETTLED)
+        assert (up.code, up.verdict) == (0, "pass"), up.report.get("reason") or up.output[-4000:]
+        assert "way back: rollback.yml returns to gpu_operator v26.3.3, network_operator 26.4.2" in up.output
+        assert set(toolkits(here).values()) == {"v1.20.0"} and written_record(here) == recorded
 
-    # Refused before any change: other charts, without the variable, an edited record.
-    unchanged = written(here)
-    refused = here.play(ROLLBACK, *after, report="newer", **back)
-    assert "but the rollback returns to v26.3.3" in refused.output and refused.code != 0, refused.output[-2500:]
-    refused = here.play(ROLLBACK, *before, report="asked", **SETTLED)
-    assert refused.code != 0 and "Say -e rdma_rollback=true" in refused.output
-    assert f"gpu-operator/gpu-operator: {current.GPU} -> v26.3.3" in refused.output
-    assert f"network-operator/network-operator: {current.CHART} -> 26.4.2" in refused.output
-    record = ("secret", "gpuops-way-back", "-n", "gpuops-rdma")
-    digest = recorded["metadata"]["annotations"]["gpuops.rdma/digest"]
-    here.kubectl("annotate", *record, "--overwrite", "gpuops.rdma/digest=0")
-    refused = here.play(ROLLBACK, *before, report="edited", **back)
-    assert refused.code != 0 and "was edited" in refused.output and written(here) == unchanged
-    here.kubectl("annotate", *record, "--overwrite", f"gpuops.rdma/digest={digest}")
+        # Refused before any change: other charts, without the variable, an edited record.
+        unchanged = written(here)
+        refused = here.play(ROLLBACK, *after, report="newer", **back)
+        assert "but the rollback returns to v26.3.3" in refused.output and refused.code != 0, refused.output[-2500:]
+        refused = here.play(ROLLBACK, *before, report="asked", **SETTLED)
+        assert refused.code != 0 and "Say -e rdma_rollback=true" in refused.output
+        assert f"gpu-operator/gpu-operator: {current.GPU} -> v26.3.3" in refused.output
+        assert f"network-operator/network-operator: {current.CHART} -> 26.4.2" in refused.output
+        record = ("secret", "gpuops-way-back", "-n", "gpuops-rdma")
+        digest = recorded["metadata"]["annotations"]["gpuops.rdma/digest"]
+        here.kubectl("annotate", *record, "--overwrite", "gpuops.rdma/digest=0")
+        refused = here.play(ROLLBACK, *before, report="edited", **back)
+        assert refused.code != 0 and "was edited" in refused.output and written(here) == unchanged
+        here.kubectl("annotate", *record, "--overwrite", f"gpuops.rdma/digest={digest}")
 
-    process, log = here.playing(ROLLBACK, *before, report="back-killed", **back)
-    shown(log, process, f"of older revisions replaced on {here.nodes()[0]}")
-    here.kill(process)
-    down = here.play(ROLLBACK, *before, report="down", **back)
-    assert (down.code, down.verdict) == (0, "pass"), down.report.get("reason") or down.output[-4000:]
-    assert set(toolkits(here).values()) == {"v1.19.1"} and written_record(here)["data"] == recorded["data"]
-    again = here.play(ROLLBACK, *before, report="again", **back)
-    assert again.code == 0 and "rollback: nothing to change" in again.output and "changed=0" in again.output
-    the_same_end(here)
+        process, log = here.playing(ROLLBACK, *before, report="back-killed", **back)
+        shown(log, process, f"of older revisions replaced on {here.nodes()[0]}")
+        here.kill(process)
+        down = here.play(ROLLBACK, *before, report="down", **back)
+        assert (down.code, down.verdict) == (0, "pass"), down.report.get("reason") or down.output[-4000:]
+        assert set(toolkits(here).values()) == {"v1.19.1"} and written_record(here)["data"] == recorded["data"]
+        again = here.play(ROLLBACK, *before, report="again", **back)
+        assert again.code == 0 and "rollback: nothing to change" in again.output and "changed=0" in again.output
+        the_same_end(here)
 
-    last = here.play(UPGRADE, *after, report="last", **SETTLED)
-    assert (last.code, last.verdict) == (0, "pass"), last.report.get("reason") or last.output[-4000:]
-    assert set(toolkits(here).values()) == {"v1.20.0"}
+        last = here.play(UPGRADE, *after, report="last", **SETTLED)
+        assert (last.code, last.verdict) == (0, "pass"), last.report.get("reason") or last.output[-4000:]
+        assert set(toolkits(here).values()) == {"v1.20.0"}
+    rolled = {(one.split()[0], *re.findall(r"(\S+) did \[", one)) for one in lost}
+    assert rolled <= {(node, run) for node in here.nodes() for run in ("killed", "back-killed", "last")}, lost
+    assert all("did ['release', 'wait', 'manifest']" in one for one in lost), lost
 
 
 def of_profile(here: Any, profile: str, gpu: str, network: str) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def test_what_stays_is_named_with_the_reason() -> None:
     assert found[1].endswith("kubectl delete namespace net")
     assert "gpuops-nccl remains because it contains objects of other owners" in found[2]
     assert leftovers.definitions_left(["clusterpolicies.nvidia.com", "ippools.nv-ipam.nvidia.com", "jobs.x.io"]) == [
-        "2 definitions (CRDs) left: to remove one removes all objects of its kind, of every owner"
+        "2 definitions (CRDs) remain, because removing one removes all objects of its kind, of every owner"
     ]
     assert leftovers.definitions_left(["jobs.x.io"]) == []
 

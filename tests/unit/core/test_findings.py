@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import names
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding, kinds
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SEVERITIES
 from support.paths import ROOT
@@ -46,10 +47,11 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 
 def spelled(path: str) -> set[str]:
-    """Texts of a file that look like an id."""
+    """Texts of a file that look like an id, and constants of core/names.py that it uses and that hold one."""
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return {text for text in texts if SPELLED.fullmatch(text)}
+    texts += [getattr(names, node.id, None) for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {text for text in texts if isinstance(text, str) and SPELLED.fullmatch(text)}
 
 
 def ids(node: ast.expr) -> set[str]:
@@ -60,9 +62,9 @@ def ids(node: ast.expr) -> set[str]:
 
 
 def test_every_call_names_an_entry():
-    named = {(path, name) for path, call in calls() for name in ids(call.args[0])}
+    named = {(path, ident) for path, call in calls() for ident in ids(call.args[0])}
     assert len(named) > 130
-    assert {(path, name) for path, name in named if name not in kinds()} == set()
+    assert {(path, ident) for path, ident in named if ident not in kinds()} == set()
 
 
 def test_an_id_is_spelled_out_and_not_put_together():
@@ -73,7 +75,7 @@ def test_an_id_is_spelled_out_and_not_put_together():
 
 
 def test_every_entry_is_used():
-    used = {name for path in {path for path, _call in calls()} for name in spelled(path)}
+    used = {ident for path in {path for path, _call in calls()} for ident in spelled(path)}
     checks = yaml.safe_load((ROOT / "files" / "oci" / "blueprints.yml").read_text("utf-8"))["checks"]
     used |= {f"blueprint.{check['rule']}" for check in checks}
     assert set(ENTRIES) - used == set()

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ansible import context
 from ansible.release import __version__ as ansible_version
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift_io import DriftReader
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.keep_io import ReportKeeper
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.run_end import RunEnd
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -69,11 +70,13 @@ class ActionModule(RdmaAction):
             previous=folders.previous(folder, again=args["again"]),
             cluster=command.cluster_of(self._task_vars),
             predicted=end.get("predicted"),
+            drift=end.get("drift"),
         )
         report: Json = TASK.data(made)
         folders.write(folder, report, self._host)
         run.forget_plan(run_dir, passed=build.passed(report))
-        for line in (*build.text(report), f"report: {folder / 'report.html'}"):
+        unrecorded = self._record(plan, run_dir, report, args)
+        for line in (*build.text(report), *unrecorded, f"report: {folder / 'report.html'}"):
             self.progress(line)
         result: dict[str, Any] = {"verdict": report["verdict"], "report": str(folder / "report.json")}
         result.update(bad_nodes=build.bad_nodes(report)[:50])
@@ -96,11 +99,12 @@ class ActionModule(RdmaAction):
         path = run_dir / "end.json"
         if args["again"] and path.exists():
             return run.read(path)
-        nodes, unasked = self._nodes(plan, run_dir)
+        ended = RunEnd(self, plan, run_dir)
         end: Json = {
-            "nodes": nodes,
-            "findings": unasked,
-            "installed": self._installed(plan),
+            "nodes": ended.offered(),
+            "findings": ended.findings,
+            "drift": to_dict(DriftReader(ended).compare()) if self._compares(args) else None,
+            "installed": ended.installed(),
             "deselected": args["without_test"] or not run.selected(self._task_vars, run.TEST_STAGE),
             **command.kept(context.CLIARGS, self._task_vars),
             "predicted": folders.predicted(run_dir, len(plan.nodes)) if self.check_mode else None,
@@ -108,22 +112,17 @@ class ActionModule(RdmaAction):
         run.write(path, end)
         return end
 
-    def _nodes(self, plan: Plan, run_dir: Path) -> tuple[Optional[list[Json]], list[Json]]:
-        """(nodes with what they offer at the end, findings); (None, a finding) if the cluster does not answer."""
-        if not plan.nodes:
-            return [], []
-        wanted = {node.name for node in plan.nodes}
-        try:
-            cache = NodeCache(self.client, run_dir, shape_table.shapes(plan.site_shapes))
-            facts = [node for node in cache.facts() if node.name in wanted]
-        except RdmaError as error:
-            return None, [
-                to_dict(finding("report.nodes", "cluster", str(error), expected="the nodes' state at the end"))
-            ]
-        return [
-            {"name": n.name, "ready": n.ready, "ready_reason": n.ready_reason, "allocatable": n.allocatable}
-            for n in facts
-        ], []
+    def _compares(self, args: dict[str, Any]) -> bool:
+        """A run that records what passed compares nothing: its own changes would be the differences."""
+        return bool(self._task.diff) and not (args["record_pass"] or self.check_mode)
+
+    def _record(self, plan: Plan, run_dir: Path, report: Json, args: dict[str, Any]) -> list[str]:
+        """Records the state of a run that passed with a test of its own; lines about a record that failed."""
+        tested = any(not item["stale"] for item in report["nccl"])
+        if not (build.passed(report) and tested and args["record_pass"]) or args["again"] or self.check_mode:
+            return []
+        why = DriftReader(RunEnd(self, plan, run_dir)).record()
+        return [f"The state that passed is not recorded, so that verify.yml --diff has none: {why}"] if why else []
 
     def _versions(self, plan: Plan) -> Json:
         return {
@@ -133,17 +132,3 @@ class ActionModule(RdmaAction):
             "kubernetes": plan.server_version,
             **{name: release.version for name, release in plan.releases.items()},
         }
-
-    def _installed(self, plan: Plan) -> Json:
-        """Stage -> ClusterServiceVersion of operators installed through OLM; the plan has only pinned versions."""
-        found: Json = {}
-        for stage, wants in plan.olm.items():
-            own = wants[-1]
-            try:
-                path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own.namespace)
-                held = [one for one in self.client.list(path) if one["spec"].get("name") == own.package]
-            except RdmaError:
-                continue  # an unknown version is omitted; _nodes reports that the cluster does not answer
-            if held and (held[0].get("status") or {}).get("installedCSV"):
-                found[stage] = str(held[0]["status"]["installedCSV"])
-        return found

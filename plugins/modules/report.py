@@ -49,6 +49,13 @@ options:
     - Results of an earlier run in the run folder count, unless something was changed afterwards.
     type: bool
     default: false
+  record_pass:
+    description:
+    - V(true) records the state of a cluster whose run passed, in the Secret C(gpuops-rdma/gpuops-last-pass).
+    - V(false) writes nothing. With C(--diff), the report then lists what differs from the recorded state. That does not
+      change the verdict.
+    type: bool
+    default: true
   keep:
     description:
     - Additional place for report.html. V(none) keeps no copy.

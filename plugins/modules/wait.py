@@ -36,7 +36,8 @@ options:
       - V(drivers), the rest of V(gpu_operator), if the operators install both driver and OFED, else nothing.
       - V(vf_config), the VF configuration pod of every node reports that all VFs are created.
       - V(vfs), the VFs of every node are allocatable as the shape requires.
-      - V(ip_pool), the IPPool of O(name) has a block of addresses for every node.
+      - V(ip_pool), the IPPool of O(name) has a block of addresses for every node, and the plan's
+        NetworkAttachmentDefinitions exist.
       - V(batch), the controller of the plan's launcher (Volcano or MPI Operator) runs, in any namespace.
       - V(deployment) and V(daemonset), those of O(namespace) and O(name) are rolled out.
     type: list

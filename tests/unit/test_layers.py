@@ -49,7 +49,7 @@ LAYERS = {
         "rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
-    "report": ("host kube nccl nodes oci", "command folders html keep_io"),
+    "report": ("host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
     "sharing": (
         "kube nccl nodes",
         "configs metrics_io mps_proof serving_io sharing_io taints_io use vgpu_io",

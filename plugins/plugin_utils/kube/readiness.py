@@ -8,7 +8,7 @@ Cluster stages::
     cluster_policy(policy) nic_cluster_policy(policy, daemonsets=()) plugin_config(policy, config_map, resource)
     crd(obj) daemonset(obj, allow_zero=False) deployment(obj) pod(obj)
     failed_create(events, name) node(facts, labels=()) resource(facts, name, expected)
-    ip_pool(pool, nodes, events=()) vf_pod(pod, boot_id="")
+    ip_pool(pool, nodes, events=()) existing(wanted, obj) vf_pod(pod, boot_id="")
 
 Batch jobs (``ready`` = ended well, ``code`` is the job's phase, ``exit_code`` is the master's or launcher's)::
 
@@ -481,6 +481,11 @@ def _json(text: Any) -> Optional[Json]:
     except (TypeError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def existing(wanted: Json, obj: Optional[Json]) -> Status:
+    """The object is there; one without a status can show no more."""
+    return _ready() if obj else _waiting(f"{wanted['kind']} {_name(wanted)} does not exist")
 
 
 def ip_pool(pool: Optional[Json], nodes: Sequence[str], events: Iterable[Json] = ()) -> Status:

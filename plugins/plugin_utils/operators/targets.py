@@ -176,6 +176,7 @@ _ALL = (
         "network-operator.ip-pool",
         "sriov",
         "See kubectl -n {network_operator} get events; enlarge a pool that is full.",
+        causes=(("NetworkAttachmentDefinition", "Create it again: ansible-playbook gpuops.rdma.site --tags sriov"),),
     ),
     Target("batch", "wait.batch", remedy="See the controller's pods and their log.", per_node=False),
     Target("deployment", "wait.deployment", per_node=False),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import named, readiness, rollout
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import live
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.named import Statuses
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
@@ -65,6 +67,14 @@ class Vfs:
         path = self.watcher.client.path("v1", "Event", namespace)
         events = self.watcher.store(path, rollout.event, field_selector="involvedObject.kind=IPPool").items()
         return {name: readiness.ip_pool(pools.get(name), nodes, events) for name in names}
+
+    def networks(self, objects: Iterable[Json]) -> Statuses:
+        """Status per NetworkAttachmentDefinition of these objects: whether it exists."""
+        networks = [item for item in objects if item["kind"] == "NetworkAttachmentDefinition"]
+        return {
+            kube_objects.reference(item).partition(" ")[2]: readiness.existing(item, live(self.watcher.client, item))
+            for item in networks
+        }
 
     def pods(self) -> dict[str, Json]:
         """The VF configuration's pods by node, without terminating ones."""

@@ -175,7 +175,8 @@ class WaitView:
 
     def _ip_pool(self) -> Statuses:
         namespace = self.args["namespace"] or self.plan.namespaces.network_operator
-        return self.vfs.addresses(namespace, self.args["name"] or [self.plan.ip_pool.name])
+        pools = self.vfs.addresses(namespace, self.args["name"] or [self.plan.ip_pool.name])
+        return {**pools, **self.vfs.networks(self.plan.objects.get("sriov", ()))}
 
     def _batch(self) -> Statuses:
         if not self.args["plan"]:

@@ -15,12 +15,8 @@ operator host than the upgrade did::
 
 from __future__ import annotations
 
-import base64
-import binascii
-import gzip
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -29,16 +25,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_LABEL, OWNER
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNER
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import packed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_records
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 
 NAMESPACE, NAME = OWNER, "gpuops-way-back"
 """That of the run's Lease, for any rdma_own_namespace."""
 PLACE = f"Secret {NAMESPACE}/{NAME}"
-KEY, DIGEST = "record", "gpuops.rdma/digest"
-LARGEST = 1_000_000
-"""Bytes; the API server refuses a Secret whose data has more than 1 MiB."""
 GROUPS = (
     "nvidia.com",
     "mellanox.com",
@@ -98,33 +92,29 @@ class WayBack:
 
 def secret(record: WayBack) -> Json:
     """The Secret with the record and its digest. Raises InputError if it is too large."""
-    text = _text(record)
-    packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
-    if len(packed) > LARGEST:
+    try:
+        return packed.secret(NAME, NAMESPACE, to_dict(record))
+    except DataError as error:
         raise InputError(
-            f"Cannot record the way back in {PLACE}: the record has {len(packed)} bytes, but a Secret takes at most "
-            f"{LARGEST}. Nothing was changed. Shorten the values of the releases."
-        )
-    meta = {"name": NAME, "namespace": NAMESPACE, "labels": {OWNED_LABEL: OWNER}, "annotations": {DIGEST: _sum(text)}}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": {KEY: packed}}
+            f"Cannot record the way back in {PLACE}: {error}. Nothing was changed. Shorten the values of the releases."
+        ) from None
 
 
 def record(found: Optional[Json], cluster: str) -> WayBack:
-    """The record of a Secret, None if there is none. Raises InputError for what cannot be used."""
+    """The record of a Secret. Raises InputError without one, and for what cannot be used."""
     if found is None:
         raise InputError(
             f"Cannot roll back: there is no record of an upgrade ({PLACE}). upgrade.yml writes it before its first "
             "change. An earlier version of this collection did not; then see docs/upgrade.md."
         )
     try:
-        text = gzip.decompress(base64.b64decode(found["data"][KEY]))
-        made = decode(WayBack, json.loads(text))
-    except (KeyError, TypeError, ValueError, EOFError, OSError, binascii.Error, zlib.error, DataError) as error:
-        raise InputError(
-            f"Cannot roll back: {PLACE} cannot be read: {type(error).__name__} {error}. {_RESTORE}"
-        ) from None
-    if (found["metadata"].get("annotations") or {}).get(DIGEST) != _sum(text):
-        raise InputError(f"Cannot roll back: {PLACE} was edited: its content does not match its digest. {_RESTORE}")
+        document = packed.document(found)
+    except DataError as error:
+        raise InputError(f"Cannot roll back: {PLACE} {error}. {_RESTORE}") from None
+    try:
+        made = decode(WayBack, document)
+    except DataError as error:
+        raise InputError(f"Cannot roll back: {PLACE} cannot be read: {error}. {_RESTORE}") from None
     if made.cluster != cluster:
         raise InputError(
             f"Cannot roll back: {PLACE} is the record of another cluster (kube-system {made.cluster}, this one's is "
@@ -134,14 +124,6 @@ def record(found: Optional[Json], cluster: str) -> WayBack:
 
 
 _RESTORE = "Restore it from a backup; without it, see docs/upgrade.md."
-
-
-def _text(made: WayBack) -> bytes:
-    return json.dumps(to_dict(made), sort_keys=True, separators=(",", ":")).encode()
-
-
-def _sum(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
 
 
 # ---- what is recorded ----------------------------------------------------------------------------------------------
@@ -157,7 +139,7 @@ def state(chart: str, version: str, values: Json) -> str:
     """A release as a short text: two are equal if version and values are. The hook for definitions does not count,
     since an upgrade disables it on its way."""
     kept = helm_records.without_hook(chart, helm_records.let_go(values))
-    return f"{version} {_sum(json.dumps(kept, sort_keys=True).encode())[:16]}"
+    return f"{version} {hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def keeps(old: Optional[WayBack], new: WayBack, settled: bool) -> bool:

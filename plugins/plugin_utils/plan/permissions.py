@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNER, POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Permission, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
@@ -127,6 +127,7 @@ def _reads(plan: Plan) -> Iterator[Rule]:
     yield "get list", "scheduling.k8s.io", "priorityclasses", ""
     if plan.install == "helm":
         yield "list", "", "secrets", ""
+        yield APPLY, "", "secrets", OWNER
     if plan.mode.by_plugin:
         yield "list watch", "mellanox.com", "nicclusterpolicies", ""
         yield "list watch", "", "configmaps", plan.namespaces.network_operator

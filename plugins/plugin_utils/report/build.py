@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import causes, next_step
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift import lines as drift_lines
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.messages import shortened
 
 SCHEMA_VERSION = 2
@@ -100,6 +101,7 @@ def build(
     previous: Optional[Json] = None,
     cluster: str = "",
     predicted: Optional[Json] = None,
+    drift: Optional[Json] = None,
 ) -> Json:
     """The report.
 
@@ -107,7 +109,8 @@ def build(
     answer. ``deselected``: the user left the NCCL test out; the results are then those of an earlier run. ``hosts``:
     node -> summary of its host checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the
     report of an earlier run. ``cluster``: the inventory host, "" if it is the only one. ``predicted``: what a run in
-    check mode would do, see ``prediction``; None for a real run. Messages are cut at messages.LIMIT characters.
+    check mode would do, see ``prediction``; None for a real run. ``drift``: what differs from the last passed run
+    (``drift.Drift``), None if that was not asked for. Messages are cut at messages.LIMIT characters.
     """
     stages, nodes, findings, nccl, hosts, scans = map(shortened, (stages, nodes, findings, nccl, hosts, scans))
     nccl = [_aged(item, plan) for item in nccl]
@@ -158,6 +161,7 @@ def build(
         "findings": [_shown(item, ("subject",)) for item in others],
         "nccl": [{**_nccl(item), "previous": _earlier(item, previous)} for item in nccl],
         "scan": [_scan(item) for item in scans],
+        "drift": drift,
         "plan": _provenance(plan),
         "versions": versions,
         "began": _began(stages),
@@ -636,6 +640,7 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     for item in report["scan"]:
         lines += ["", *_scan_lines(item, rows)]
     lines += _finding_lines(report, rows)
+    lines += ["", *drift_lines(report["drift"], rows)] if report["drift"] else []
     if report["predicted"] and prediction(report["predicted"]) not in report["reason"]:
         lines += ["", f"Check mode: {prediction(report['predicted'])}"]
     lines += [] if report["predicted"] else _stage_lines(report)

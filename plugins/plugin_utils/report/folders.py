@@ -75,9 +75,14 @@ def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
     return documents, findings
 
 
+def now() -> str:
+    """RFC 3339, in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def write(folder: Path, report: Json, cluster: str) -> None:
     """Writes report.json first, so that it exists even if a later file fails. Raises InputError."""
-    report["made"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    report["made"] = now()
     run.write(folder / "report.json", report)
     (folder / "report.json").chmod(0o644)
     try:

@@ -77,6 +77,28 @@ def test_killed_runs_converge_then_verify_then_teardown(cluster: Any) -> None:
     assert "tested 20" in again.report["reason"]
     assert specs(here.kubectl("get", "ds,deploy,cm,ippools,net-attach-def", "-A", "-o", "json")) == specs(before)
 
+    # What was changed since is listed, with its writer; what it may not read is unknown.
+    account = here.folder / "reader.json"
+    policy = {"spec": {"dcgmExporter": {"serviceMonitor": {"interval": "30s"}}}}
+    here.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=merge", f"-p={json.dumps(policy)}")
+    here.kubectl("delete", "net-attach-def", "rdma-vf", "-n", "gpuops-nccl")
+    drifted = here.play("playbooks/verify.yml", "--diff", report="verify", rdma_kubeconfig=account)
+    assert (
+        drifted.verdict == "fail" and "NetworkAttachmentDefinition rdma-vf does not exist" in drifted.report["reason"]
+    )
+    changes = {(one["subject"], one["field"]): one for one in drifted.report["drift"]["changes"]}
+    assert drifted.report["drift"]["count"] == len(changes) == 2, changes
+    assert changes["NetworkAttachmentDefinition gpuops-nccl/rdma-vf", ""]["before"] == "present"
+    edited = changes["ClusterPolicy cluster-policy", "spec.dcgmExporter.serviceMonitor.interval"]
+    assert (edited["before"], edited["now"], edited["by"]) == ("15s", "30s", "kubectl-patch") and edited["since"]
+    here.kubectl("delete", "clusterrolebinding", "reader")
+    blind = here.play("playbooks/verify.yml", "--diff", report="verify", rdma_kubeconfig=account)
+    assert blind.code != 0 and "cannot be read" in str(blind.report["drift"]["unknown"]), blind.report["drift"]
+    restored = here.play()
+    assert restored.verdict == "pass", restored.report["reason"]
+    found = here.play("playbooks/verify.yml", "--diff").report["drift"]
+    assert (found["count"], len(found["unknown"])) == (0, 1), found
+
     # The report can be made again from its folder, without the cluster.
     rendered = here.play("site.yml", "--tags", "report", rdma_kubeconfig=here.folder / "none")
     assert (rendered.code, rendered.verdict) == (0, "pass"), rendered.output[-3000:]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import packed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_records, way_back
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.way_back import (
@@ -47,12 +48,11 @@ def test_a_record_is_read_as_it_was_written_and_shows_no_values() -> None:
     assert RECORD.shown == "gpu_operator v26.3.3, network_operator 26.1.0, recorded 2026-11-22T19:40:12Z"
 
 
-def edited(data: Any) -> Any:
-    made = way_back.secret(RECORD)
-    return {**made, "data": data}
+def edited(content: Any) -> Any:
+    return {**way_back.secret(RECORD), "data": content}
 
 
-def packed(record: WayBack) -> Any:
+def data(record: WayBack) -> Any:
     return way_back.secret(record)["data"]
 
 
@@ -62,8 +62,9 @@ def packed(record: WayBack) -> Any:
         (None, "uid-1", r"there is no record of an upgrade \(Secret gpuops-rdma/gpuops-way-back\)"),
         (edited({}), "uid-1", "cannot be read: KeyError"),
         (edited({"record": "%%%"}), "uid-1", "cannot be read"),
-        (edited({"record": base64.b64encode(gzip.compress(b'{"at": 1}')).decode()}), "uid-1", "cannot be read"),
-        (edited(packed(replace(RECORD, cluster="uid-2"))), "uid-2", "was edited: its content does not match"),
+        (edited({"record": base64.b64encode(gzip.compress(b'{"at": 1}')).decode()}), "uid-1", "was edited"),
+        (packed.secret("x", "y", {"at": 1}), "uid-1", "cannot be read: cluster: missing"),
+        (edited(data(replace(RECORD, cluster="uid-2"))), "uid-2", "was edited: its content does not match"),
         (way_back.secret(RECORD), "uid-2", r"record of another cluster \(kube-system uid-1, this one's is uid-2\)"),
     ],
 )
@@ -73,7 +74,7 @@ def test_a_record_that_cannot_be_used_is_refused_by_name(found: Any, cluster: st
 
 
 def test_a_record_damaged_anywhere_is_refused() -> None:
-    whole = base64.b64decode(packed(RECORD)["record"])
+    whole = base64.b64decode(data(RECORD)["record"])
     for seed in range(200):
         dice = random.Random(seed)
         place = dice.randrange(10, len(whole))  # gzip's own header says nothing of the content
@@ -84,7 +85,7 @@ def test_a_record_damaged_anywhere_is_refused() -> None:
 
 
 def test_a_record_that_no_secret_can_hold_is_refused_before_any_change() -> None:
-    noise = random.Random(1).randbytes(way_back.LARGEST).hex()
+    noise = random.Random(1).randbytes(packed.LARGEST).hex()
     with pytest.raises(InputError, match=r"the record has \d+ bytes, but a Secret takes at most 1000000"):
         way_back.secret(replace(RECORD, images={"x": (noise,)}))
 

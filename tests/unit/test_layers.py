@@ -33,8 +33,8 @@ LAYERS = {
     "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_io record rules stack_inputs"),
     "operators": (
         "kube nodes oci",
-        "acting_io chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run parts "
-        "policy_first release_run removal render vfs waiting way_back_io",
+        "acting_io chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run "
+        "owners_io parts policy_first release_run removal render vfs waiting way_back_io",
     ),
     "nccl": (
         "kube nodes",

@@ -23,6 +23,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     leftovers,
+    owners,
+    owners_io,
     sriov,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
@@ -79,7 +81,10 @@ def compose(given: Given) -> Plan:
         displaced=tuple(compose_objects.displaced_pods(plan, given)),
         displace_pods=given.options.displace_pods,
         remove_lost_pods=given.options.remove_lost_pods,
-        looked_for=tuple(leftovers.named(left.table())) if left.applies(plan.install, plan.mode) else (),
+        looked_for=(
+            *(leftovers.named(left.table()) if left.applies(plan.install, plan.mode) else ()),
+            *owners.listed_kinds(owners_io.table(), given.survey.served),
+        ),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))
 

@@ -49,8 +49,8 @@ def _on(item: ObjectName, verbs: str, kinds: Mapping[tuple[str, str], tuple[str,
 
 
 def _left(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
-    """What it takes to look for leftovers and their users, and to remove them."""
-    yield from (_on(name, "get", kinds) for name in plan.looked_for)
+    """What it takes to look for leftovers, their users and other owners, and to remove the leftovers."""
+    yield from (_on(name, "get" if name.name else "list", kinds) for name in plan.looked_for)
     if any(item.name.kind != "DaemonSet" for item in (*plan.leftovers, *plan.handmade)):
         yield "list", "k8s.cni.cncf.io", "network-attachment-definitions", ""
     for item in plan.leftovers if plan.remove_leftovers else ():

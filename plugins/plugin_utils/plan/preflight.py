@@ -33,7 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import DMABUF_KERNEL
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds, support
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds, owners, support
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers as _leftovers
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, reach, scale
@@ -432,6 +432,13 @@ def policies(view: PreflightView) -> Iterator[Finding]:
     """Policies of another owner that the run would change, and their fields, until it is settled who owns them."""
     for item in view.plan.policies:
         yield from adoption.findings(item, view.plan.adopt_policies)
+
+
+def other_owners(view: PreflightView) -> Iterable[Finding]:
+    """Objects of other owners that exclude what the run installs."""
+    shapes = {*view.plan.shapes, *view.survey.configured_shapes}
+    served = {node.name for node in view.nodes if node.shape in shapes}
+    return owners.findings(view.survey.owners, view.plan, served)
 
 
 def tolerated(view: PreflightView) -> Iterable[Finding]:
@@ -866,6 +873,7 @@ CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "nic-cluster-policy-name": nic_cluster_policy,
     "one-cluster-policy": cluster_policy,
     "policy": policies,
+    "other-owner": other_owners,
     "helm-values": helm_values,
     "priority-class": priority_class,
     "displaced": displaced,

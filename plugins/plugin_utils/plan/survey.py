@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.addon import Offer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.leftovers import ClusterObjects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Survey:
     as ``schema``."""
     cluster_policies: tuple[str, ...] = ()
     nic_cluster_policies: tuple[str, ...] = ()
+    owners: tuple[OtherOwner, ...] = ()
+    """Objects of other owners that manage what a run installs or changes."""
     addons: Offer = field(default_factory=Offer)
     """With rdma_install=oke_addon."""
     left: ClusterObjects = field(default_factory=ClusterObjects)

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, installed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, installed, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
 
 T = TypeVar("T")
@@ -44,13 +44,14 @@ def survey(client: Client, mode: Mode = Mode.SRIOV) -> Survey:
         group["name"]: [item["version"] for item in group.get("versions", [])]
         for group in client.get("/apis").get("groups", [])
     }
-    found = policies(client, groups)
+    found, known = policies(client, groups), served(client, groups)
+    workloads = _readable(lambda: installed.workloads(client, ("deployments", "daemonsets")))
     return Survey(
         server_version=version.get("gitVersion", ""),
         groups=tuple(sorted(groups)),
-        served=served(client, groups),
+        served=known,
         releases=_readable(lambda: installed.releases(client)),
-        workloads=_readable(lambda: installed.workloads(client, ("deployments", "daemonsets"))),
+        workloads=workloads,
         namespaces=_readable(lambda: client.projected("/api/v1/namespaces", _namespace)),
         service_cidrs=_service_cidrs(client, groups) if mode.vfs else (),
         pools=_pools(client, groups) if mode.vfs else (),
@@ -58,6 +59,7 @@ def survey(client: Client, mode: Mode = Mode.SRIOV) -> Survey:
         policies=tuple(found),
         cluster_policies=_names(found, "ClusterPolicy"),
         nic_cluster_policies=_names(found, "NicClusterPolicy"),
+        owners=tuple(owners_io.found(client, known, workloads)),
     )
 
 

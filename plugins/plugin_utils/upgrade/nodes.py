@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 
@@ -36,10 +37,12 @@ class Nodes:
     def idle(self, busy: str, timeout: float, cordon: bool) -> Json:
         """Cordons the nodes on request, and sees that no pod holds their GPUs or VFs. ``busy``: fail, wait (at most
         ``timeout`` seconds), or skip: then such nodes are ``left``, uncordoned. Raises RdmaError naming the pods."""
-        changed = [name for name in self.nodes if cordon and self._cordon(name, True)]
+        others = self._others() if cordon else {}
+        mine = [name for name in self.nodes if name not in others]
+        changed = [name for name in mine if cordon and self._cordon(name, True)]
         holders = BusyNodes(self.client, self.plan)
         wait = busy == "wait" and not self.check
-        found = holders.until_free(self.nodes, timeout, self.show) if wait else holders.once(self.nodes)
+        found = holders.until_free(mine, timeout, self.show) if wait else holders.once(mine)
         if found:
             for name in found if cordon else ():
                 self._cordon(name, False)
@@ -47,7 +50,7 @@ class Nodes:
                 for name in set(changed) - set(found):
                     self._cordon(name, False)
                 raise RdmaError(self._refusal(busy, timeout, found))
-        left = {name: nodes_busy.reason(held) for name, held in found.items()}
+        left = {**others, **{name: nodes_busy.reason(held) for name, held in found.items()}}
         ready = [name for name in self.nodes if name not in left]
         return {"changed": bool(set(changed) & set(ready)), "nodes": ready, "left": left}
 
@@ -80,8 +83,8 @@ class Nodes:
 
     def free(self, slowest: Optional[Mapping[str, Optional[float]]] = None) -> Json:
         """Uncordons those of the nodes that an upgrade has cordoned, and notes on each that it came through."""
-        note = self._note("", slowest)
-        freed = [name for name in self.nodes if self._cordon(name, False, note)]
+        note, others = self._note("", slowest), self._others()
+        freed = [name for name in self.nodes if name not in others and self._cordon(name, False, note)]
         return {"changed": bool(freed), "nodes": self.nodes}
 
     def stop(self, why: str) -> Json:
@@ -91,6 +94,14 @@ class Nodes:
         for name in names:
             self._cordon(name, True, note)
         return {"changed": bool(names), "nodes": names}
+
+    def _others(self) -> dict[str, str]:
+        """The nodes on which another owner works now, which a wave neither cordons nor uncordons."""
+        at_work = owners_io.at_work(self.client)
+        found = {name: at_work[name] for name in self.nodes if name in at_work}
+        for name, why in found.items():
+            self.show(f"upgrade          {name} is left as it is, {why}")
+        return found
 
     def _note(self, why: str, slowest: Optional[Mapping[str, Optional[float]]]) -> dict[str, str]:
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -212,8 +212,9 @@ def waves(task: Caller, args: Json) -> Json:
     if left and not task.check_mode:
         names = ", ".join(name for one in left for name in one)
         raise RdmaError(
-            f"Not upgraded, because they are in use: {names}. Their operands stay as they were, and so does the hold "
-            f"(daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they are idle."
+            f"Not upgraded, because they are in use or in maintenance: {names}. Their operands stay as they were, and "
+            f"so does the hold (daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they are "
+            "idle."
         )
     return {**together(done), "outside": outside}
 

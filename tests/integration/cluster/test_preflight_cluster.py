@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from support import warm
+from support.chart_repository import CHARTS
 from support.paths import ROOT
 from support.sandboxes import Pool
 from support.small_sandbox import Small, small_sandbox
@@ -114,3 +115,83 @@ def test_everything_wrong_is_one_list_before_any_change(cluster: Small, tmp_path
     error = next(stage["error"] for stage in report["stages"] if stage["name"] == "plan")
     assert "driver.enbled" in error and "room for 0 nodes" in error
     assert objects(cluster) == before
+
+
+def definitions(cluster: Small) -> None:
+    """The vendors' definitions of the kinds by which other owners manage GPUs, NICs and nodes."""
+    names = ("gpuclusters.nvidia.com", "nicnodepolicies.mellanox.com", "nodemaintenances.maintenance.nvidia.com")
+    read = (yaml.safe_load_all(path.read_text()) for path in (CHARTS / "current").rglob("crds/crds.yaml"))
+    for item in (one for documents in read for one in documents if one and one["metadata"]["name"] in names):
+        cluster.client.apply(item)
+    for name in names:
+        cluster.established(name)
+
+
+def test_other_owners_are_refused_or_left_alone_by_name(cluster: Small, tmp_path: Path) -> None:
+    definitions(cluster)
+    first, second = sorted(cluster.nodes())
+    cluster.client.patch(cluster.client.path("v1", "Node", "", first), {"metadata": {"labels": {"team": "a"}}})
+    nics, plugin = "mellanox.com/v1alpha1", {"image": "x", "repository": "r", "version": "1"}
+    policies = [
+        {
+            "apiVersion": nics,
+            "kind": "NicNodePolicy",
+            "metadata": {"name": name},
+            "spec": {"nodeSelector": {"team": team}, "sriovDevicePlugin": plugin},
+        }
+        for name, team in (("ours", "a"), ("theirs", "b"))
+    ]
+    gpus = {"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "metadata": {"name": "gpu-cluster"}, "spec": {}}
+    work = {
+        "apiVersion": "maintenance.nvidia.com/v1alpha1",
+        "kind": "NodeMaintenance",
+        "metadata": {"name": "work", "namespace": "default"},
+        "spec": {"nodeName": second, "requestorID": "nvidia.doca-driver-upgrade"},
+    }
+    made = [gpus, *policies, work]
+    for item in made:
+        cluster.custom(item)
+    cluster.daemonset("kube-system", "dranet", {"app": "dranet"}, image="registry.k8s.io/networking/dranet:v1.5.0")
+    before = objects(cluster)
+    code, output, _report = play(cluster, tmp_path / "a", cluster.kubeconfig, "plan", "preflight")
+    assert code != 0 and objects(cluster) == before
+    found = {
+        item["subject"]: (item["severity"], item["found"])
+        for item in json.loads((tmp_path / "a/run/findings-preflight.json").read_text())["findings"]
+        if item["id"] in ("preflight.other-owner", "node.maintenance")
+    }
+    assert {name: severity for name, (severity, _text) in found.items()} == {
+        "DaemonSet kube-system/dranet": "error",
+        "GPUCluster gpu-cluster": "error",
+        "NicNodePolicy ours": "error",
+        "NicNodePolicy theirs": "info",
+        second: "warning",
+    }, output
+    assert f"sriovDevicePlugin on 1 node: {first}" in found["NicNodePolicy ours"][1]
+    assert "NodeMaintenance default/work of nvidia.doca-driver-upgrade" in found[second][1]
+    plan = json.loads((tmp_path / "a/run/plan.json").read_text())
+    assert [bool(node["excluded"]) for node in plan["nodes"]] == [False, True]
+    live = cluster.client.get(cluster.client.path("v1", "Node", "", second))
+    assert not live["spec"].get("unschedulable") and cluster.client.find(cluster.client.path_of(work))
+
+    # The kinds are served, so that a user needs the right to list them.
+    who = reader(cluster, tmp_path)
+    rules = [
+        {
+            "apiGroups": ["", "apps", "apiextensions.k8s.io", "rbac.authorization.k8s.io"],
+            "resources": ["*"],
+            "verbs": ["*"],
+        },
+        {"apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews"], "verbs": ["create"]},
+    ]
+    cluster.client.apply(
+        {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": "reader"}, "rules": rules}
+    )
+    code, output, _report = play(cluster, tmp_path / "b", who, "plan", "preflight")
+    denied = (tmp_path / "b/run/findings-preflight.json").read_text()
+    assert code != 0
+    for kind in ("gpuclusters.nvidia.com", "nicnodepolicies.mellanox.com", "nodemaintenances.maintenance.nvidia.com"):
+        assert kind in denied, output
+    for item in made:
+        cluster.client.delete(cluster.client.path_of(item))
+    cluster.client.delete(cluster.client.path("apps/v1", "DaemonSet", "kube-system", "dranet"))

@@ -458,6 +458,12 @@ def test_up_back_and_up_again_with_the_record_of_the_upgrade(cluster: Any) -> No
         assert refused.code != 0 and "Say -e rdma_rollback=true" in refused.output
         assert f"gpu-operator/gpu-operator: {current.GPU} -> v26.3.3" in refused.output
         assert f"network-operator/network-operator: {current.CHART} -> 26.4.2" in refused.output
+        gpus = {"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "metadata": {"name": "gpu-cluster"}}
+        here.apply({**gpus, "spec": {}})
+        refused = here.play(ROLLBACK, *before, report="gpucluster", **back)
+        assert refused.code != 0 and "GPUCluster gpu-cluster: while it exists" in refused.output
+        assert written(here) == unchanged
+        here.kubectl("delete", "gpucluster", "gpu-cluster")
         record = ("secret", "gpuops-way-back", "-n", "gpuops-rdma")
         digest = recorded["metadata"]["annotations"]["gpuops.rdma/digest"]
         here.kubectl("annotate", *record, "--overwrite", "gpuops.rdma/digest=0")

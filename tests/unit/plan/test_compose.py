@@ -632,6 +632,13 @@ def test_names_are_the_users() -> None:
     assert "create network-attachment-definitions.k8s.cni.cncf.io team-a" in rules(made)
 
 
+def test_kinds_of_other_owners_are_listed_only_where_they_are_served() -> None:
+    kinds = ("gpuclusters.nvidia.com", "nicnodepolicies.mellanox.com", "nodemaintenances.maintenance.nvidia.com")
+    asked = {f"list {kind}" for kind in kinds}
+    assert asked <= rules(whole(cluster(), survey(served=dict.fromkeys(kinds, ("v1alpha1",)))))
+    assert not asked & rules(whole(cluster(), survey()))
+
+
 def test_names_that_cannot_be() -> None:
     seen = survey(namespaces=[space("team-a")])
     made = whole(

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import PolicyField
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import crds, leftovers
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace
 from support import current
@@ -67,6 +68,19 @@ def workload(name: str, image: str, kind: str = "daemonset", namespace: str = "k
 
 def namespace(name: str, phase: str = "Active", enforce: str = "", reason: str = "") -> Namespace:
     return Namespace(name, phase, enforce=enforce, reason=reason)
+
+
+def test_a_nicnodepolicy_on_nodes_of_the_policy_is_refused() -> None:
+    def policy(*nodes: str) -> Any:
+        return survey(
+            owners=(OtherOwner("NicNodePolicy p", "sections", "{sections}", "", "", ("sriovDevicePlugin",), nodes),)
+        )
+
+    assert one(look(seen=policy("10.140.0.1", "10.140.9.1")), "other-owner").found == (
+        "sriovDevicePlugin on 1 node: 10.140.0.1"
+    )
+    assert one(look(seen=policy("10.140.9.1")), "other-owner", "info"), "the policy does not serve nodes without GPUs"
+    assert found(look(seen=policy("10.140.0.1"), asked={"mode": "host"}), "other-owner") == []
 
 
 def test_a_usual_cluster_has_no_error() -> None:

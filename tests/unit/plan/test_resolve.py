@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Loca
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Decision, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given
 from hypothesis import given
@@ -168,6 +169,17 @@ def test_shared_and_cordoned_nodes_are_left_out_with_the_reason() -> None:
     assert [(item.severity, item.subject) for item in made.findings] == [("warning", "10.0.0.2")]
     assert made.test_nodes(H100) == []
     assert "10.0.0.2 (cordoned)" in resolve.text(made)
+
+
+def test_a_node_on_which_another_owner_works_is_left_out_and_its_cordon_stays_his() -> None:
+    work = OtherOwner("NodeMaintenance default/m", "node", "in maintenance", "wait", by="r", nodes=("10.0.0.2",))
+    facts = [gpu_node("10.0.0.1"), gpu_node("10.0.0.2", cordoned=True)]
+    made = plan(facts, survey(owners=(work,)))
+    why = "in maintenance: NodeMaintenance default/m of r"
+    assert [node.excluded for node in made.nodes] == ["", why]
+    assert [(item.id, item.severity, item.subject, item.found, item.remedy) for item in made.findings] == [
+        ("node.maintenance", "warning", "10.0.0.2", why, "wait")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import client as 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import survey_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
 from support.plan_samples import A100, H100, cluster, whole
@@ -188,6 +189,40 @@ def test_pools_and_networks_of_any_name() -> None:
     assert survey_io.survey(Server({**lists, "/version": {}, "/apis": apis()})).pools == ()
 
 
+def test_other_owners_are_read_where_their_kinds_are_served() -> None:
+    nics, gpus, work = "mellanox.com/v1alpha1", "nvidia.com/v1alpha1", "maintenance.nvidia.com/v1alpha1"
+    policy = {"metadata": {"name": "pool"}, "spec": {"nodeSelector": {"team": "a"}, "ofedDriver": {}}}
+    busy = {"metadata": {"name": "m", "namespace": "default"}, "spec": {"nodeName": "b", "requestorID": "r"}}
+    dranet = workload("dranet", {"containers": [{"image": "registry.k8s.io/networking/dranet:v1.5.0"}]})
+    there = {
+        "/version": {},
+        "/apis": apis(nics, gpus, work),
+        f"/apis/{nics}": {"resources": [{"name": "nicnodepolicies"}]},
+        f"/apis/{gpus}": {"resources": [{"name": "gpuclusters"}]},
+        f"/apis/{work}": {"resources": [{"name": "nodemaintenances"}]},
+        f"/apis/{nics}/nicnodepolicies": {"items": [policy]},
+        f"/apis/{gpus}/gpuclusters": {"items": [{"metadata": {"name": "gpu-cluster"}}]},
+        f"/apis/{work}/nodemaintenances": {"items": [busy]},
+        "/api/v1/nodes": {"items": [node("a")]},
+        "/apis/apps/v1/deployments": {"items": []},
+        "/apis/apps/v1/daemonsets": {"items": [dranet]},
+    }
+
+    def seen(**changes: Any) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+        return [(one.subject, one.sections, one.nodes) for one in survey_io.survey(Server({**there, **changes})).owners]
+
+    assert seen() == [
+        ("DaemonSet n/dranet", (), ()),
+        ("GPUCluster gpu-cluster", (), ()),
+        ("NicNodePolicy pool", ("ofedDriver",), ("a",)),
+        ("NodeMaintenance default/m", (), ("b",)),
+    ]
+    assert len(seen(**{f"/apis/{nics}/nicnodepolicies": Forbidden("no", 403)})) == 3
+    server = Server({**there, "/apis": apis()})
+    assert [one.subject for one in survey_io.survey(server).owners] == ["DaemonSet n/dranet"]
+    assert not [path for path in server.asked if path.endswith(("gpuclusters", "nicnodepolicies", "nodemaintenances"))]
+
+
 def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: Path) -> None:
     seen = Survey(
         "v1.34.1",
@@ -200,6 +235,7 @@ def test_preflight_reads_what_the_plan_has_written_and_nothing_secret(tmp_path: 
         networks=(Attachment("n", "rails"),),
         policies=({"kind": "ClusterPolicy", "spec": {"env": "s3cret"}},),
         cluster_policies=("cluster-policy",),
+        owners=(OtherOwner("NicNodePolicy p", "sections", "why", "remedy", nodes=("a",)),),
     )
     run.write(tmp_path / "survey.json", seen.kept)
     assert "s3cret" not in (tmp_path / "survey.json").read_text()

@@ -183,6 +183,22 @@ def test_skip_leaves_nodes_in_use_out_uncordoned() -> None:
     assert [name for wave in seen.waves("10%")[0] for name in wave][-1] == "n1", "it comes last"
 
 
+def maintenance(name: str) -> dict[str, Any]:
+    spec = {"nodeName": name, "requestorID": "nvidia.operator"}
+    return {"kind": "NodeMaintenance", "metadata": {"name": f"m-{name}", "namespace": "default"}, "spec": spec}
+
+
+def test_a_wave_neither_cordons_nor_uncordons_a_node_in_maintenance() -> None:
+    api = cluster(maintenance("n1"))
+    found = nodes(api, "n0", "n1").idle("fail", 0, True)
+    assert (found["nodes"], api.marked()) == (["n0"], ["n0"])
+    assert found["left"] == {"n1": "in maintenance: NodeMaintenance default/m-n1 of nvidia.operator"}
+    api.add(maintenance("n0"))
+    assert nodes(api, "n0").free()["changed"] is False and api.marked() == ["n0"], "the next run uncordons it"
+    del api.objects["NodeMaintenance/default/m-n0"]
+    assert nodes(api, "n0").free()["changed"] is True and api.marked() == []
+
+
 def test_all_nodes_idle_before_a_step_has_nothing_to_leave_out() -> None:
     api = cluster(job("n1"))
     with pytest.raises(RdmaError, match="Cannot upgrade 6 nodes"):
@@ -327,7 +343,7 @@ def test_a_wave_that_stops_names_its_step_keeps_its_nodes_and_is_begun_with() ->
 
 def test_nodes_that_are_left_out_are_named_at_the_end() -> None:
     api = cluster(job("n2"), owners=OWNER)
-    with pytest.raises(RdmaError, match="Not upgraded, because they are in use: n2"):
+    with pytest.raises(RdmaError, match="Not upgraded, because they are in use or in maintenance: n2"):
         upgrade(api, "2")
     assert api.marked() == [] and not api.noted("n2")
 

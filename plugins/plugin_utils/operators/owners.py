@@ -1,0 +1,123 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Objects of other owners that manage what a run installs or changes, by files/other_owners.yml. PRIVATE to the
+collection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+
+GPUS, VFS, SECTIONS, NODE = "gpus", "vfs", "sections", "node"
+"""What an object claims, see files/other_owners.yml."""
+
+
+@dataclass(frozen=True)
+class OtherOwner:
+    """An object of another owner. ``nodes``: names of those that it selects; ``sections``: parts of a NicClusterPolicy
+    that it has; ``by``: who made it, as far as it shows."""
+
+    subject: str
+    claims: str
+    why: str
+    remedy: str
+    by: str = ""
+    sections: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def listed_kinds(table: Json, served: Mapping[str, Collection[str]]) -> list[ObjectName]:
+    """The kinds of the table that the API server serves, without names. ``served``: CRD name -> versions."""
+    kinds = [ObjectName(one["api_version"], one["kind"], "", "") for one in table["owners"] if "kind" in one]
+    return [one for one in kinds if _version(one) in served.get(_definition(one), ())]
+
+
+def _definition(kind: ObjectName) -> str:
+    return f"{KINDS[kind.api_version, kind.kind][0]}.{kind.api_version.partition('/')[0]}"
+
+
+def _version(kind: ObjectName) -> str:
+    return kind.api_version.partition("/")[2]
+
+
+def entry(table: Json, kind: str) -> Json:
+    """The entry of a kind."""
+    return next(dict(one) for one in table["owners"] if one.get("kind") == kind)
+
+
+def of_object(entry: Json, obj: Json, selected: Sequence[str] = ()) -> OtherOwner:
+    """``selected``: nodes with the labels of its nodeSelector, for an entry with sections."""
+    meta, spec = obj["metadata"], obj.get("spec") or {}
+    place = "/".join(filter(None, [meta.get("namespace", ""), meta["name"]]))
+    node = str(spec.get("nodeName") or "") if entry["claims"] == NODE else ""
+    asked = (spec.get("requestorID"), *(spec.get("additionalRequestors") or ()))
+    return OtherOwner(
+        subject=f"{entry['kind']} {place}",
+        claims=entry["claims"],
+        why=entry["why"],
+        remedy=entry["remedy"].replace("{name}", meta["name"]),
+        by=", ".join(str(name) for name in asked if name),
+        sections=tuple(name for name in entry.get("sections", ()) if spec.get(name) is not None),
+        nodes=(node,) if node else tuple(selected),
+    )
+
+
+def of_workloads(table: Json, workloads: Iterable[Workload]) -> Iterator[OtherOwner]:
+    """The DaemonSets of the table."""
+    by_image = {one["image"]: one for one in table["owners"] if "image" in one}
+    for item in workloads:
+        for image, one in by_image.items() if item.is_daemonset else ():
+            if item.runs(image):
+                by = f"Helm release {item.release}" if item.release else ""
+                yield OtherOwner(f"DaemonSet {item.place}", one["claims"], one["why"], one["remedy"], by)
+
+
+def at_work(found: Iterable[OtherOwner]) -> dict[str, OtherOwner]:
+    """Node -> the object by which another owner works on it."""
+    return {name: one for one in found if one.claims == NODE for name in one.nodes}
+
+
+def reason(one: OtherOwner) -> str:
+    """Why a node is left out."""
+    return f"{one.why}: {one.subject}{f' of {one.by}' if one.by else ''}"
+
+
+def findings(found: Iterable[OtherOwner], plan: Plan, nodes: Collection[str]) -> Iterator[Finding]:
+    """What preflight reports; nodes at work are the plan's. ``nodes``: those that the run's NicClusterPolicy serves."""
+    for one in found:
+        if (one.claims == GPUS and plan.has_gpu_operator) or (one.claims == VFS and plan.mode.vfs):
+            what = f"{one.why} ({one.by})" if one.by else one.why
+            yield finding("preflight.other-owner", one.subject, what, expected="absent", remedy=one.remedy)
+        if one.claims == SECTIONS and plan.mode.by_plugin:
+            yield _of_policy(one, _sections(plan), [name for name in one.nodes if name in nodes])
+
+
+def _sections(plan: Plan) -> set[str]:
+    """Parts of the NicClusterPolicy as it will be: those of the run, and those that stay in an existing one."""
+    kind = POLICIES["network_operator"][1]
+    made = [item for group in plan.objects.values() for item in group if item["kind"] == kind]
+    stays = [path for one in plan.policies if one.kind == kind for path in one.stays]
+    return {name for item in made for name in item["spec"]} | {path.split(".")[1] for path in stays}
+
+
+def _of_policy(one: OtherOwner, sections: Collection[str], nodes: Sequence[str]) -> Finding:
+    both = listed([name for name in one.sections if name in sections])
+    if both and nodes:
+        return finding(
+            "preflight.other-owner",
+            one.subject,
+            f"{one.why.replace('{sections}', both)} on {counted(len(nodes), 'node')}: {listed(nodes)}",
+            expected="one policy for each node and section",
+            remedy=one.remedy.replace("{sections}", both),
+        )
+    has = f"it has {listed(one.sections) or 'no section'} for {listed(one.nodes) or 'no node'}"
+    what = f"{has}; the run does not change it"
+    return finding("preflight.other-owner", one.subject, what, remedy="", severity="info")

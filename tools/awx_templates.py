@@ -175,6 +175,13 @@ JOBS = (
         notifies=True,
     ),
     Template(
+        "RDMA health",
+        "health",
+        "Names nodes with faults, news since the last look, and who works on a node.",
+        (*_COMMON, "rdma_host_checks", *_KEEP),
+        notifies=True,
+    ),
+    Template(
         "RDMA perftest",
         "perftest",
         "Measures every RDMA port between pairs of idle nodes, and names the slow one.",

@@ -71,6 +71,7 @@ class ActionModule(RdmaAction):
             cluster=command.cluster_of(self._task_vars),
             predicted=end.get("predicted"),
             drift=end.get("drift"),
+            health=folders.health(run_dir),
         )
         report: Json = TASK.data(made)
         folders.write(folder, report, self._host)

@@ -54,6 +54,9 @@ GATE_CONDITION = "gpuops.rdma/RDMAReady"
 GATE_PROOF = "gpuops.rdma/proof"
 """Annotation of a node: the gate's last result with what it is valid for, as JSON, see gate/proof.py."""
 
+NODE_HISTORY = "gpuops.rdma/history"
+"""Annotation of a node: its faults, boots and proofs, newest first, as JSON, see health/history.py."""
+
 # Annotations that the uses of GPUs write, and a teardown reads.
 TAINTS_ADDED = "gpuops.rdma/taints-added"
 TOLERATIONS_ADDED = "gpuops.rdma/tolerations-added"

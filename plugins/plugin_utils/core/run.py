@@ -54,6 +54,8 @@ PLAN_SECRETS = "plan-secrets.json"
 the report, with which the run ends, removes it."""
 GATE = "gate.json"
 """What a gate tests; there is none after another run."""
+HEALTH = "health.json"
+"""What playbooks/health.yml has seen."""
 RESULTS = ("nccl-*.json", "logs/*.log")
 HOSTS = ("host.json", "host-*.json", "perftest.json")
 OURS = (
@@ -68,6 +70,7 @@ OURS = (
     "findings-*.json",
     "scan-*.json",
     GATE,
+    HEALTH,
     "charts/*/*.tgz",
     *HOSTS,
     *RESULTS,
@@ -78,6 +81,7 @@ HARMLESS = (
     "nccl_scan",
     "perftest",
     "node_gate",
+    "node_health",
     "node_mark",
     "workload_network",
     "workload_render",

@@ -90,6 +90,13 @@ def gate(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[
     return once([*rules(tested, kinds), *(item for rule in proof for item in needs(*rule))])
 
 
+def health(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/health.yml requests, also with host checks; the histories of nodes need the run's Lease."""
+    hosts = _hosts(dataclasses.replace(plan, host_checks=True))
+    written = [("patch", "", "nodes", ""), ("create", "", "namespaces", ""), *hosts]
+    return once([*reading(plan, True, kinds), *LEASE, *(item for rule in written for item in needs(*rule))])
+
+
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
     places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}

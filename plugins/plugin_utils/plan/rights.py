@@ -124,6 +124,7 @@ class Rights:
             "site": (once([*plan.permissions, *tried]), list(plan.grants)),
             "teardown": (removed, grants),
             "gate": (once([*permissions.gate(plan, KINDS), *tried]), []),
+            "health": (once([*permissions.health(plan, KINDS), *tried]), []),
         }
 
     def _installed(self, key: str) -> ChartObjects:

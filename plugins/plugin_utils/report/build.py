@@ -102,6 +102,7 @@ def build(
     cluster: str = "",
     predicted: Optional[Json] = None,
     drift: Optional[Json] = None,
+    health: Optional[Json] = None,
 ) -> Json:
     """The report.
 
@@ -110,7 +111,8 @@ def build(
     node -> summary of its host checks (_host_report.summary). ``scans``: documents of nccl_scan. ``previous``: the
     report of an earlier run. ``cluster``: the inventory host, "" if it is the only one. ``predicted``: what a run in
     check mode would do, see ``prediction``; None for a real run. ``drift``: what differs from the last passed run
-    (``drift.Drift``), None if that was not asked for. Messages are cut at messages.LIMIT characters.
+    (``drift.Drift``), None if that was not asked for. ``health``: news and histories of nodes, None unless health.yml
+    made them. Messages are cut at messages.LIMIT characters.
     """
     stages, nodes, findings, nccl, hosts, scans = map(shortened, (stages, nodes, findings, nccl, hosts, scans))
     nccl = [_aged(item, plan) for item in nccl]
@@ -162,6 +164,7 @@ def build(
         "nccl": [{**_nccl(item), "previous": _earlier(item, previous)} for item in nccl],
         "scan": [_scan(item) for item in scans],
         "drift": drift,
+        "health": health,
         "plan": _provenance(plan),
         "versions": versions,
         "began": _began(stages),
@@ -641,6 +644,7 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
         lines += ["", *_scan_lines(item, rows)]
     lines += _finding_lines(report, rows)
     lines += ["", *drift_lines(report["drift"], rows)] if report["drift"] else []
+    lines += ["", *_health_lines(report["health"], rows)] if report["health"] else []
     if report["predicted"] and prediction(report["predicted"]) not in report["reason"]:
         lines += ["", f"Check mode: {prediction(report['predicted'])}"]
     lines += [] if report["predicted"] else _stage_lines(report)
@@ -649,6 +653,19 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     if report["next"]:
         lines.append(f"Next: {report['next']}")
     return lines
+
+
+def _health_lines(health: Json, rows: int) -> list[str]:
+    """News of nodes, and who works on them."""
+    news, owners = health["news"], health["owners"]
+    lines = [
+        f"Since the last look: {counted(len(news), 'event')} on {counted(len({one['node'] for one in news}), 'node')}"
+    ]
+    lines += [f"  {one['node']} {one['kind']}: {one['text']}" for one in news[:rows]]
+    lines += [f"  {len(news) - rows} more are in report.json"] if len(news) > rows else []
+    lines += [f"  at work on {name}: {listed(by, separator='; ')}" for name, by in list(owners.items())[:rows]]
+    lines += [f"  {len(owners) - rows} more nodes have an owner at work"] if len(owners) > rows else []
+    return [*lines, *([f"  no history was written: {health['note']}"] if health["note"] else [])]
 
 
 def _stage_lines(report: Json) -> list[str]:

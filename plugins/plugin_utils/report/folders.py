@@ -33,6 +33,13 @@ def scans(run_dir: Path, shapes: Mapping[str, Shape]) -> tuple[list[Json], list[
     return scans, findings
 
 
+def health(run_dir: Path) -> Optional[Json]:
+    """What health.yml has seen in this run, see health/run.py; None in other runs."""
+    with contextlib.suppress(InputError):
+        return run.read(run_dir / run.HEALTH)
+    return None
+
+
 def predicted(run_dir: Path, nodes: int) -> Json:
     """What the tasks of a run in check mode would do, summed up, and the file with all of it."""
     entries = [entry.get("predicted") or {} for entry in run.journal_since(run_dir, 0)]

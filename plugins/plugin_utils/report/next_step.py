@@ -31,7 +31,7 @@ READS, MEASURES, WRITES = range(3)
 BEFORE = ("control_node", "plan", "preflight")
 """Stages that end before the nodes are looked at."""
 _READING = {"verify", "compare", "discover", "inputs", "workload_lint", "workload_render"}
-_MEASURING = {"host_checks", "nccl_scan", "perftest", "workload_prove"}
+_MEASURING = {"health", "host_checks", "nccl_scan", "perftest", "workload_prove"}
 _READING_TAGS = {*BEFORE[1:], "report"}
 _MEASURING_TAGS = {*_READING_TAGS, "host_checks", "nccl_test"}
 _CHANGING = re.compile(

@@ -157,7 +157,7 @@ def test_a_helm_that_is_missing_is_preflights_to_report(monkeypatch: pytest.Monk
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     seen = survey(releases=[adopted()])
     paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")
-    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml", "gate.yml"]
+    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml", "gate.yml", "health.yml"]
     for path in paths:
         objects = list(yaml.safe_load_all(path.read_text("utf-8")))
         names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}

@@ -332,7 +332,16 @@ def test_an_input_of_several_roles_is_not_described_by_the_first_alone() -> None
 def test_what_a_job_leaves_in_its_pod_is_kept_elsewhere() -> None:
     kept = {one["name"] for one in DATA for ask in one["survey_spec"]["spec"] if ask["variable"] == "rdma_report_keep"}
     assert kept == {
-        *("RDMA site", "RDMA upgrade", "RDMA rollback", "RDMA verify", "RDMA gate", "RDMA NCCL scan", "RDMA perftest"),
+        *(
+            "RDMA site",
+            "RDMA upgrade",
+            "RDMA rollback",
+            "RDMA verify",
+            "RDMA gate",
+            "RDMA health",
+            "RDMA NCCL scan",
+            "RDMA perftest",
+        ),
         *("RDMA OCI pool", "RDMA OpenShift"),
     }
     assert "awx_report_keep: \"{{ rdma_awx_report_keep | default('artifact') }}\"" in (

@@ -1,0 +1,17 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads what other components write on nodes, and keeps each node's history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.run import HealthLook
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """News, faulty nodes, nodes on which another component works, and why no history was written."""
+        return HealthLook(self.client, args["plan"], self.show, dry=self.check_mode).run()

@@ -1,0 +1,163 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looks at the nodes once, and writes what is new into their histories. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    Forbidden,
+    InputError,
+    NotFound,
+    Taken,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, shape_table
+
+SHOWN = 50
+WRITERS = 8
+"""Histories that are written at the same time."""
+STAGE = "health"
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """A node: its findings by its own marks, who works on it, what is new, and its history after this look."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    owners: tuple[str, ...]
+    news: tuple[history.HistoryEntry, ...]
+    after: NodeHistory
+
+
+class HealthLook:
+    """``show`` prints a line; ``dry``: nothing is written."""
+
+    def __init__(self, client: Client, plan_file: str, show: Callable[[str], None], *, dry: bool = False) -> None:
+        self.client, self.show, self.dry = client, show, dry
+        self.plan, self.run_dir = base_run.read_plan(plan_file), Path(plan_file).parent
+        self.shapes = shape_table.shapes(self.plan.site_shapes)
+        self.table = marks.table(files.document("node_marks.yml"))
+        self.now = client.now()
+
+    def run(self) -> Json:
+        """Findings for the report, news, and the nodes' histories; writes those that have news."""
+        faults = self._faults()
+        looked = self._look(faults)
+        found = [item for node in looked for item in node.findings]
+        base_run.write(self.run_dir / f"findings-{STAGE}.json", {"findings": to_dict(found)})
+        fresh = [node for node in looked if node.news]
+        note = self._write(fresh)
+        news = [{"node": node.name, **to_dict(one)} for node in fresh for one in node.news]
+        faulty = sorted(node.name for node in looked if node.after.state.faults)
+        told = [node for node in looked if node.news or node.after.state.faults or node.owners]
+        owners = {node.name: list(node.owners) for node in looked if node.owners}
+        logs = {node.name: to_dict(node.after.log) for node in told}
+        document = {"at": self._at, "news": news, "logs": logs, "owners": owners, "faulty": faulty, "note": note}
+        base_run.write(self.run_dir / base_run.HEALTH, document)
+        written = [node.name for node in fresh] if not (note or self.dry) else []
+        return {
+            "changed": bool(written),
+            "changes": [f"{name}: history" for name in written[:SHOWN]],
+            "news": news[:SHOWN],
+            "faulty": faulty[:SHOWN],
+            "owners": dict(list(owners.items())[:SHOWN]),
+            "note": note,
+        }
+
+    @property
+    def _at(self) -> str:
+        return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    # ---- reading
+
+    def _faults(self) -> dict[str, dict[str, str]]:
+        """Node -> errors that the run's other stages have found."""
+        found: dict[str, dict[str, str]] = {}
+        for path in sorted(self.run_dir.glob("findings-*.json")):
+            try:
+                document = base_run.read(path)
+            except InputError as error:
+                self.show(f"warning: {error}")
+                continue
+            for item in document["findings"] if path.stem != f"findings-{STAGE}" else ():
+                if item["severity"] == marks.ERROR:
+                    found.setdefault(item["subject"], {})[item["id"]] = f"{item['id']}: {item['found']}"
+        return found
+
+    def _look(self, faults: Mapping[str, Mapping[str, str]]) -> list[LookedAt]:
+        wanted = {node.name for node in self.plan.nodes}
+
+        def read(node: Json) -> Optional[LookedAt]:
+            return self._judged(node, faults) if node["metadata"]["name"] in wanted else None
+
+        return [one for one in self.client.projected(NODES, read) if one is not None]
+
+    def _judged(self, node: Json, faults: Mapping[str, Mapping[str, str]]) -> LookedAt:
+        fact = facts.node_facts(node, self.shapes)
+        annotations = node["metadata"].get("annotations") or {}
+        found, owners = marks.faults(node, self.table, self.now), tuple(marks.owners(node, self.table))
+        found += [finding("node.owner", fact.name, one) for one in owners if not one.startswith(marks.PERSON)]
+        proof = gate_proof.read(annotations)
+        found += _of_proof(fact, proof)
+        own = {_key(one): f"{one.id}: {one.found}" for one in found if one.severity == marks.ERROR}
+        before = history.read(annotations)
+        state = NodeState(
+            {**faults.get(fact.name, {}), **own},
+            history.digest(fact.boot_id),
+            history.digest(fact.provider_id),
+            f"{proof.status} at {proof.time}: {proof.message}"[: history.LONG] if proof else "",
+        )
+        news = history.news(before, state, self._at)
+        return LookedAt(fact.name, tuple(found), owners, tuple(news), history.after(before, state, news))
+
+    # ---- writing
+
+    def _write(self, fresh: list[LookedAt]) -> str:
+        """Why histories were not written, "" if all were. The first one is written alone: it takes the run's Lease."""
+        if not fresh or self.dry:
+            return ""
+        try:
+            self._write_one(fresh[0])
+            with ThreadPoolExecutor(WRITERS) as pool:
+                list(pool.map(self._write_one, fresh[1:]))
+        except (Taken, Forbidden) as error:
+            self.show(f"{STAGE:<16} only read, no history written: {error}")
+            return str(error)
+        return ""
+
+    def _write_one(self, node: LookedAt) -> None:
+        body = {"metadata": {"annotations": {NODE_HISTORY: history.text(node.after)}}}
+        try:
+            self.client.patch(f"{NODES}/{node.name}", body)
+        except NotFound:
+            self.show(f"warning: {node.name} has left the cluster")
+
+
+def _key(one: Finding) -> str:
+    """A node may have several marks; each is a fault of its own."""
+    return f"{one.id} {one.found.partition(':')[0]}"
+
+
+def _of_proof(fact: NodeFacts, proof: Optional[gate_proof.Proof]) -> Iterator[Finding]:
+    if proof is None:
+        return
+    why = gate_proof.stale(proof, gate_proof.tested(fact))
+    if why or proof.status != gate_proof.GOOD:
+        words = f"the proof of {proof.time} is stale: {why}" if why else f"{proof.status}: {proof.message}"
+        yield finding("node.proof-stale", fact.name, words, expected="a valid proof")

@@ -529,6 +529,32 @@ def installed_by_hand(here: Any) -> None:
 CHART = ROOT / "tests/sandbox/charts/current/network-operator"
 
 
+@pytest.mark.e2e
+def test_a_default_install_on_ocis_images_is_adopted(cluster: Any) -> None:
+    """The operator finds the hosts' driver and withdraws its own pods, whose DaemonSet stays."""
+    here = cluster("--gpu-nodes", "2")
+    chart = chart_repository.directory(here.folder, "gpu-operator", current.GPU)
+    here.run("helm", "install", "my-gpus", str(chart), "-n", "gpus", "--create-namespace")
+    here.kubectl("wait", "clusterpolicy/cluster-policy", "--for=jsonpath={.status.state}=ready", "--timeout=300s")
+    label = here.kubectl("get", "nodes", "-l", "nvidia.com/gpu.deploy.driver=pre-installed", "-o", "name").split()
+    assert label == [f"node/{name}" for name in here.nodes()] and drivers(here) == {}
+    daemonset = ("ds", "nvidia-driver-daemonset", "-n", "gpus")
+    assert here.kubectl("get", *daemonset, "-o", "jsonpath={.status.desiredNumberScheduled}") == "0"
+
+    charts = {"gpu_operator": str(chart), "mpi_operator": str(ROOT / "tests/sandbox/charts/mpi-operator.yaml")}
+    asked = {"rdma_mode": "host", "rdma_host_checks": "false", "rdma_charts": charts}
+    adopted = here.play("site.yml", "--skip-tags", "nccl_test", "-e", json.dumps(asked), report="adopted")
+    assert adopted.code == 0, adopted.output[-4000:]
+    plan = run.read_plan(str(here.folder / "adopted" / "run" / "plan.json"))
+    release = plan.releases["gpu_operator"]
+    assert (plan.driver, release.action, release.name, release.namespace) == ("host", "adopt", "my-gpus", "gpus")
+    for text in ("have no driver", "in addition to the driver", "reboot"):
+        assert text not in adopted.output, (text, adopted.output[-4000:])
+    assert not here.kubectl("get", *daemonset, "--ignore-not-found").strip()
+    policy = json.loads(here.kubectl("get", "clusterpolicy", "cluster-policy", "-o", "json"))["spec"]
+    assert policy["driver"]["enabled"] is False
+
+
 def drivers(here: Any) -> dict[str, dict[str, str]]:
     """Node -> image of its driver and of its OFED."""
     pods = json.loads(here.kubectl("get", "pods", "-A", "-o", "json"))["items"]

@@ -101,7 +101,8 @@ class Hub:
     """What DriverPods asks of the hub."""
 
     def __init__(self, folder: Path) -> None:
-        self.ctx = self.api = self.pods = self
+        self.ctx = self.api = self.pods = self.writer = self
+        self.platform, self.labels = "kubernetes", {}  # type: ignore[var-annotated]
         self.state, self.held, self.made = folder, [], []  # type: ignore[var-annotated]
         self.listeners: list[Any] = []
 
@@ -110,6 +111,9 @@ class Hub:
 
     async def create(self, _path: str, body: Any) -> None:
         self.made.append(body)
+
+    def want(self, _node: str, labels: dict[str, str]) -> None:
+        self.labels.update(labels)
 
 
 def pod(name: str, obj: dict[str, Any]) -> Pod:
@@ -178,6 +182,14 @@ def test_on_the_hosts_ofed_it_does_not_wait(tmp_path: Path) -> None:
     del place.pods[DRIVER]
     place.visit()
     assert (place.machine.driver, place.machine.peermem) == (False, False)
+
+
+def test_on_a_host_with_a_driver_the_manager_labels_the_node_and_loads_none(tmp_path: Path) -> None:
+    place = Place(tmp_path, ofed=False)
+    place.hub.platform = "oke"
+    place.visit()
+    assert place.hub.labels == {"nvidia.com/gpu.deploy.driver": "pre-installed"}
+    assert place.steps["driver"] == Step(0) and not place.machine.driver
 
 
 def test_peermem_fails_beside_a_driver_that_runs(tmp_path: Path) -> None:

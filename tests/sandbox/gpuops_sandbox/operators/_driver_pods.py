@@ -5,6 +5,9 @@
 
 OFED comes first: until its container is Ready the driver's manager (an init container of its own before 24.3) waits.
 Then the driver is loaded, then nvidia_peermem by the container beside it. kwok serves their logs from files.
+
+On OCI's images the manager finds a driver (nvidia-smi in the host's root), labels the node, and loads none: the label
+takes the pod off the node. Source: GPU Operator's release notes of 1.11.1, and the log of k8s-driver-manager v0.10.0.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ DRIVER, PEERMEM = "nvidia-driver-daemonset", "nvidia-peermem-ctr"
 WAITS = ("k8s-driver-manager", "mofed-validation")
 OFED_STUCK, PEERMEM_FAILS = "ofed-stuck", "peermem-fails"
 MANAGER_WAITS = ("GPUDirectRDMA is enabled, validating MOFED driver installation", "Waiting for MOFED to be installed")
+DEPLOY, PREINSTALLED = "nvidia.com/gpu.deploy.driver", "pre-installed"
 MANAGER_DONE = ("Uninstalling NVIDIA driver kernel modules...", "Successfully uninstalled nvidia driver components")
 LOADED = ("successfully loaded nvidia-peermem module, now waiting for signal",)
 FAILED = (
@@ -57,6 +61,9 @@ class DriverPods:
         driver = pods.get(DRIVER)
         if driver is None:
             machine.driver = machine.peermem = False
+        elif self.hub.ctx.platform == "oke":
+            self.hub.writer.want(node.name, labels={DEPLOY: PREINSTALLED})
+            await self.write(driver, node, Step(0))
         else:
             await self._driver(node, machine, driver)
 

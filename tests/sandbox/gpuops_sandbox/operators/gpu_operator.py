@@ -80,7 +80,8 @@ class GpuOperator:
         namespace, version = deployment["metadata"]["namespace"], calendar_version(deployment)
         nodes = [node for node in self.hub.nodes if objects.has_gpu(node.labels)]
         for node in nodes:
-            self.hub.writer.want(node.name, labels=objects.node_labels(node.labels))
+            added = objects.node_labels(node.labels).items() - node.labels.items()  # others may just write theirs
+            self.hub.writer.want(node.name, labels=dict(added))
         await self._apply(oldest, version, namespace)
         await self._upgrade_drivers(oldest["spec"], namespace)
         await self._set_status(oldest, self._status(oldest, version, namespace, bool(nodes)))

@@ -371,6 +371,11 @@ class ObjectName:
         return f"{self.kind} {self.namespace}/{self.name}"
 
     @property
+    def custom(self) -> bool:
+        """Whether its kind is none of Kubernetes' own core."""
+        return "/" in self.api_version
+
+    @property
     def empty(self) -> Json:
         """The object without content."""
         meta = {"namespace": self.namespace, "name": self.name}

@@ -6,6 +6,7 @@
 ::
 
     named(table)                        the objects that the survey reads by name; DaemonSets it has anyway
+    looked_for(table)                   the permissions that this takes
     found(table, options, seen)         those that are there and that the run does not want
     findings(items, remove)             what preflight reports
     doubled(plugins)                    device plugins that offer the same resource on the same node
@@ -63,6 +64,12 @@ class Plugin:
 def named(table: Json) -> list[ObjectName]:
     """The objects to read by name."""
     return [_name(entry, entry["namespace"]) for entry in table["leftovers"] if entry["kind"] != "DaemonSet"]
+
+
+def looked_for(table: Json) -> list[ObjectName]:
+    """What reading them takes: one of a kind of Kubernetes itself by its name, all others, without a name, as a list of
+    their kind: a Role would need their namespace, which may not exist."""
+    return [ObjectName(one.api_version, one.kind, "", "") if one.custom else one for one in named(table)]
 
 
 def _name(entry: Json, namespace: str) -> ObjectName:

@@ -82,7 +82,7 @@ def compose(given: Given) -> Plan:
         displace_pods=given.options.displace_pods,
         remove_lost_pods=given.options.remove_lost_pods,
         looked_for=(
-            *(leftovers.named(left.table()) if left.applies(plan.install, plan.mode) else ()),
+            *(leftovers.looked_for(left.table()) if left.applies(plan.install, plan.mode) else ()),
             *owners.listed_kinds(owners_io.table(), given.survey.served),
         ),
     )

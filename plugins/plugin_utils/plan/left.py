@@ -8,12 +8,14 @@ Pods and networks are read only where something is left that they may use, and p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Workload
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers
@@ -36,11 +38,8 @@ def look(client: Client) -> ClusterObjects:
     """The objects, their pods and networks; what this user may not read is not there."""
     objects: list[Json] = []
     for name in leftovers.named(table()):
-        try:
-            found = client.find(client.path_of(name.empty))
-        except (Forbidden, NotFound):
-            continue
-        objects += [{**found, "kind": name.kind}] if found else []
+        with contextlib.suppress(Forbidden, NotFound):
+            objects += [{**found, "kind": name.kind} for found in _named(client, name)]
     if not objects:
         return ClusterObjects()
     networks = client.path("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
@@ -49,6 +48,14 @@ def look(client: Client) -> ClusterObjects:
         pods=tuple(pod for pod in _read(client, client.path("v1", "Pod"), _pod) if pod),
         networks=tuple(_read(client, networks, lambda item: item)),
     )
+
+
+def _named(client: Client, name: ObjectName) -> list[Json]:
+    if name.custom:
+        place = f"metadata.namespace={name.namespace},metadata.name={name.name}"
+        return client.list(client.path(name.api_version, name.kind), field_selector=place)
+    found = client.find(client.path_of(name.empty))
+    return [found] if found else []
 
 
 def _read(client: Client, path: str, project: Any) -> list[Any]:

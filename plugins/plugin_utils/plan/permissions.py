@@ -71,7 +71,9 @@ def tried(plan: Plan) -> list[Permission]:
     """What preflight's dry run of pods takes: without it, what admission says of them is unknown, and the run goes
     on."""
     charts = {release.namespace for release in plan.releases.values() if release.installs}
-    places = sorted({plan.namespaces.job, plan.namespaces.own, *charts})
+    made = {item["metadata"].get("namespace", "") for group in plan.objects.values() for item in group}
+    own = {plan.namespaces.own} if plan.host_checks or plan.namespaces.own in made else set()
+    places = sorted({plan.namespaces.job, *own, *charts})
     networking, found = "networking.k8s.io", []
     for place in places:
         found += [*needs("create", "", "pods", place), *needs("list", networking, "networkpolicies", place)]

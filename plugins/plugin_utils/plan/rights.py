@@ -113,6 +113,7 @@ class Rights:
 
     def _accounts(self) -> dict[str, tuple[list[Permission], list[Json]]]:
         plan, tried = self.plan, permissions.tried(self.plan)
+        with_hosts = permissions.tried(replace(plan, host_checks=True))
         removed: list[Permission] = permissions.teardown(plan, KINDS)
         grants: list[Json] = []
         for chart in (self.charts.get(key) or self._installed(key) for key in plan.releases):
@@ -123,8 +124,8 @@ class Rights:
             "verify": ([*permissions.reading(plan, True, KINDS), *(one for one in tried if one.verb == "list")], []),
             "site": (once([*plan.permissions, *tried]), list(plan.grants)),
             "teardown": (removed, grants),
-            "gate": (once([*permissions.gate(plan, KINDS), *tried]), []),
-            "health": (once([*permissions.health(plan, KINDS), *tried]), []),
+            "gate": (once([*permissions.gate(plan, KINDS), *with_hosts]), []),
+            "health": (once([*permissions.health(plan, KINDS), *with_hosts]), []),
         }
 
     def _installed(self, key: str) -> ChartObjects:

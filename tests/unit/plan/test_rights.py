@@ -154,6 +154,25 @@ def test_a_helm_that_is_missing_is_preflights_to_report(monkeypatch: pytest.Monk
     assert (rights.plan, rights.unknown, rendered) == (before, [missing], [])
 
 
+@pytest.mark.parametrize("mode", ["sriov", "shared", "host"])
+@pytest.mark.parametrize("host_checks", [True, False])
+def test_manifests_make_no_namespace_that_the_run_does_not_use(
+    rendered: list[str], tmp_path: Path, mode: str, host_checks: bool
+) -> None:
+    asked = {"mode": mode, "host_checks": host_checks, "own_namespace": "fabric"}
+    plan = whole(cluster(), survey(), **asked)
+    used = {one["metadata"].get("namespace", "") for group in plan.objects.values() for one in group}
+    used |= {one["metadata"]["name"] for group in plan.objects.values() for one in group if one["kind"] == "Namespace"}
+    used |= {release.namespace for release in plan.releases.values()} | ({"fabric"} if host_checks else set())
+    # Of the accounts; of the Lease; of a ConfigMap that a guide leaves there.
+    used |= {"gpuops-access", "gpuops-rdma", "gpuops-nccl", "default"}
+    for path in Rights(plan, FakeClient(), survey()).write(tmp_path):
+        objects = list(yaml.safe_load_all(path.read_text("utf-8")))
+        made = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
+        hosts = {"fabric"} if path.stem == "gate" else set()  # it checks them in any case
+        assert path.stem == "teardown" or made <= used | hosts, (path.stem, made - used)
+
+
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     seen = survey(releases=[adopted()])
     paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")

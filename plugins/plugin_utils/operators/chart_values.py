@@ -196,16 +196,26 @@ def bad_rules(entry: Json, mode: str) -> list[Json]:
     return [rule for rule in rules if not mode or mode in rule.get("modes", (mode,))]
 
 
-def usable(profile: Json, operator: str, version: str, chart_values: Json, mode: str = "") -> None:
-    """Raises InputError if the release is known as bad, with the releases that may be used instead."""
+def usable(
+    profile: Json,
+    operator: str,
+    version: str,
+    chart_values: Json,
+    mode: str = "",
+    reachable: Callable[[str], bool] = lambda _release: True,
+) -> None:
+    """Raises InputError if the release is known as bad, with the releases that may be used instead. ``reachable``:
+    whether the cluster can be brought to a release."""
     entry = profile[operator]
     rules = bad_rules(entry, mode)
     faults = bad_release(rules, version, chart_values)
     if faults:
-        known = [one for one in entry["releases"] if not bad_release(rules, one, chart_values)]
-        near = [one for one in charts.nearest(version, known) if not versions.same(one, entry["version"])]
-        instead = ", ".join([f"{entry['version']} of the profile", *near])
-        raise InputError(f"{entry['chart']} cannot be used in {'; '.join(faults)}. Use instead: {instead}")
+        own = str(entry["version"])
+        known = [one for one in entry["releases"] if reachable(one) and not bad_release(rules, one, chart_values)]
+        near = [one for one in charts.nearest(version, known) if not versions.same(one, own)]
+        instead = [*([f"{own} of the profile"] if reachable(own) else []), *near]
+        offered = f"Use instead: {', '.join(instead)}" if instead else "No other release is known for this cluster"
+        raise InputError(f"{entry['chart']} cannot be used in {'; '.join(faults)}. {offered}")
 
 
 def _harmless(rule: Json, chart_values: Json) -> bool:

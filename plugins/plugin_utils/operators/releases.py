@@ -15,6 +15,7 @@ From a version profile (files/profiles) to a release::
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -144,7 +145,7 @@ def release(
 ) -> tuple[Optional[Release], list[Finding]]:
     """(the plan's entry of one operator or None, findings about the rejected inputs). ``there``, ``workloads``: what
     the cluster has."""
-    faults, operator = Faults(), asked.operator
+    faults, operator, there = Faults(), asked.operator, list(there)
     entry, chart = profile[operator], f"rdma_charts.{operator}"
     needed = chart_values.merge(chart_values.pull_secrets(entry, asked.pull_secrets), asked.extra)
     about = asked.chart.about if asked.chart else None
@@ -162,7 +163,8 @@ def release(
     found = found or faults.attempt(chart, lambda: checked(None)) or chart_values.Values({})
     want = replace(want, values=found.values)
     if asked.install != "existing" and not asked.past:
-        faults.attempt(chart, lambda: chart_values.usable(profile, operator, version, found.values, asked.mode))
+        reach = functools.partial(_reachable, entry, asked, [one.version for one in there if one.chart == want.chart])
+        faults.attempt(chart, lambda: chart_values.usable(profile, operator, version, found.values, asked.mode, reach))
     if want.manifest:
         want = replace(want, image_registry=asked.registry, pull_secrets=asked.pull_secrets)
     decision = decide(
@@ -183,6 +185,13 @@ def release(
     told = (*found.warnings, *guessed, *decision.warnings, *([HELD] if held else ()))
     made = replace(planned(want, replace(decision, warnings=told)), held=held)
     return replace(made, resets=tuple(_resets(decision, entry, needed, asked.own))), faults.findings
+
+
+def _reachable(entry: Json, asked: Asked, there: Sequence[str], version: str) -> bool:
+    """Whether what is there can be upgraded to this release in one step."""
+    older = any(versions.older(version, one) for one in there)
+    skips = entry["lines"] and any(support.refusal(entry, asked.operator, one, version, asked.replace) for one in there)
+    return not (older or skips)
 
 
 def _stepped(decision: ReleaseDecision, entry: Json, asked: Asked) -> ReleaseDecision:
@@ -405,8 +414,8 @@ def _newer(want: Release, release: HelmRelease) -> str:
     failed = f". If that upgrade failed and is not wanted, `{back}` first" if release.status == "failed" else ""
     return (
         f"{release.place} has {want.chart} {release.version}, newer than {want.version}; operators do not support "
-        f"downgrades. Set rdma_charts.{want.operator} (or rdma_profile) to {release.version} or newer, or "
-        f"rdma_install=existing, or uninstall it{failed}"
+        f"downgrades. Set rdma_charts.{want.operator}.version={release.version} to keep it; rollback.yml returns to "
+        f"the record of an upgrade{failed}"
     )
 
 

@@ -8,11 +8,12 @@ It writes no more than the run did, is not the same command again, and names the
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
@@ -301,10 +302,12 @@ def of_stage(item: Json, stage: str) -> bool:
 
 
 def _correction(item: Json) -> str:
-    """What a finding asks for, in words; without a remedy, the inputs that it names."""
+    """What a finding asks for, in words; without a remedy, the input that it says to set, else those that it names."""
     remedy = re.split(r";|: (?=ansible-playbook |kubectl |helm |oci )", str(item.get("remedy") or ""))[0].rstrip(". ")
     if remedy:
         return remedy
+    if asked := _ASKING.search(str(item["found"])):
+        return f"set {asked[1]}"
     names = list(dict.fromkeys(_INPUT.findall(item["found"])))
     return f"set {' or '.join(names)} for {item['subject']}" if names else ""
 
@@ -321,17 +324,31 @@ def _corrected(first: str, inputs: Mapping[str, str], started: Started) -> str:
         if option == "-e" and any(given.startswith(f"{name}=") and " " not in given for name in values)
     }
     kept = [word for number, word in enumerate(words) if number not in dropped and number - 1 not in dropped]
-    return _Whole(f"{first}, then: {' '.join([shlex.join(kept), *map(_option, values, values.values())])}")
+    return _Whole(f"{first}, then: {' '.join([shlex.join(kept), *_options(values)])}")
 
 
-def _option(name: str, value: str) -> str:
-    """The option that sets an input, or a part of one."""
-    top, *parts = name.split(".")
-    if not parts and "dict" not in (INPUTS[top]["type"], INPUTS[top].get("elements")):
-        return f"-e {top}={value}"
-    for part in reversed((top, *parts)):
-        value = f'{{"{part}": {value}}}'
-    return f"-e '{value}'"
+def _options(values: Mapping[str, str]) -> Iterator[str]:
+    """The options that set inputs, or parts of them: one for all parts of an input, as the last option holds."""
+    whole: Json = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        place = whole
+        for part in path:
+            place = place.setdefault(part, {})
+            if isinstance(place, str):  # the whole input is to be set, too
+                break
+        else:
+            place.setdefault(last, value)
+    for name, value in whole.items():
+        plain = isinstance(value, str) and "dict" not in (INPUTS[name]["type"], INPUTS[name].get("elements"))
+        yield f"-e {name}={value}" if plain else f"-e '{_written({name: value})}'"
+
+
+def _written(value: Any) -> str:
+    """As JSON, with the words of ``value`` as they are."""
+    if isinstance(value, str):
+        return value
+    return f"{{{', '.join(f'{json.dumps(key)}: {_written(one)}' for key, one in value.items())}}}"
 
 
 def _older_definition(plan: Plan, stages: Sequence[Json], failed: Json) -> str:

@@ -24,15 +24,21 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import
 
 
 class Nodes:
-    """``nodes``: those of the wave, all of the cluster if there are none. ``show`` prints a line. In check mode nothing
-    is written."""
+    """``nodes``: those of the wave; without any, all of the cluster that have GPUs or VFs. ``show`` prints a line. In
+    check mode nothing is written."""
 
     def __init__(
         self, client: Client, plan: Plan, nodes: Sequence[str], check: bool, show: Callable[[str], None]
     ) -> None:
         self.client, self.plan, self.check, self.show = client, plan, check, show
-        self.nodes = list(nodes or client.projected(client.path("v1", "Node"), lambda node: node["metadata"]["name"]))
+        self.nodes = list(nodes or filter(None, client.projected(client.path("v1", "Node"), self._concerned)))
         self.reading = Reading(client, plan)
+
+    def _concerned(self, node: Json) -> str:
+        """Its name; "" of one that is not of the plan and has none of its devices."""
+        name, devices = str(node["metadata"]["name"]), (node.get("status") or {}).get("capacity") or {}
+        wanted = {one.gpu_resource for one in self.plan.nodes} | {self.plan.resources.gpu, self.plan.resources.vf}
+        return name if wanted & devices.keys() or name in {one.name for one in self.plan.nodes} else ""
 
     def idle(self, busy: str, timeout: float, cordon: bool) -> Json:
         """Cordons the nodes on request, and sees that no pod holds their GPUs or VFs. ``busy``: fail, wait (at most
@@ -57,7 +63,7 @@ class Nodes:
     def _refusal(self, busy: str, timeout: float, found: dict[str, list[nodes_busy.PodUse]]) -> str:
         waited = f" after {timeout:.0f} s" if busy == "wait" else ""
         return (
-            f"Cannot upgrade {counted(len(self.nodes), 'node')}: {nodes_busy.summary(found, len(self.nodes))}{waited}. "
+            f"Cannot upgrade: {nodes_busy.summary(found, len(self.nodes))}{waited}. "
             "These nodes were not changed. Wait until the pods end, or set rdma_busy=wait. With rdma_busy=skip a "
             "wave leaves them out, and a later run upgrades them."
         )

@@ -97,7 +97,7 @@ class Upgrade:
     earlier upgrades; ``slowest``: shape to what the waves of this one have measured, in Gb/s. ``behind``: part -> why
     it is not yet what release and policy specify, although nothing is left to write. ``back``: what a rollback
     returns to; ``way_back``: what a rollback of this upgrade would return to; ``no_way_back``: what it could not.
-    ``faulty``: the plan has rejected inputs, which preflight names, so that what it lacks says nothing."""
+    ``faulty``: the plan has rejected inputs or releases, which preflight names, so that what it lacks says nothing."""
 
     changes: tuple[ReleaseChange, ...] = ()
     definitions: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ class Reading:
             history=tuple(history.lines(past)),
             slowest=history.slowest(past, self.plan),
             back=self.plan.back,
-            faulty=bool(self.plan.faults),
+            faulty=bool(self.plan.faults) or any(one.action == "refuse" for one in self.plan.releases.values()),
             way_back=self._way_back() if changes else "",
             no_way_back=() if self.plan.back else tuple(self._no_way_back(changes, restarts, definitions)),
         )

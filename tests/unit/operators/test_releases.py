@@ -567,7 +567,7 @@ def test_name_taken_by_another_chart() -> None:
 def test_going_back_is_refused() -> None:
     made = decide(release(version="v26.10.0"))
     assert made.action == "refuse" and f"newer than {current.GPU}" in made.why
-    assert "Set rdma_charts.gpu_operator (or rdma_profile) to v26.10.0 or newer" in made.why
+    assert "Set rdma_charts.gpu_operator.version=v26.10.0 to keep it; rollback.yml returns" in made.why
     assert "helm rollback" not in made.why
     failed = decide(release(version="v26.10.0", status="failed"))
     assert failed.action == "refuse" and "`helm rollback gpu-operator -n gpu-operator`" in failed.why

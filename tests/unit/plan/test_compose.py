@@ -255,6 +255,24 @@ def test_a_bad_release_is_refused_in_every_form(
     assert f"Use instead: {instead}" in told[f"rdma_charts.{operator}"]
 
 
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("v25.10.1", "v25.10.1, v26.3.0, v26.3.1"),
+        ("v26.3.3", f"{current.GPU} of the profile, v26.3.3, v26.7.0, v26.7.1"),
+        ("v23.9.1", "v25.3.4, v25.3.3, v25.3.2"),
+    ],
+)
+def test_a_bad_releases_refusal_offers_only_what_the_cluster_can_be_upgraded_to(there: str, instead: str) -> None:
+    seen = survey(releases=[release("gpu-operator", "gpu-operator", "gpu-operator", there)])
+    told = faults(whole(cluster(), seen, charts={"gpu_operator": {"version": "v25.10.0"}}))["rdma_charts.gpu_operator"]
+    offered = told.partition("Use instead: ")[2].replace(" of the profile", "").split(", ")
+    for version in offered:
+        made = whole(cluster(), seen, charts={"gpu_operator": {"version": version}})
+        assert made.releases["gpu_operator"].action != "refuse", (version, made.releases["gpu_operator"].why)
+    assert instead in told
+
+
 def test_charts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     cut = tmp_path / "cut.tgz"
     cut.write_bytes(Path(small(tmp_path, "v26.7.0", "archive")).read_bytes()[:100])

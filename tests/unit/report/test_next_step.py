@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.login import Login
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history, repeat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, charts, control_node
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, preflight
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build
@@ -137,6 +138,14 @@ def others_policy(_folder: Path) -> Iterable[Finding]:
     return adoption.findings(policy, False)
 
 
+def downgrade(_folder: Path) -> Iterable[Finding]:
+    there = [
+        HelmRelease(name, name, name, version, version, secret="s")
+        for name, version in (("gpu-operator", "v26.9.0"), ("network-operator", "26.9.1"))
+    ]
+    return plan_samples.whole(plan_samples.cluster(), plan_samples.survey(releases=there)).findings
+
+
 NAME_ONE = "name one with preemptionPolicy Never in rdma_priority_class, or create it with that policy"
 FAILURES = {
     "unreachable chart repository": Failure(
@@ -209,6 +218,16 @@ FAILURES = {
         lambda folder: refusal(lambda: history.read_baseline(folder / "none.json")),
         "Cannot read the baseline",
         corrected("correct rdma_nccl_baseline", "-e rdma_nccl_baseline=VALUE"),
+    ),
+    "downgrade": Failure(
+        "preflight",
+        downgrade,
+        "gpu-operator/gpu-operator has gpu-operator v26.9.0, newer than",
+        corrected(
+            "set rdma_charts.gpu_operator.version=v26.9.0; set rdma_charts.network_operator.version=26.9.1",
+            """-e '{"rdma_charts": {"gpu_operator": {"version": v26.9.0}, """
+            """"network_operator": {"version": 26.9.1}}}'""",
+        ),
     ),
     "cordoned node": Failure(
         "nodes",

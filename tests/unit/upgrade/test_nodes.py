@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import itertools
 import json
 import random
@@ -200,8 +201,9 @@ def test_a_wave_neither_cordons_nor_uncordons_a_node_in_maintenance() -> None:
 
 
 def test_all_nodes_idle_before_a_step_has_nothing_to_leave_out() -> None:
-    api = cluster(job("n1"))
-    with pytest.raises(RdmaError, match="Cannot upgrade 6 nodes"):
+    other = {**node("of-no-plan"), "status": {"capacity": {"nvidia.com/gpu": "8"}}}
+    api = cluster(job("n1"), node("without-gpus"), other)
+    with pytest.raises(RdmaError, match=r"^Cannot upgrade: 1 of 7 nodes is in use: n1 "):
         nodes(api).idle("skip", 0, False)
     assert api.marked() == []
     assert nodes(api, check=True).idle("fail", 0, False)["left"], "check mode predicts"
@@ -509,3 +511,11 @@ def test_nodes_outside_of_the_run_stay_and_are_named() -> None:
     assert Reading(api, plan(NAMES[:2])).waves("1") == ([], NAMES[2:])
     upgrade(api, "100%")
     assert upgraded(api)
+
+
+def test_a_release_that_is_refused_is_not_taken_for_one_that_is_up_to_date() -> None:
+    """A downgrade: upgrade.yml goes on to preflight, which reports it."""
+    made, api = plan(), cluster(owners=())
+    assert Reading(api, made).upgrade("1").nothing
+    refused = {name: dataclasses.replace(one, action="refuse") for name, one in made.releases.items()}
+    assert not Reading(api, dataclasses.replace(made, releases=refused)).upgrade("1").nothing

@@ -25,7 +25,7 @@ export PYTHONPYCACHEPREFIX := $(VENV)/bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer user gates ee-check test-matrix test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer user gates ee-check test-matrix test-operators test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -108,7 +108,7 @@ coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 # On disk, a tenth of a playbook's CPU time went into files that sandboxes write and remove. A killed run's go with the next.
-cluster oci e2e test-matrix: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
+cluster oci e2e test-matrix test-operators: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
 
 cluster: setup ## Plugins against the sandbox's API server
 	@$(PYTEST) tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
@@ -160,6 +160,14 @@ test-matrix: setup ## Every shape, mode, profile, launcher and fault; every kill
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site
 	@$(PYTHON) tools/user --all --fresh
+
+# With the operators' own programs their leases take the time that they take.
+OPERATOR_TESTS := $(addprefix tests/integration/e2e/test_,site.py lifecycle.py upgrade.py)
+PROGRAMS ?=
+test-operators: $(VENV)/.ready $(LINK) ## The e2e tests of installation, upgrade and rollback with the operators' own programs: PROGRAMS=DIR
+	@$(PYTHON) tests/support/operator_programs.py "$(PROGRAMS)"
+	@$(MAKE) --no-print-directory setup
+	@GPUOPS_PROGRAMS="$(abspath $(PROGRAMS))" $(PYTEST) $(OPERATOR_TESTS) -q -n 2 --maxschedchunk 1 --durations=10 --durations-min=20 $(PYTEST_OPTIONS)
 
 # Real nodes: programs and images 3 min once. It needs root and Linux; elsewhere it is skipped by name.
 test-nodes: node-packages setup ## Real kubelets and containers in namespaces of this machine (root, Linux)

@@ -26,12 +26,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from gpuops_sandbox import cli, cluster
 from gpuops_sandbox.cluster import Sandbox
 
-from support import warm
+from support import operator_programs, warm
 from support.paths import ROOT
 
 BIN = Path(sys.executable).parent
 ANSIBLE, PLAYBOOK = str(BIN / "ansible"), str(BIN / "ansible-playbook")
 SHAPE = "BM.GPU.H100.8"
+PROGRAMS = os.environ.get("GPUOPS_PROGRAMS", "")
+"""The folder of the operators' own programs (``make test-operators``); "" for simulated ones."""
 PREFIX = "pytest"
 """A sandbox of a pool is called PREFIX-PID-N, after the process that runs the tests."""
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -174,7 +176,8 @@ class Pool:
             return Cluster(Sandbox(self._free[options].pop()), folder)
         self._made += 1
         name = f"{PREFIX}-{os.getpid()}-{self._made}"
-        _sandbox("up", "--name", name, *(["--small-nodes"] if small else []), *options)
+        own = operator_programs.options(Path(PROGRAMS)) if PROGRAMS and "--platform" not in options else []
+        _sandbox("up", "--name", name, *(["--small-nodes"] if small else []), *own, *options)
         made = Cluster(Sandbox(name), folder)
         if again:
             self._states[name] = made.state()
@@ -197,11 +200,12 @@ class Pool:
             self.take(lent, *options)
 
     def ended(self) -> dict[str, str]:
-        """Sandbox and component -> the end of its log, of each that should run and does not."""
+        """Sandbox and component -> the end of its log, of each that should run and does not, and of each program of
+        --real."""
         lent = [Sandbox(name) for name in cluster.names() if name.startswith(f"{PREFIX}-{os.getpid()}-")]
-        return {
-            f"{sandbox.name}: {name} has ended": sandbox.last_words(name) for sandbox in lent for name in sandbox.dead()
-        }
+        ended = [(one, name, "has ended") for one in lent for name in one.dead()]
+        real = [(one, name, str(one.log_file(name))) for one in lent for name in one.spec().real]
+        return {f"{one.name}: {name} {what}": one.last_words(name) for one, name, what in [*ended, *real]}
 
     def close(self) -> None:
         for name in [name for names in self._free.values() for name in names]:

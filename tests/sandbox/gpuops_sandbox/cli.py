@@ -12,12 +12,13 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import account, build, faults, openshift
+from . import account, build, faults, openshift, real
 from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home, names
 from .context import Fault, load_shapes, machines
 from .kubelets import gpus, images, programs
@@ -111,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     execute.set_defaults(run=_exec)
 
     logs = commands.add_parser("logs", help="a component's log")
-    logs.add_argument("component", nargs="?", default=CONTROLLERS, choices=(*COMPONENTS, CONTROLLERS))
+    logs.add_argument("component", nargs="?", default=CONTROLLERS, choices=(*COMPONENTS, CONTROLLERS, *real.PROGRAMS))
     logs.add_argument("--name", help="the sandbox (default: the only one there is)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on as the log grows")
     logs.set_defaults(run=_logs)
@@ -166,6 +167,14 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--without", action="append", default=[], metavar="A,B", help="simulated controllers to leave out, or all"
+    )
+    up.add_argument(
+        "--real",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help=f"a program of your own in place of a simulated one ({', '.join(real.PROGRAMS)}); PATH-VERSION, if it "
+        "exists, in pods of that version (Linux, repeatable)",
     )
     up.add_argument(
         "--kubelets",
@@ -303,6 +312,7 @@ def _spec(options: argparse.Namespace) -> Spec:
         kubeconfig=str(Path(options.kubeconfig).absolute()) if options.kubeconfig else "",
         kubelets=options.kubelets or 0,
         machine=str(Path(options.machine).resolve()) if options.machine else "",
+        real=_real(options.real),
     )
     _check_kubelets(options.kubelets, spec)
     if spec.fleet().gpu_nodes > GPU_NODES[1] - GPU_NODES[0] or spec.cpu_nodes > CPU_NODES[1] - CPU_NODES[0]:
@@ -388,9 +398,29 @@ def _without(given: Sequence[str]) -> list[str]:
     return wanted
 
 
+def _real(given: Sequence[str]) -> dict[str, str]:
+    """The programs of --real by name; refused by name are those that cannot run."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, _equals, path = text.partition("=")
+        if name not in real.PROGRAMS or not path:
+            raise SandboxError(f"--real {text}: write NAME=PATH, with one of the names {', '.join(real.PROGRAMS)}")
+        found[name] = str(Path(path).absolute())
+        if against := real.problem(Path(found[name])):
+            raise SandboxError(f"--real {name}: {against}; it is the executable file that runs in the pods of {name}")
+    if found:
+        launcher = [sys.executable, str(Path(__file__).with_name("pod_process.py")), "--check"]
+        done = subprocess.run(launcher, capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise SandboxError(f"--real {', '.join(found)}: no namespaces for programs on this machine ({why})")
+    return found
+
+
 def _nodes_line(spec: Spec) -> str:
     pools = " + ".join(f"{pool[1]} x {':'.join([pool[0], *pool[2:]])}" for pool in spec.pools) or "no GPU node"
     without = f", without {', '.join(spec.without)}" if spec.without else ""
+    without += f", own programs: {', '.join(spec.real)}" if spec.real else ""
     real = f"{spec.kubelets} with real kubelets, all others simulated" if spec.kubelets else "all nodes simulated"
     return f"{pools}, {spec.cpu_nodes} without GPU, profile {spec.profile}{without} ({real})"
 

@@ -33,6 +33,7 @@ from .context import FAULTS_FILE, REPO, Fault, read_faults, write_faults
 from .kubelets import hosts, images, programs
 from .kubelets.realnodes import ADDRESS, DOMAIN, GRACE, SERVICE_ADDRESS, RealError, RealNodes, refusals
 from .nodes import SERVICE_NETWORK, Fleet, Pool
+from .real import PROGRAMS
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -113,6 +114,8 @@ class Spec:
 
     names: str = ""
     """Pattern of the nodes' names; "" for their addresses."""
+    real: dict[str, str] = field(default_factory=dict)
+    """The operators' own programs: name in real.py -> path."""
 
     def fleet(self) -> Fleet:
         return Fleet(
@@ -246,6 +249,8 @@ class Sandbox:
         return folder / f"{component}.pid"
 
     def log_file(self, component: str) -> Path:
+        if component in PROGRAMS:
+            return self.state / "programs" / f"{component}.log"
         folder = self.state if component == CONTROLLERS else self._cluster / "logs"
         return folder / f"{component}.log"
 
@@ -432,6 +437,7 @@ class Sandbox:
             spec.ocp,
             "--without",
             ",".join(spec.without),
+            *(word for name, path in spec.real.items() for word in ("--real", f"{name}={path}")),
         ]
         environment = {**os.environ, **self.environment(), "PYTHONPATH": str(here), "PYTHONUNBUFFERED": "1"}
         with self.log_file(CONTROLLERS).open("ab") as log:
@@ -444,7 +450,7 @@ class Sandbox:
         """Give kwok the Stages for the faults that hold now."""
         api, fleet = self.api(), spec.fleet()
         show_init = fleet.gpu_nodes <= INIT_PROGRESS_UP_TO
-        for stage in stages.stages(self.faults(), show_init):
+        for stage in stages.stages(self.faults(), show_init, spec.real):
             path = f"/apis/kwok.x-k8s.io/v1alpha1/stages/{stage['metadata']['name']}"
             api.apply(path, stage)
 
@@ -529,7 +535,7 @@ class Sandbox:
         """Copy the logs into NAME.failed beside the sandbox's folder; 'sandbox down' removes it."""
         shutil.rmtree(self.failed, ignore_errors=True)
         self.failed.mkdir(parents=True)
-        for name in (*COMPONENTS, CONTROLLERS):
+        for name in (*COMPONENTS, CONTROLLERS, *PROGRAMS):
             if self.log_file(name).exists():
                 shutil.copy(self.log_file(name), self.failed)
         for path in self.real.logs():

@@ -97,6 +97,10 @@ class Context:
     platform: str = "oke"
     ocp: str = ""
     """OpenShift's version with platform openshift (``4.18``), else ""."""
+    real: Mapping[str, Path] = field(default_factory=dict)
+    """Programs that are not simulated, by their names in real.py."""
+    namespace: str = ""
+    """Of the pod, where one operator runs as a program of its own (program.py); "" in the sandbox's process."""
     _faults: list[Fault] = field(default_factory=list, repr=False)
     _stamp: int = field(default=-1, repr=False)
 

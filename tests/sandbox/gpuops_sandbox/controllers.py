@@ -33,8 +33,8 @@ from .context import Context, load_shapes, machines, use_collection, write_fault
 GROUPS = ("operators", "batch", openshift.GROUP)
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ANNOUNCED = "gpuops.sandbox/served"
-ALL = "all"
-"""The name that leaves out every simulated controller."""
+ALL, REAL = "all", "real-programs"
+"""The name that leaves out every simulated controller; that of the one that simulates nothing, but runs --real."""
 logger = logging.getLogger("gpuops_sandbox")
 
 
@@ -57,9 +57,10 @@ def registry_for(ctx: Context, without: set[str]) -> kopf.OperatorRegistry:
     kopf.on.startup(registry=registry)(_settle)
     kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
     kopf.on.event("namespaces", id="ready", registry=registry)(lambda **_: _mark_ready(ctx))
-    for name, module in ({} if ALL in without else modules()).items():
+    left_out = without | set(ctx.real)
+    for name, module in modules().items():
         elsewhere = f".{openshift.GROUP}." in module.__name__ and ctx.platform != "openshift"
-        if name not in without and not elsewhere:
+        if not elsewhere and name not in left_out and (ALL not in without or name == REAL):
             module.register(registry, ctx)
             logger.info("serving %s", name)
     _watch_for_restart(registry, ctx)
@@ -151,6 +152,7 @@ def main() -> int:
     parser.add_argument("--platform", default="oke")
     parser.add_argument("--ocp", default="", help="OpenShift's version")
     parser.add_argument("--without", default="", help="names to leave out, comma separated")
+    parser.add_argument("--real", action="append", default=[], metavar="NAME=PATH", help="programs in their place")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("kopf").setLevel(logging.WARNING)
@@ -160,7 +162,8 @@ def main() -> int:
     os.environ["GPUOPS_SANDBOX_HOME"] = str(arguments.state.parent)
     use_collection()
     looks = (arguments.profile, arguments.platform, arguments.ocp)
-    ctx = Context(arguments.state / "admin.kubeconfig", arguments.state, machines(load_shapes()), *looks)
+    real = {name: Path(path) for name, _equals, path in (text.partition("=") for text in arguments.real)}
+    ctx = Context(arguments.state / "admin.kubeconfig", arguments.state, machines(load_shapes()), *looks, real)
     serve(ctx, set(filter(None, arguments.without.split(","))))
     return 0
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from .context import Fault
 from .nodes import NOT_READY
+from .real import jq_of_pods
 
 Json = dict[str, Any]
 
@@ -37,10 +38,11 @@ READY_REASON = '([.status.conditions[]? | select(.type == "Ready") | .reason][0]
 WAITING = '([.status.containerStatuses[]?.state.waiting.reason][0] // "")'
 
 
-def stages(faults: Iterable[Fault], show_init: bool = True) -> list[Json]:
-    """All Stages for the faults that hold. ``show_init``: pods pass through ``Init:k/n`` (one more write per pod)."""
+def stages(faults: Iterable[Fault], show_init: bool = True, real: Iterable[str] = ()) -> list[Json]:
+    """All Stages for the faults that hold. ``show_init``: pods pass through ``Init:k/n`` (one more write per pod).
+    ``real``: programs whose pods are not simulated."""
     known = list(faults)
-    step_of_node, step_of_pod = node_step(known), pod_step(known, show_init)
+    step_of_node, step_of_pod = node_step(known), pod_step(known, show_init, real)
     return [
         _stage("node-initialize", "Node", step_of_node, _NODE_CONDITIONS),
         _stage("node-heartbeat", "Node", step_of_node, _NODE_CONDITIONS, delay=300_000, jitter=900_000),
@@ -72,14 +74,14 @@ def node_step(faults: Sequence[Fault]) -> str:
     )
 
 
-def pod_step(faults: Sequence[Fault], show_init: bool = True) -> str:
+def pod_step(faults: Sequence[Fault], show_init: bool = True, real: Iterable[str] = ()) -> str:
     """jq: the name of the Stage that a pod is to go through next, or ``none``."""
     pull = _targets(faults, "image-pull", IMAGE_PULL_APP)
     crash = _targets(faults, "crash-loop", CRASH_LOOP_APP)
     broken, dead = _nodes(faults, "node-not-ready"), _nodes(faults, "kubelet-stops")
     init = f'elif .spec.initContainers and {READY} == "" then "pod-init" ' if show_init else ""
     return (
-        f'if .spec.nodeName | IN({dead}[]) then "none" '
+        f'if (.spec.nodeName | IN({dead}[])) or {jq_of_pods(real)} then "none" '
         'elif .metadata.deletionTimestamp then (if .metadata.finalizers then "none" else "pod-delete" end) '
         f'elif {OWNED_ELSEWHERE} or (.status.phase | IN("Succeeded", "Failed")) then "none" '
         f'elif (.spec.nodeName | IN({broken}[])) then "none" '

@@ -591,7 +591,8 @@ def operator_deployment(revision="1", **status):
 def test_a_process_acts_some_seconds_after_its_deployment_rolled_out_and_begins_anew_with_each_revision(monkeypatch):
     now, faults, begun, deployments = [100.0], [], [], []
     monkeypatch.setattr(_hub.asyncio, "get_running_loop", lambda: types.SimpleNamespace(time=lambda: now[0]))
-    ctx = types.SimpleNamespace(fault=lambda kind: next((one for one in faults if one.kind == kind), None))
+    held = lambda kind: next((one for one in faults if one.kind == kind), None)  # noqa: E731
+    ctx = types.SimpleNamespace(fault=held, namespace="")
     process = _hub.Process(
         types.SimpleNamespace(deployments=deployments, ctx=ctx),
         "gpu-operator",
@@ -640,24 +641,35 @@ def test_a_newer_network_operator_leaves_operands_of_names_that_it_does_not_know
     assert "/apis/apps/v1/namespaces/ns/daemonsets/sriov-device-plugin" in old
 
 
-def test_the_hook_before_an_upgrade_keeps_the_policy_of_an_older_chart_unless_it_is_idle():
-    faults, patched = [], []
-    api = types.SimpleNamespace(patch=lambda path, body: patched.append((path, body["metadata"]["annotations"])))
-    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None)
-    operator = network_operator.NetworkOperator(types.SimpleNamespace(api=api, ctx=ctx, spawn=lambda _work: None))
-    operator.see("nic-cluster-policy", {})
+def test_the_hook_before_an_upgrade_keeps_the_policy_of_an_older_chart_unless_it_is_idle_or_real():
+    faults, patched, policies = [], [], []
 
-    def pod(job, uid):
-        return types.SimpleNamespace(owner=("Job", job), uid=uid)
+    class Cluster:
+        async def find(self, _path):
+            return {"items": policies} if policies else None
 
+        async def patch(self, path, body):
+            patched.append((path, body["metadata"]["annotations"]))
+
+    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None, real={})
+    hooks = crd_hooks.CrdHooks(types.SimpleNamespace(api=Cluster(), ctx=ctx, spawn=asyncio.run))
+
+    def pod(uid, kind="Job"):
+        return types.SimpleNamespace(owner=(kind, "network-operator-keep-ncp"), uid=uid, phase="", annotations={})
+
+    hooks.on_pod(pod("0"), None)
+    policies.append({"metadata": {"name": "nic-cluster-policy"}})
     faults.append("hook-idle")
-    operator.on_hook(pod("network-operator-keep-ncp", "1"), None)
+    hooks.on_pod(pod("1"), None)
     faults.clear()
-    operator.on_hook(pod("network-operator-upgrade-crd", "2"), None)
-    operator.on_hook(None, pod("network-operator-keep-ncp", "3"))
+    ctx.real = {"network-operator-keep-ncp": "/its/program"}
+    hooks.on_pod(pod("2"), None)
+    ctx.real = {}
+    hooks.on_pod(pod("3", "ReplicaSet"), None)
+    hooks.on_pod(None, pod("4"))
     assert patched == []
     for _ in range(2):
-        operator.on_hook(pod("network-operator-keep-ncp", "4"), None)
+        hooks.on_pod(pod("5"), None)
     path = "/apis/mellanox.com/v1alpha1/nicclusterpolicies/nic-cluster-policy"
     assert patched == [(path, {"helm.sh/resource-policy": "keep"})]
 
@@ -678,7 +690,7 @@ def test_the_hook_for_definitions_replaces_them_by_those_of_its_release_unless_i
             written[path.rpartition("/")[2]] = body
             return body
 
-    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None)
+    ctx = types.SimpleNamespace(fault=lambda kind: Fault(kind) if kind in faults else None, real={})
     hooks = crd_hooks.CrdHooks(types.SimpleNamespace(ctx=ctx, api=Cluster(), spawn=asyncio.run))
     container = {"image": "x/gpu-operator:v26.3.3", "args": ["--crds-dir=/crds/gpu-operator"]}
 

@@ -209,7 +209,8 @@ class Informer(Generic[T]):
                 while True:
                     version = await self._follow(version)
             except (*LOST, Refused) as error:
-                log.debug("watch of %s: %s; again", self.path, error)
+                forbidden = isinstance(error, Refused) and error.status == 403
+                log.log(logging.WARNING if forbidden else logging.DEBUG, "watch of %s: %s; again", self.path, error)
                 if isinstance(error, Refused) and error.status == 404:  # the kind is gone, and all of its objects
                     for key in list(self.items):
                         self.drop(key)
@@ -341,7 +342,8 @@ class NodeWriter:
     async def _write(self, name: str, change: NodeChange) -> None:
         try:
             async with self._room:
-                answer = await self.api.patch(f"{NODES}/{name}/status", change.body(), STRATEGIC)
+                path = f"{NODES}/{name}{'' if self.api.in_pod else '/status'}"
+                answer = await self.api.patch(path, change.body(), STRATEGIC)
             if answer is not None:
                 self.nodes.put(answer)
         except Refused as refused:
@@ -364,8 +366,9 @@ class Hub:
         self.api = Api(ctx.kubeconfig)
         self.nodes: Informer[Node] = Informer(self.api, NODES, as_node)
         self.pods: Informer[Pod] = Informer(self.api, PODS, as_pod)
-        self.daemonsets: Informer[Json] = Informer(self.api, "/apis/apps/v1/daemonsets", dict)
-        self.deployments: Informer[Json] = Informer(self.api, "/apis/apps/v1/deployments", dict)
+        place = f"/apis/apps/v1/namespaces/{ctx.namespace}" if ctx.namespace else "/apis/apps/v1"
+        self.daemonsets: Informer[Json] = Informer(self.api, f"{place}/daemonsets", dict)
+        self.deployments: Informer[Json] = Informer(self.api, f"{place}/deployments", dict)
         self.writer = NodeWriter(self.api, self.nodes)
         self.on_node: dict[str, dict[str, Pod]] = defaultdict(dict)
         """Node name -> its pods by namespace/name."""
@@ -480,10 +483,14 @@ class Process:
         self.found: Json | None = None
         self.due = 0.0
         self.runs = False
+        self.leads = False
+        """Of a program of its own: it has the lease."""
 
     def deployment(self) -> tuple[Json | None, float | None]:
         """The Deployment of the process that runs, or None and the seconds after which to look again; without seconds
         a change of a Deployment is awaited."""
+        if self.hub.ctx.namespace:
+            return self._own()
         found = [one for one in self.hub.deployments if self.mine(one)]
         self.found = oldest = min(found, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
         if oldest is None or not rolled_out(oldest):
@@ -503,6 +510,16 @@ class Process:
             self.runs = True
             self.begin()
         return oldest, None
+
+    def _own(self) -> tuple[Json | None, float | None]:
+        """Of a program of its own: its Deployment as it was at first, as a program is of one release."""
+        self.found = self.found or next((one for one in self.hub.deployments if self.mine(one)), None)
+        if self.found is None or not self.leads:
+            return None, 0.5
+        if not self.runs:
+            self.runs = True
+            self.begin()
+        return self.found, None
 
     def has(self, kind: str) -> bool:
         """Whether this fault holds, for this operator or for each."""

@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import time
+import uuid
 from datetime import datetime, timezone
 
 from ._api import Json
@@ -16,10 +20,14 @@ LEASES = {"gpu-operator": "53822513.nvidia.com", "network-operator": "12620820.m
 """Ids of leader election in main.go of GPU Operator v26.7.0 and Network Operator v26.4.1."""
 RENEWED, LASTS = 10.0, 15
 """Seconds. Real ones renew it every 2 s."""
+RETRY, RENEW_DEADLINE = 2.0, 10.0
+"""Those of a program of its own."""
 
 
 async def keep(hub: Hub, process: Process) -> None:
     """Renews the lease of the process that runs, and begins the log of its pod, as long as the sandbox lives."""
+    if hub.ctx.namespace:
+        await _lead(hub, process)
     logged = ""
     while True:
         pod = _pod(hub, process.found) if process.runs and process.found else None
@@ -37,6 +45,50 @@ async def keep(hub: Hub, process: Process) -> None:
         await asyncio.sleep(RENEWED)
 
 
+async def _lead(hub: Hub, process: Process) -> None:
+    """As a program of its own, with client-go's rules and its defaults: who finds that nobody has renewed the lease for
+    as long as it lasts takes it; who cannot renew it for RENEW_DEADLINE ends. It is not given back at the end."""
+    name, space, me = LEASES.get(process.name, ""), hub.ctx.namespace, f"{socket.gethostname()}_{uuid.uuid4()}"
+    place = f"/apis/coordination.k8s.io/v1/namespaces/{space}/leases"
+    seen, since, renewed = ("", ""), time.monotonic(), time.monotonic()
+    if name:
+        say(f"attempting to acquire leader lease {space}/{name}...")
+    while name:
+        now = time.monotonic()
+        try:
+            lease = await hub.api.find(f"{place}/{name}")
+            spec = (lease or {}).get("spec") or {}
+            state = (spec.get("holderIdentity") or "", spec.get("renewTime") or "")
+            if state != seen:
+                seen, since = state, now
+            if state[0] in ("", me) or now - since > LASTS:
+                meta = {"name": name, "namespace": space, **({"resourceVersion": _version(lease)} if lease else {})}
+                body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": _spec(me)}
+                write = hub.api.replace(f"{place}/{name}", body) if lease else hub.api.create(place, body)
+                if await write is not None:
+                    renewed = now
+                    if not process.leads:
+                        process.leads = True
+                        say(f"successfully acquired lease {space}/{name}", "Starting workers")
+        except Exception as error:
+            hub.complain(f"lease {name}", error)
+        if process.leads and time.monotonic() - renewed > RENEW_DEADLINE:
+            say("leader election lost")
+            os._exit(1)
+        await asyncio.sleep(RETRY)
+    process.leads = True
+    say("Starting workers")
+    await asyncio.Event().wait()
+
+
+def say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+def _version(lease: Json) -> str:
+    return str(lease["metadata"]["resourceVersion"])
+
+
 def _pod(hub: Hub, deployment: Json) -> Pod | None:
     meta, labels = deployment["metadata"], deployment["spec"]["selector"]["matchLabels"]
     mine = (one for one in hub.pods if one.namespace == meta["namespace"] and has({"labels": one.labels}, labels))
@@ -44,9 +96,13 @@ def _pod(hub: Hub, deployment: Json) -> Pod | None:
 
 
 async def _renew(hub: Hub, name: str, pod: Pod) -> None:
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": f"{pod.name}_{pod.uid}", "leaseDurationSeconds": LASTS, "renewTime": now}
+    spec = _spec(f"{pod.name}_{pod.uid}")
     place = f"/apis/coordination.k8s.io/v1/namespaces/{pod.namespace}/leases"
     if await hub.api.patch(f"{place}/{name}", {"spec": spec}) is None:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
         await hub.api.create(place, body)
+
+
+def _spec(holder: str) -> Json:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"holderIdentity": holder, "leaseDurationSeconds": LASTS, "renewTime": now}

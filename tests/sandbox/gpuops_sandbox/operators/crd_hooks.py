@@ -1,9 +1,9 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The charts' Jobs upgrade-crd: they replace the cluster's definitions by those of their release, newer ones too.
-
-In life kubectl apply (GPU Operator) and an update (Network Operator) replace ``spec.versions`` whole. Fault hook-idle.
+"""The charts' hooks. The Jobs upgrade-crd replace the cluster's definitions by those of their release, newer ones too:
+in life kubectl apply (GPU Operator) and an update (Network Operator) replace ``spec.versions`` whole. The Job keep-ncp
+keeps the policy that a chart before 24.10 made: Helm would delete it. Fault hook-idle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import kopf
 import yaml
 
 from ..context import use_tests
-from ._api import Json, path_of
+from ._api import Api, Json, path_of
 from ._hub import CRD_HOOK, Hub, Loop, Pod, hub_of, run_loop
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 NAME = "crd-hooks"
 JOBS = {"gpu-operator-upgrade-crd": "gpu-operator", "network-operator-upgrade-crd": "network-operator"}
 """Job -> its chart."""
-IDLE = "hook-idle"
+KEEP, IDLE = "network-operator-keep-ncp", "hook-idle"
+POLICIES = "/apis/mellanox.com/v1alpha1/nicclusterpolicies"
 OPTION = "--crds-dir=/crds/"
 
 
@@ -47,11 +48,13 @@ class CrdHooks:
         self.seen: set[str] = set()
 
     def on_pod(self, new: Pod | None, _old: Pod | None) -> None:
-        if new is None or new.uid in self.seen or CRD_HOOK not in new.annotations or new.owner[1] not in JOBS:
+        if new is None or new.uid in self.seen or new.owner[0] != "Job" or new.owner[1] in self.hub.ctx.real:
+            return
+        if new.owner[1] != KEEP and (CRD_HOOK not in new.annotations or new.owner[1] not in JOBS):
             return
         self.seen.add(new.uid)
         if new.phase in ("", "Pending") and not self.hub.ctx.fault(IDLE):
-            self.hub.spawn(self.work(new))
+            self.hub.spawn(keep(self.hub.api) if new.owner[1] == KEEP else self.work(new))
 
     async def work(self, pod: Pod) -> None:
         container = pod.spec["containers"][0]
@@ -72,6 +75,13 @@ class CrdHooks:
             meta = {**item["metadata"], "annotations": notes, "resourceVersion": there["resourceVersion"]}
             if await self.hub.api.replace(path, {**item, "metadata": meta}) is not None:
                 return
+
+
+async def keep(api: Api) -> None:
+    """Annotates the policies, of which there may be no definition yet."""
+    for policy in (await api.find(POLICIES) or {}).get("items", ()):
+        body = {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}}
+        await api.patch(f"{POLICIES}/{policy['metadata']['name']}", body)
 
 
 @functools.cache

@@ -17,14 +17,13 @@ import kopf
 from . import _lease
 from . import _nic_objects as objects
 from ._api import Json, path_of
-from ._hub import Hub, Loop, Pod, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
+from ._hub import Hub, Loop, Process, calendar_version, controller_ref, has, hub_of, run_loop, timestamp
 
 if TYPE_CHECKING:
     from ..context import Context
 
 NAME = "network-operator"
 POLICIES = "/apis/mellanox.com/v1alpha1/nicclusterpolicies"
-KEEP_HOOK, IDLE = "network-operator-keep-ncp", "hook-idle"
 OPERATOR = {"control-plane": "network-operator-controller"}
 EMPTY_STATUS = 1.5
 """Seconds that a new policy stays without a status: the real operator first goes through all its states."""
@@ -40,7 +39,6 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
         operator.see(str(name), None if type == "DELETED" else dict(body))
         loop.kick()
 
-    hub.pods.listeners.append(operator.on_hook)
     hub.daemonsets.listeners.append(operator.forget)
     for informer in (hub.nodes, hub.daemonsets, hub.deployments):
         informer.listeners.append(loop.kick)
@@ -53,7 +51,6 @@ class NetworkOperator:
         self.policies: dict[str, Json] = {}
         self.seen: dict[str, float] = {}
         self.applied: dict[str, str] = {}
-        self.hooks: set[str] = set()
         self.process = Process(hub, NAME, lambda one: has(one["metadata"], OPERATOR), self.applied.clear)
 
     def see(self, name: str, policy: Json | None) -> None:
@@ -69,15 +66,6 @@ class NetworkOperator:
         """A DaemonSet that someone deleted is made again."""
         if new is None and old is not None:
             self.applied.pop(path_of({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": old["metadata"]}), None)
-
-    def on_hook(self, new: Pod | None, _old: Pod | None) -> None:
-        """The chart's Job before an upgrade keeps the policy that a chart before 24.10 made: Helm would delete it."""
-        if new is None or new.owner != ("Job", KEEP_HOOK) or new.uid in self.hooks or self.hub.ctx.fault(IDLE):
-            return
-        self.hooks.add(new.uid)
-        for name in self.policies:
-            body = {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}}
-            self.hub.spawn(self.hub.api.patch(f"{POLICIES}/{name}", body))
 
     async def reconcile(self) -> float | None:
         deployment, later = self.process.deployment()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
+from . import _lease
 from . import _nic_objects as objects
 from ._api import Json, Refused
 from ._hub import Hub, Loop, Process, controller_ref, hub_of, run_loop
@@ -31,7 +32,7 @@ def register(registry: kopf.OperatorRegistry, ctx: Context) -> None:
             loop.kick()
 
     hub.deployments.listeners.append(loop.kick)
-    run_loop(registry, hub, loop)
+    run_loop(registry, hub, loop, beside=lambda: _lease.keep(hub, operator.process))
 
 
 def is_operator(deployment: Json) -> bool:

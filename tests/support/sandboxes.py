@@ -176,7 +176,7 @@ class Pool:
             return Cluster(Sandbox(self._free[options].pop()), folder)
         self._made += 1
         name = f"{PREFIX}-{os.getpid()}-{self._made}"
-        own = operator_programs.options(Path(PROGRAMS)) if PROGRAMS and "--platform" not in options else []
+        own = operator_programs.options(Path(PROGRAMS)) if PROGRAMS and "openshift" not in options else []
         _sandbox("up", "--name", name, *(["--small-nodes"] if small else []), *own, *options)
         made = Cluster(Sandbox(name), folder)
         if again:

@@ -21,13 +21,11 @@ sys.modules["kubernetes"] = None  # type: ignore[assignment]  # 0.3 s, see contr
 import kopf
 
 from .context import Context
-from .operators import _lease, crd_hooks, gpu_operator, network_operator, nv_ipam, sriov_network_operator
+from .operators import _lease, crd_hooks, gpu_operator, network_operator, sriov_network_operator
 from .operators._api import Api, in_pod
 from .operators.real_programs import ACCOUNT, FAULTS
 
-MODULES: dict[str, ModuleType] = {
-    one.NAME: one for one in (gpu_operator, network_operator, sriov_network_operator, nv_ipam)
-}
+MODULES: dict[str, ModuleType] = {one.NAME: one for one in (gpu_operator, network_operator, sriov_network_operator)}
 
 
 def main(name: str) -> int:

@@ -28,6 +28,8 @@ async def keep(hub: Hub, process: Process) -> None:
     """Renews the lease of the process that runs, and begins the log of its pod, as long as the sandbox lives."""
     if hub.ctx.namespace:
         await _lead(hub, process)
+    if process.name not in LEASES:
+        return
     logged = ""
     while True:
         pod = _pod(hub, process.found) if process.runs and process.found else None

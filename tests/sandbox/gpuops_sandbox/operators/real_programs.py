@@ -26,7 +26,7 @@ import kopf
 
 from .. import real
 from ..kubelets.hub import relay
-from ._api import STRATEGIC, Json
+from ._api import LOST, STRATEGIC, Json, Refused
 from ._hub import DEAD, STOPPED, Hub, Loop, Pod, hub_of, run_loop, timestamp
 from ._logs import Log
 from ._pods import Step, pod_ip, status
@@ -117,14 +117,27 @@ class Program:
 
     async def run(self) -> None:
         try:
-            obj = await self.hub.api.get(self.pod.path)
-            await self._prepare(obj)
-            await self._live(obj["spec"].get("restartPolicy", "Always"))
+            policy = await self._prepared()
+            await self._live(policy)
         except Held as held:
             self._write(f"not started: {held.args[1]}")
             await self._report("Pending", {"waiting": {"reason": held.args[0], "message": held.args[1]}})
         except Exception as error:
             self.hub.complain(f"{self.name} of {self.pod.name}", error)
+
+    async def _prepared(self) -> str:
+        """The pod's restart policy, once all that the program needs is there: a new namespace has no ConfigMap with the
+        CA yet."""
+        while True:
+            try:
+                obj = await self.hub.api.get(self.pod.path)
+                await self._prepare(obj)
+                return str(obj["spec"].get("restartPolicy", "Always"))
+            except (*LOST, Refused) as error:
+                if self.leaving:
+                    raise
+                self.hub.complain(f"{self.name} of {self.pod.name}", error)
+                await asyncio.sleep(1)
 
     async def _live(self, policy: str) -> None:
         while not self.leaving:
@@ -163,6 +176,8 @@ class Program:
                     limit=LONGEST_LINE,
                 )
             self.stopped = False
+            if self.leaving:
+                self._signal(signal.SIGKILL)
             _data, found, *_ = await asyncio.to_thread(socket.recv_fds, ours, 1, 1)
         listeners = [socket.socket(fileno=number) for number in found]
         servers = [await asyncio.start_server(self._relay, sock=one) for one in listeners]
@@ -309,7 +324,16 @@ class Program:
         body = status(self.pod, node, Step(len(self.pod.spec.get("initContainers", ())), ready), timestamp())
         first = body["containerStatuses"][0]
         first.update(state=state, ready=ready, started=ready, restartCount=self.restarts, lastState=self.last)
-        answer = await self.hub.api.patch(f"{self.pod.path}/status", {"status": {**body, "phase": phase}}, STRATEGIC)
+        body["phase"] = phase
+        while True:
+            try:
+                answer = await self.hub.api.patch(f"{self.pod.path}/status", {"status": body}, STRATEGIC)
+                break
+            except (*LOST, Refused) as error:  # the API server restarts
+                if self.leaving:
+                    return
+                self.hub.complain(f"status of {self.pod.name}", error)
+                await asyncio.sleep(1)
         if answer is not None:
             self.hub.pods.put(answer)
 

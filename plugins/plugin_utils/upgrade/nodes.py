@@ -103,7 +103,7 @@ class Nodes:
 
     def _others(self) -> dict[str, str]:
         """The nodes on which another owner works now, which a wave neither cordons nor uncordons."""
-        at_work = owners_io.at_work(self.client)
+        at_work = owners_io.at_work(self.client, self.plan)
         found = {name: at_work[name] for name in self.nodes if name in at_work}
         for name, why in found.items():
             self.show(f"upgrade          {name} is left as it is, {why}")

@@ -23,7 +23,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces, Node, Plan, Release, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
+    Namespaces,
+    Node,
+    ObjectName,
+    Plan,
+    Release,
+    Resources,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import waiting, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Step
@@ -191,13 +198,22 @@ def maintenance(name: str) -> dict[str, Any]:
 
 def test_a_wave_neither_cordons_nor_uncordons_a_node_in_maintenance() -> None:
     api = cluster(maintenance("n1"))
-    found = nodes(api, "n0", "n1").idle("fail", 0, True)
+    listed = ObjectName("maintenance.nvidia.com/v1alpha1", "NodeMaintenance", "", "")
+    made = dataclasses.replace(plan(), looked_for=(listed,))
+    found = nodes(api, "n0", "n1", made=made).idle("fail", 0, True)
     assert (found["nodes"], api.marked()) == (["n0"], ["n0"])
     assert found["left"] == {"n1": "in maintenance: NodeMaintenance default/m-n1 of nvidia.operator"}
     api.add(maintenance("n0"))
-    assert nodes(api, "n0").free()["changed"] is False and api.marked() == ["n0"], "the next run uncordons it"
+    freed = nodes(api, "n0", made=made).free()
+    assert freed["changed"] is False and api.marked() == ["n0"], "the next run uncordons it"
     del api.objects["NodeMaintenance/default/m-n0"]
-    assert nodes(api, "n0").free()["changed"] is True and api.marked() == []
+    assert nodes(api, "n0", made=made).free()["changed"] is True and api.marked() == []
+
+
+def test_a_wave_lists_maintenance_only_where_the_plan_has_the_right_to() -> None:
+    """An API server answers 403, not 404, about a kind that it does not serve to an account without the right."""
+    api = cluster(maintenance("n1"))
+    assert nodes(api, "n1").idle("fail", 0, True)["nodes"] == ["n1"]
 
 
 def test_all_nodes_idle_before_a_step_has_nothing_to_leave_out() -> None:

@@ -189,9 +189,7 @@ def _load(path: Path) -> Any:
 
 
 def _contract() -> list[tuple[str, ...]]:
-    tests = str(ROOT / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "sandbox")]
     from support.openshift_objects import MATRIX
 
     return [(one.kind, one.role, ", ".join(f"`{path}`" for path in one.definitions)) for one in MATRIX]

@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import laid_over
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import machine_set, shape_table
@@ -27,11 +26,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import metrics, vgpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import serving as gpu_serving
+from gpuops_sandbox import openshift
 
 from support.paths import ROOT
 
 Json = dict[str, Any]
-CATALOG = ROOT / "tests" / "sandbox" / "openshift" / "catalog.yaml"
 GPU_OPERATORS = ("v25.10.1", "v26.3.3", "v26.7.0")
 NETWORK_OPERATORS = ("v25.10.0", "v26.1.2", "v26.4.1")
 OWN = "tests/sandbox/openshift/crds/"
@@ -81,8 +80,7 @@ def _subscribed(kind: str) -> Callable[[], list[Json]]:
 def _example(operator: str, values: Json) -> list[Json]:
     """As gpuops.rdma.olm_operator makes it, from the sandbox's example of the package."""
     want = olm_run.complete({"operator": operator})
-    text = CATALOG.read_text().replace("$ocp", "4.20")
-    package = yaml.safe_load(text)[want.package]
+    package = openshift.catalog("4.20")[want.package]
     csv = {"metadata": {"name": "x", "annotations": {"alm-examples": json.dumps(package["examples"])}}}
     found = []
     for one in want.resources:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import current
 from support.machine_sets import machine_set, pool
 from support.paths import ROOT
 from support.workload_samples import CANARY, OBJECTS, SERVING, VGPU
@@ -150,7 +151,7 @@ def test_faults_of_the_operators(cluster: Any) -> None:
 
     here.fault("add", "olm-csv-fails:gpu-operator-certified")
     failed = said(operators(here))
-    assert "gpu-operator-certified.v26.7.0 is Failed: InstallComponentFailed" in failed
+    assert f"gpu-operator-certified.{current.GPU} is Failed: InstallComponentFailed" in failed
     here.fault("clear", "olm-csv-fails")
 
     wrong = json.dumps({"rdma_gpu_operator_values": {"mig": {"stratgy": "single"}, "devicePlugins": {}}})

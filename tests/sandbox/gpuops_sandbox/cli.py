@@ -23,7 +23,7 @@ from .cluster import COMPONENTS, CONTROLLERS, Sandbox, SandboxError, Spec, home,
 from .context import Fault, load_shapes, machines
 from .kubelets import gpus, images, programs
 from .kubelets.realnodes import RealError
-from .nodes import CPU_NODES, GPU_NODES, SYSTEMS
+from .nodes import CPU_NODES, GPU_NODES, profiles
 
 DEFAULT_NAME, DEFAULT_SHAPE = "default", "BM.GPU.H100.8"
 PLATFORMS = ("oke", "kubernetes", "openshift")
@@ -148,7 +148,7 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--pool", action="append", default=[], metavar="SHAPE[:TYPE]=N", help=POOL_HELP)
     up.add_argument(
-        "--profile", default="current", choices=SYSTEMS, help="what the node image is (default: %(default)s)"
+        "--profile", default="current", choices=profiles(), help="what the node image is (default: %(default)s)"
     )
     up.add_argument(
         "--platform",

@@ -15,7 +15,10 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 Json = dict[str, Any]
 
@@ -45,7 +48,22 @@ SYSTEMS = {
     "current": System("Ubuntu 24.04.3 LTS", "6.8.0-1035-oracle", "cri-o://1.36.0"),
     "guide-2024": System("Oracle Linux Server 8.9", "4.18.0-513.11.1.el8_9.x86_64", "cri-o://1.29.1"),
 }
-"""Profile -> node image. guide-2024 is Oracle Linux 8 with the Red Hat compatible kernel."""
+"""Profile -> node image, see ``system``. guide-2024 is Oracle Linux 8 with the Red Hat compatible kernel."""
+PROFILES = Path(__file__).resolve().parents[3] / "files" / "profiles"
+
+
+def profiles() -> list[str]:
+    """Those of files/profiles."""
+    return sorted(path.stem for path in PROFILES.glob("*.yml") if not path.stem.startswith("keys-"))
+
+
+def system(profile: str) -> System:
+    """The node image of a profile, or of the one that it is like."""
+    if profile in SYSTEMS:
+        return SYSTEMS[profile]
+    return system(str(yaml.safe_load((PROFILES / f"{profile}.yml").read_text("utf-8"))["like"]))
+
+
 RHCOS = {
     "4.18": System(
         "Red Hat Enterprise Linux CoreOS 418.94.202506121335-0", "5.14.0-427.72.1.el9_4.x86_64", "cri-o://1.31.9"
@@ -186,16 +204,16 @@ class Fleet:
         }
 
     def _info(self, address: str) -> Json:
-        system = RHCOS[self.ocp] if self.ocp else SYSTEMS[self.profile]
+        image = RHCOS[self.ocp] if self.ocp else system(self.profile)
         return {
             "architecture": "amd64",
             "operatingSystem": "linux",
             "bootID": str(uuid.uuid4()),
             "machineID": uuid.uuid5(uuid.NAMESPACE_DNS, address).hex,
             "systemUUID": str(uuid.uuid5(uuid.NAMESPACE_OID, address)),
-            "osImage": system.os_image,
-            "kernelVersion": system.kernel,
-            "containerRuntimeVersion": system.runtime,
+            "osImage": image.os_image,
+            "kernelVersion": image.kernel,
+            "containerRuntimeVersion": image.runtime,
             "kubeletVersion": self.kubelet,
             "kubeProxyVersion": self.kubelet,
         }

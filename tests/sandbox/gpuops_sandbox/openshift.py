@@ -10,7 +10,8 @@ What belongs to the flavour, and where to add to it:
   ``crds/4.18/`` or ``crds/4.20/`` is for that version alone and wins over both.
 - ``tests/sandbox/openshift/objects/*.yaml``: objects that every such cluster has (namespaces, ClusterVersion,
   catalogs), status included, in the order of the files' names; ``$ocp`` is the version.
-- ``tests/sandbox/openshift/catalog.yaml``: what OLM can install; platform_openshift/olm.py reads it.
+- ``tests/sandbox/openshift/catalog.yaml``: what OLM can install, in the versions of files/profiles;
+  platform_openshift/olm.py reads it.
 - ``gpuops_sandbox/platform_openshift/*.py``: simulated controllers, modules with ``NAME`` and
   ``register(registry, ctx)`` like those of operators/. ``ctx.ocp`` is the version; ``--without NAME`` leaves one out.
 - ``nodes.py``: the nodes' labels, roles and system.
@@ -35,6 +36,7 @@ VERSIONS = ("4.18", "4.20")
 DEFAULT = VERSIONS[-1]
 GROUP = "platform_openshift"
 FOLDER = Path(__file__).resolve().parents[1] / "openshift"
+PROFILES = FOLDER.parents[2] / "files" / "profiles"
 UPSTREAM = FOLDER.parents[2] / ".." / "shared" / "upstream" / "crds" / "openshift"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PATIENCE = 30.0
@@ -75,12 +77,23 @@ def objects(ocp: str) -> Iterator[Json]:
 
 def catalog(ocp: str) -> Json:
     """``{package: {...}}`` of catalog.yaml."""
-    return next(_documents(FOLDER / "catalog.yaml", ocp))
+    return next(_documents(FOLDER / "catalog.yaml", ocp, **_releases()))
 
 
-def _documents(path: Path, ocp: str = "") -> Iterator[Json]:
+def _releases() -> dict[str, str]:
+    """The operators' versions of the profiles, and their majors, by the names that catalog.yaml has for them."""
+    found = {}
+    for profile, when in (("current", ""), ("previous", "_before")):
+        document = yaml.load((PROFILES / f"{profile}.yml").read_text(), _LOADER)
+        for name in ("gpu", "network"):
+            version = str(document[f"{name}_operator"]["version"]).removeprefix("v")
+            found[f"{name}{when}"], found[f"{name}{when}_major"] = version, version.rpartition(".")[0]
+    return found
+
+
+def _documents(path: Path, ocp: str = "", **words: str) -> Iterator[Json]:
     text = path.read_text()
-    for one in yaml.load_all(string.Template(text).safe_substitute(ocp=ocp) if ocp else text, _LOADER):
+    for one in yaml.load_all(string.Template(text).safe_substitute(words, ocp=ocp) if ocp else text, _LOADER):
         if one and one.get("kind") == "CustomResourceDefinition":
             one.pop("status", None)
         if one:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpuops_sandbox import cli
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from gpuops_sandbox import cli, nodes
 from gpuops_sandbox.cluster import SandboxError
 
 
@@ -30,6 +31,13 @@ def test_a_command_without_a_name_takes_the_only_sandbox(
     assert cli.main(["status"]) == 1
     assert "which sandbox? There are demo, second" in capsys.readouterr().err
     assert chosen("logs", "--name", "second") == "second"
+
+
+def test_every_profile_has_nodes() -> None:
+    for name in files.profile_names():
+        assert cli.parser().parse_args(["up", "--profile", name]).profile == name
+        assert nodes.system(name)
+    assert nodes.system("previous") == nodes.system("current") != nodes.system("guide-2024")
 
 
 LABELS = ".".join(["a" * 60] * 4)

@@ -11,12 +11,14 @@ import types
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import olm as operators_olm
+from gpuops_sandbox import openshift
 from gpuops_sandbox.platform_openshift import olm
-from support import olm_recordings
+from support import current, olm_recordings
 
 GPU, NFD, PLACE, MARKET = "gpu-operator-certified", "nfd", "ns", "openshift-marketplace"
-HEAD = f"{GPU}.v26.7.0"
+HEAD = f"{GPU}.{current.GPU}"
 
 
 class Cluster:
@@ -120,8 +122,8 @@ def test_as_recorded(scenario: str, made: Any) -> None:
 
 
 def test_approved_it_succeeds_and_a_pinned_version_gets_its_upgrade_only_by_approval() -> None:
-    old = f"{GPU}.v26.3.3"
-    here = subscribed(channel="v26.7", startingCSV=old)
+    old = f"{GPU}.{files.profile('previous')['gpu_operator']['version']}"
+    here = subscribed(channel=current.GPU.rpartition(".")[0], startingCSV=old)
     plan = here.read(old).plan
     path = olm._path("installplans", PLACE, plan)
     here.stored[path]["spec"]["approved"] = True
@@ -148,3 +150,11 @@ def test_a_scope_that_the_operator_does_not_support() -> None:
     here.run()
     assert "UnsupportedOperatorGroup" in here.read().why
     assert "targetNamespaces" in here.read().remedy
+
+
+def test_the_catalogue_has_the_releases_of_the_profiles() -> None:
+    packages = openshift.catalog("4.20")
+    for name, operator in ((GPU, "gpu_operator"), ("nvidia-network-operator", "network_operator")):
+        old, new = (str(files.profile(one)[operator]["version"]) for one in ("previous", "current"))
+        assert packages[name]["channels"][packages[name]["default"]] == [f"{name}.{old}", f"{name}.{new}"]
+        assert f"{name}.{old}" in packages[name]["channels"][old.rpartition(".")[0]]

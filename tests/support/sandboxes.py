@@ -204,7 +204,12 @@ class Pool:
         --real."""
         lent = [Sandbox(name) for name in cluster.names() if name.startswith(f"{PREFIX}-{os.getpid()}-")]
         ended = [(one, name, "has ended") for one in lent for name in one.dead()]
-        real = [(one, name, str(one.log_file(name))) for one in lent for name in one.spec().real]
+        real = [
+            (one, name, str(one.log_file(name)))
+            for one in lent
+            for name in one.spec().real
+            if one.log_file(name).exists()
+        ]
         return {f"{one.name}: {name} {what}": one.last_words(name) for one, name, what in [*ended, *real]}
 
     def close(self) -> None:

@@ -339,7 +339,7 @@ def test_killed_and_continued_with_an_operator_that_is_dead_frozen_half_or_late(
         (unacted,) = [one for one in found.report["findings"] if one["id"] == "wait.not-acted"]
         assert (unacted["severity"], unacted["subject"][-9:]) == ("unknown", "/operator"), unacted
         words = ["(pod gpu-operator-", "not written again: "]
-        began = ["lease 53822513.nvidia.com renewed", "log: successfully acquired lease gpu-operator/", "Starting"]
+        began = ["lease 53822513.nvidia.com renewed", "successfully acquired lease gpu-operator/", "Starting"]
         words += began if how == "half" else ["which holds no lease"]  # the other two have not begun
         assert all(word in unacted["found"] for word in words), unacted
     here.fault("clear")

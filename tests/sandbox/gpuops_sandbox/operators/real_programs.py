@@ -120,7 +120,7 @@ class Program:
             policy = await self._prepared()
             await self._live(policy)
         except Held as held:
-            self._write(f"not started: {held.args[1]}")
+            self._note(f"not started: {held.args[1]}")
             await self._report("Pending", {"waiting": {"reason": held.args[0], "message": held.args[1]}})
         except Exception as error:
             self.hub.complain(f"{self.name} of {self.pod.name}", error)
@@ -155,7 +155,7 @@ class Program:
                 return
             delay = DELAYS[min(self.restarts, len(DELAYS) - 1)]
             self.restarts += 1
-            self._write(f"exited with {code}; starts again in {delay} s")
+            self._note(f"exited with {code}; starts again in {delay} s")
             message = f"back-off {delay}s restarting failed container={self.pod.spec['containers'][0]['name']}"
             await self._report("Running", {"waiting": {"reason": "CrashLoopBackOff", "message": message}})
             await asyncio.sleep(delay)
@@ -242,7 +242,7 @@ class Program:
             },
         }
         (self.folder / "pod.json").write_text(json.dumps(pod))
-        self._write(f"pod {self.pod.name} on {self.pod.node}: {' '.join(pod['command'])}")
+        self._note(f"pod {self.pod.name} on {self.pod.node}: {' '.join(pod['command'])}")
 
     async def _account(self, name: str) -> Path:
         """The folder that every pod has of its ServiceAccount."""
@@ -309,10 +309,14 @@ class Program:
 
     # what is seen of it
 
-    def _write(self, line: str) -> None:
+    def _note(self, line: str) -> None:
+        """In the sandbox's log of the program, and not in its pod's."""
         self.file.parent.mkdir(exist_ok=True)
         with self.file.open("a") as out:
             out.write(f"{line}\n")
+
+    def _write(self, line: str) -> None:
+        self._note(line)
         if self.log:
             self.log.write([line])
 

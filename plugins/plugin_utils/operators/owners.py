@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 
@@ -34,18 +36,27 @@ class OtherOwner:
     nodes: tuple[str, ...] = ()
 
 
-def listed_kinds(table: Json, served: Mapping[str, Collection[str]]) -> list[ObjectName]:
-    """The kinds of the table that the API server serves, without names. ``served``: CRD name -> versions."""
-    kinds = [ObjectName(one["api_version"], one["kind"], "", "") for one in table["owners"] if "kind" in one]
-    return [one for one in kinds if _version(one) in served.get(_definition(one), ())]
+def listed_kinds(
+    table: Json, served: Mapping[str, Collection[str]], releases: Mapping[str, Release] = MappingProxyType({})
+) -> list[ObjectName]:
+    """The kinds of the table, without names, that the API server serves, or that a chart of ``releases`` defines.
+    ``served``: CRD name -> versions."""
+    return [
+        ObjectName(one["api_version"], one["kind"], "", "")
+        for one in table["owners"]
+        if "kind" in one and (_served(one, served) or _defined(one, releases))
+    ]
 
 
-def _definition(kind: ObjectName) -> str:
-    return f"{KINDS[kind.api_version, kind.kind][0]}.{kind.api_version.partition('/')[0]}"
+def _served(entry: Json, served: Mapping[str, Collection[str]]) -> bool:
+    group, _sep, version = entry["api_version"].partition("/")
+    return version in served.get(f"{KINDS[entry['api_version'], entry['kind']][0]}.{group}", ())
 
 
-def _version(kind: ObjectName) -> str:
-    return kind.api_version.partition("/")[2]
+def _defined(entry: Json, releases: Mapping[str, Release]) -> bool:
+    by = entry.get("by") or {}
+    release = releases.get(by.get("operator", ""))
+    return release is not None and not versions.older(release.version, by["since"])
 
 
 def entry(table: Json, kind: str) -> Json:

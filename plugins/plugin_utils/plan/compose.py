@@ -83,7 +83,7 @@ def compose(given: Given) -> Plan:
         remove_lost_pods=given.options.remove_lost_pods,
         looked_for=(
             *(leftovers.looked_for(left.table()) if left.applies(plan.install, plan.mode) else ()),
-            *owners.listed_kinds(owners_io.table(), given.survey.served),
+            *owners.listed_kinds(owners_io.table(), given.survey.served, plan.releases),
         ),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode, Workload
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Policy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan, Policy, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import owners
 
 TABLE = files.load(files.FILES / "other_owners.yml")
@@ -43,6 +43,16 @@ def test_kinds_are_listed_only_where_they_are_served() -> None:
     del older["nicnodepolicies.mellanox.com"]
     assert [one.kind for one in owners.listed_kinds(TABLE, older)] == ["NodeMaintenance"]
     assert owners.listed_kinds(TABLE, {}) == []
+
+
+def test_kinds_that_a_chart_of_the_run_defines_are_listed_by_the_next_one() -> None:
+    def defined(gpu: str, network: str) -> list[str]:
+        made = {"gpu_operator": Release("r", "n", "c", gpu), "network_operator": Release("r", "n", "c", network)}
+        return [one.kind for one in owners.listed_kinds(TABLE, {}, made)]
+
+    assert defined("v26.7.2", "26.7.1") == ["GPUCluster", "NicNodePolicy"]
+    assert defined("v26.3.3", "26.4.2") == ["NicNodePolicy"]
+    assert defined("v23.9.1", "23.10.0") == []
 
 
 def test_a_gpucluster_is_refused_by_name() -> None:

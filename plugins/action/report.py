@@ -115,12 +115,12 @@ class ActionModule(RdmaAction):
 
     def _compares(self, args: dict[str, Any]) -> bool:
         """A run that records what passed compares nothing: its own changes would be the differences."""
-        return bool(self._task.diff) and not (args["record_pass"] or self.check_mode)
+        return bool(self._task.diff) and not (args["record_state"] or self.check_mode)
 
     def _record(self, plan: Plan, run_dir: Path, report: Json, args: dict[str, Any]) -> list[str]:
         """Records the state of a run that passed with a test of its own; lines about a record that failed."""
         tested = any(not item["stale"] for item in report["nccl"])
-        if not (build.passed(report) and tested and args["record_pass"]) or args["again"] or self.check_mode:
+        if not (build.passed(report) and tested and args["record_state"]) or args["again"] or self.check_mode:
             return []
         why = DriftReader(RunEnd(self, plan, run_dir)).record()
         return [f"The state that passed is not recorded, so that verify.yml --diff has none: {why}"] if why else []

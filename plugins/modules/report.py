@@ -49,7 +49,7 @@ options:
     - Results of an earlier run in the run folder count, unless something was changed afterwards.
     type: bool
     default: false
-  record_pass:
+  record_state:
     description:
     - V(true) records the state of a cluster whose run passed, in the Secret C(gpuops-rdma/gpuops-last-pass).
     - V(false) writes nothing. With C(--diff), the report then lists what differs from the recorded state. That does not

@@ -346,8 +346,10 @@ def end_stage(path: Path, status: str, error: str = "", task: str = "") -> float
 
 
 def process() -> int:
-    """The process id of Ansible, whose workers call this."""
-    return os.getppid() if multiprocessing.parent_process() else os.getpid()
+    """The process id of Ansible, whose workers call this: also in a worker that has outlived it, whose parent is then
+    another process."""
+    parent = multiprocessing.parent_process()
+    return int(parent.pid or 0) if parent else os.getpid()
 
 
 def close_stages(run_dir: Path) -> None:

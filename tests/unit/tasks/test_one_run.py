@@ -172,6 +172,34 @@ def test_a_task_that_has_outlived_its_run_takes_no_lease(world: World, start: St
     assert api.find(PATH) is None
 
 
+OUTLIVES = """
+import multiprocessing, os, pathlib, signal, sys, time
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.one_run import OneRun
+
+def worker(run):
+    while os.getppid() == run:
+        time.sleep(0.01)
+    late = OneRun({}, print)  # as a task makes it before each write
+    place = pathlib.Path(sys.argv[1])
+    place.with_suffix(".new").write_text(f"{run} {late.process} {late._orphaned()}")
+    place.with_suffix(".new").rename(place)
+
+multiprocessing.get_context("fork").Process(target=worker, args=(os.getpid(),)).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_has_outlived_its_run_is_of_no_other_run(tmp_path: Path) -> None:
+    """Its parent is another process then. By that one's id it would take the Lease as a new run."""
+    place = tmp_path / "seen"
+    assert subprocess.run([sys.executable, "-c", OUTLIVES, str(place)], check=False).returncode != 0
+    until = time.monotonic() + 60
+    while not place.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    run, process, orphaned = place.read_text("utf-8").split()
+    assert (process, orphaned) == (run, "True")
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_never_do_two_runs_write(world: World, start: Start, seed: int) -> None:
     """A run that a later one has replaced gets no further write through, whatever stopped its renewals: it was killed,

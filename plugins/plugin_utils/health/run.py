@@ -63,12 +63,15 @@ class HealthLook:
         base_run.write(self.run_dir / f"findings-{STAGE}.json", {"findings": to_dict(found)})
         fresh = [node for node in looked if node.news]
         note = self._write(fresh)
-        news = [{"node": node.name, **to_dict(one)} for node in fresh for one in node.news]
+        # A first look at a fleet is one number, not a line of each node.
+        first = sum(one.kind == history.SEEN for node in fresh for one in node.news)
+        news = [{"node": node.name, **to_dict(one)} for node in fresh for one in node.news if one.kind != history.SEEN]
         faulty = sorted(node.name for node in looked if node.after.state.faults)
-        told = [node for node in looked if node.news or node.after.state.faults or node.owners]
+        told = {*faulty, *(one["node"] for one in news)}
         owners = {node.name: list(node.owners) for node in looked if node.owners}
-        logs = {node.name: to_dict(node.after.log) for node in told}
-        document = {"at": self._at, "news": news, "logs": logs, "owners": owners, "faulty": faulty, "note": note}
+        logs = {node.name: to_dict(node.after.log) for node in looked if node.name in told or node.owners}
+        document = {"at": self._at, "first": first, "news": news, "logs": logs}
+        document |= {"owners": owners, "faulty": faulty, "note": note}
         base_run.write(self.run_dir / base_run.HEALTH, document)
         written = [node.name for node in fresh] if not (note or self.dry) else []
         return {

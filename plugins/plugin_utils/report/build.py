@@ -658,9 +658,9 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
 def _health_lines(health: Json, rows: int) -> list[str]:
     """News of nodes, and who works on them."""
     news, owners = health["news"], health["owners"]
-    lines = [
-        f"Since the last look: {counted(len(news), 'event')} on {counted(len({one['node'] for one in news}), 'node')}"
-    ]
+    first = f"; first look at {counted(health['first'], 'node')}" if health["first"] else ""
+    nodes = len({one["node"] for one in news})
+    lines = [f"Since the last look: {counted(len(news), 'event')} on {counted(nodes, 'node')}{first}"]
     lines += [f"  {one['node']} {one['kind']}: {one['text']}" for one in news[:rows]]
     lines += [f"  {len(news) - rows} more are in report.json"] if len(news) > rows else []
     lines += [f"  at work on {name}: {listed(by, separator='; ')}" for name, by in list(owners.items())[:rows]]

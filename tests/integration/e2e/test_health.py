@@ -38,7 +38,8 @@ def test_news_of_nodes_are_told_once_and_kept(cluster: Any) -> None:
 
     first = here.play(PLAYBOOK)
     assert (first.code, first.verdict) == (0, "pass"), first.output[-3000:]
-    assert {(one["node"], one["kind"]) for one in first.report["health"]["news"]} == {(name, "seen") for name in nodes}
+    assert (first.report["health"]["first"], first.report["health"]["news"]) == (3, [])
+    assert [history(here, name) for name in nodes] == [["seen"]] * 3
     quiet = here.play(PLAYBOOK, "--diff", **FIRMWARE)
     assert (quiet.code, quiet.report["health"]["news"]) == (0, []) and "history" not in str(quiet.changed())
     assert (quiet.report["drift"]["count"], quiet.report["drift"]["unknown"]) == (0, []), quiet.report["drift"]

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, drift, html
 from hypothesis import given
 from hypothesis import strategies as st
 from support import report_samples as samples
@@ -783,3 +783,32 @@ def test_a_pass_needs_evidence_for_everything(
     looked = len(states) > 2  # the first two are plan and preflight
     evidence = looked and set(states) == {"ok"} and equal and proven and clean and set(verdicts.values()) <= {"pass"}
     assert (report["verdict"] == "pass") == evidence
+
+
+def test_news_and_drift_are_in_all_three_forms() -> None:
+    made = samples.report([samples.planned("n1", 0), samples.planned("n2", 1)])
+    event = {"at": "2026-11-28T12:00:00Z", "kind": "fault", "text": "node.mark: GpuEcc is True"}
+    made["health"] = {
+        "at": "2026-11-28T12:00:00Z",
+        "first": 1,
+        "news": [{"node": "n1", **event}],
+        "logs": {"n1": [event]},
+        "owners": {"n2": ["OKE (NodeOperationRule): label a=b"]},
+        "faulty": ["n1"],
+        "note": "another run",
+    }
+    edited = drift.DriftChange("ClusterPolicy cluster-policy", "spec.a", "1", "2", (), "kubectl-edit", "2026")
+    made["drift"] = to_dict(drift.Drift("2026-11-27T08:00:00Z", 1, (edited,), ("releases: not allowed",)))
+    assert list(VALIDATOR.iter_errors(made)) == []
+    text, page = "\n".join(build.text(made)), html.render({**made, "made": "2026-11-28T12:00:00Z"})
+    assert "Since the last look: 1 event on 1 node; first look at 1 node\n  n1 fault: node.mark: GpuEcc is True" in text
+    assert "  at work on n2: OKE (NodeOperationRule)" in text and "no history was written: another run" in text
+    assert 'ClusterPolicy cluster-policy spec.a: "1" -> "2"; by kubectl-edit, 2026' in text
+    for words in (
+        "Since the last look: 1 event",
+        "at work",
+        "kubectl-edit",
+        "Unknown: releases: not allowed",
+        "History of n1",
+    ):
+        assert words in page

@@ -39,10 +39,13 @@ sys.exit(0 if answer else "ansible-playbook could not log in")
 
 
 @contextlib.contextmanager
-def kubeconfig(program: Optional[Program]) -> Iterator[Json]:
-    """A kubeconfig that is valid within the context; {} for a login without a program, which needs none."""
+def kubeconfig(program: Optional[Program]) -> Iterator[str]:
+    """The path of a kubeconfig that is valid within the context; "" for a login without a program, which needs none.
+
+    It is a file, because Ansible hides each text of a module's kubeconfig that is a mapping, wherever it occurs:
+    "cluster", "v1" and "Config" would be missing in Helm's errors."""
     if program is None:
-        yield {}
+        yield ""
         return
     folder = Path(tempfile.mkdtemp(prefix="gpuops-"))
     if len(str(folder)) > LONGEST_PATH - 2:
@@ -56,7 +59,10 @@ def kubeconfig(program: Optional[Program]) -> Iterator[Json]:
             thread = threading.Thread(target=_serve, args=(server, program), daemon=True)
             thread.start()
             try:
-                yield _document(program, [sys.executable, "-I", "-S", "-c", _ASK, place])
+                file = folder / "kubeconfig"
+                file.touch(mode=0o600)
+                file.write_text(json.dumps(_document(program, [sys.executable, "-I", "-S", "-c", _ASK, place])))
+                yield str(file)
             finally:
                 server.shutdown(socket.SHUT_RDWR)
                 thread.join()

@@ -173,7 +173,7 @@ _PULL = re.compile(r"valid chart repository|looks like \"http|failed to (downloa
 """An unreachable registry, as opposed to a restarting API server."""
 _OUTAGE = re.compile(
     r"connection refused|connection reset|client connection lost|TLS handshake timeout|unexpected EOF|: EOF"
-    r"|etcdserver|server is currently unable|http2:"
+    r"|etcdserver|server is currently unable|http2:|cluster unreachable: unknown"
 )
 
 

@@ -26,6 +26,12 @@ def program(folder: Path, code: str) -> Program:
     )
 
 
+def read(place: str) -> dict[str, Any]:
+    assert Path(place).stat().st_mode & 0o777 == 0o600
+    found: dict[str, Any] = json.loads(Path(place).read_text("utf-8"))
+    return found
+
+
 def ask(kubeconfig: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """What Helm does with the login program of a kubeconfig."""
     login = kubeconfig["users"][0]["user"]["exec"]
@@ -35,11 +41,12 @@ def ask(kubeconfig: dict[str, Any]) -> subprocess.CompletedProcess[str]:
 def test_all_that_ask_get_the_credential_of_one_login(tmp_path: Path) -> None:
     status = {"token": "secret", "expirationTimestamp": "2999-01-01T00:00:00Z"}
     printed = {"apiVersion": API, "kind": "ExecCredential", "status": status}
-    with credential_server.kubeconfig(program(tmp_path, f"echo '{json.dumps(printed)}'")) as given:
+    with credential_server.kubeconfig(program(tmp_path, f"echo '{json.dumps(printed)}'")) as place:
+        given = read(place)
         answers = [ask(given) for _ in range(3)]
         socket = Path(given["users"][0]["user"]["exec"]["args"][-1])
         assert socket.parent.stat().st_mode & 0o777 == 0o700
-        assert [path.name for path in socket.parent.iterdir()] == [socket.name]
+        assert {path.name for path in socket.parent.iterdir()} == {socket.name, "kubeconfig"}
     assert [json.loads(one.stdout) for one in answers] == [printed] * 3
     assert (tmp_path / "runs").read_text() == "run\n"
     assert "secret" not in json.dumps(given)
@@ -49,8 +56,8 @@ def test_all_that_ask_get_the_credential_of_one_login(tmp_path: Path) -> None:
 
 
 def test_a_login_that_fails_meanwhile_is_a_failure_of_what_asked(tmp_path: Path) -> None:
-    with credential_server.kubeconfig(program(tmp_path, "echo no >&2; exit 1")) as given:
-        answer = ask(given)
+    with credential_server.kubeconfig(program(tmp_path, "echo no >&2; exit 1")) as place:
+        answer = ask(read(place))
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "ansible-playbook could not log in" in answer.stderr
 
@@ -58,10 +65,10 @@ def test_a_login_that_fails_meanwhile_is_a_failure_of_what_asked(tmp_path: Path)
 def test_a_folder_with_a_long_name_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credential_server.tempfile, "tempdir", str(tmp_path / ("x" * 100)))
     (tmp_path / ("x" * 100)).mkdir()
-    with credential_server.kubeconfig(program(tmp_path, "exit 1")) as given:
-        assert given["users"][0]["user"]["exec"]["args"][-1].startswith("/tmp/gpuops-")
+    with credential_server.kubeconfig(program(tmp_path, "exit 1")) as place:
+        assert read(place)["users"][0]["user"]["exec"]["args"][-1].startswith("/tmp/gpuops-")
 
 
 def test_a_login_without_a_program_needs_no_kubeconfig() -> None:
-    with credential_server.kubeconfig(None) as given:
-        assert given == {}
+    with credential_server.kubeconfig(None) as place:
+        assert place == ""

@@ -334,6 +334,8 @@ def test_a_failure_that_lasts_is_explained() -> None:
     [
         ("Get https://10.0.0.1:6443: connection refused", True),
         ("etcdserver: request timed out", True),
+        ("Error: Kubernetes cluster unreachable: unknown", True),  # an API server that is just starting
+        ("Kubernetes cluster unreachable: the server has asked for the client to provide credentials", False),
         ('looks like "https://charts.example" is not a valid chart repository: connection refused', False),
         ("admission webhook denied the request", False),
     ],

@@ -38,6 +38,7 @@ class DriftReader:
         self.end, self.plan = end, end.plan
         self._paths: dict[str, str] = {}
         self._notes: dict[str, tuple[str, str]] = {}
+        self._fields: dict[str, list[Json]] = {}
 
     @property
     def client(self) -> Client:
@@ -155,13 +156,14 @@ class DriftReader:
             return "", ""
         return drift.writer(self._managed(path), drift.path_of(one.field) if one.nodes else one.field)
 
-    @functools.cache  # noqa: B019 - the reader lives as long as its task
     def _managed(self, path: str) -> list[Json]:
-        try:
-            found = self.client.find(path) or {}
-        except RdmaError:
-            return []
-        return list((found.get("metadata") or {}).get("managedFields") or ())
+        if path not in self._fields:
+            try:
+                found = self.client.find(path) or {}
+            except RdmaError:
+                found = {}
+            self._fields[path] = list((found.get("metadata") or {}).get("managedFields") or ())
+        return self._fields[path]
 
 
 def _named(entry: tuple[str, Json]) -> Json:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     COLLECTIVES,
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Shape,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, log_file, parse, usual
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -68,7 +69,7 @@ class ActionModule(RdmaAction):
         """Appends the measured bandwidths to the history; whether there were any."""
         if path is None or shape is None:
             raise InputError("record needs history (the file) and shape (a known one).")
-        when = now()
+        when = moment.now()
         records = [
             usual.record(
                 run, verdict, shape=shape, nodes=args["nodes"], algo=args["algo"], when=when, mode=args["mode"] or ""

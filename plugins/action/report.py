@@ -52,7 +52,8 @@ class ActionModule(RdmaAction):
         nccl, torn = folders.documents(run_dir, "nccl-*.json")
         plan, missing = self._plan(run_dir)
         scans, cut = folders.scans(run_dir, shape_table.shapes(plan.site_shapes))
-        end = self._end(run_dir, plan, args)
+        ended = RunEnd(self, plan, run_dir)
+        end = self._end(ended, args)
         findings = [item for document in found for item in document["findings"]]
         hosts = run.hosts(run_dir)
         folders.keep_whole(run_dir, (stages, findings, nccl, hosts, scans))
@@ -76,7 +77,7 @@ class ActionModule(RdmaAction):
         report: Json = TASK.data(made)
         folders.write(folder, report, self._host)
         run.forget_plan(run_dir, passed=build.passed(report))
-        unrecorded = self._record(plan, run_dir, report, args)
+        unrecorded = self._record(ended, report, args)
         for line in (*build.text(report), *unrecorded, f"report: {folder / 'report.html'}"):
             self.progress(line)
         result: dict[str, Any] = {"verdict": report["verdict"], "report": str(folder / "report.json")}
@@ -95,20 +96,19 @@ class ActionModule(RdmaAction):
         except InputError as error:
             return Plan(), [to_dict(finding("report.plan", "cluster", str(error), expected="the plan of this run"))]
 
-    def _end(self, run_dir: Path, plan: Plan, args: dict[str, Any]) -> Json:
+    def _end(self, ended: RunEnd, args: dict[str, Any]) -> Json:
         """Facts from the end of the run, stored so that the report can be rendered again from the folder alone."""
-        path = run_dir / "end.json"
+        path = ended.run_dir / "end.json"
         if args["again"] and path.exists():
             return run.read(path)
-        ended = RunEnd(self, plan, run_dir)
         end: Json = {
             "nodes": ended.offered(),
             "findings": ended.findings,
             "drift": to_dict(DriftReader(ended).compare()) if self._compares(args) else None,
-            "installed": ended.installed(),
+            "installed": ended.installed,
             "deselected": args["without_test"] or not run.selected(self._task_vars, run.TEST_STAGE),
             **command.kept(context.CLIARGS, self._task_vars),
-            "predicted": folders.predicted(run_dir, len(plan.nodes)) if self.check_mode else None,
+            "predicted": folders.predicted(ended.run_dir, len(ended.plan.nodes)) if self.check_mode else None,
         }
         run.write(path, end)
         return end
@@ -117,13 +117,13 @@ class ActionModule(RdmaAction):
         """A run that records what passed compares nothing: its own changes would be the differences."""
         return bool(self._task.diff) and not (args["record_state"] or self.check_mode)
 
-    def _record(self, plan: Plan, run_dir: Path, report: Json, args: dict[str, Any]) -> list[str]:
+    def _record(self, ended: RunEnd, report: Json, args: dict[str, Any]) -> list[str]:
         """Records the state of a run that passed with a test of its own; lines about a record that failed."""
         tested = any(not item["stale"] for item in report["nccl"])
         if not (build.passed(report) and tested and args["record_state"]) or args["again"] or self.check_mode:
             return []
-        why = DriftReader(RunEnd(self, plan, run_dir)).record()
-        return [f"The state that passed is not recorded, so that verify.yml --diff has none: {why}"] if why else []
+        why = DriftReader(ended).record()
+        return [f"The state of this run is not recorded for verify.yml --diff: {why}"] if why else []
 
     def _versions(self, plan: Plan) -> Json:
         return {

@@ -116,6 +116,17 @@ def read(path: Path) -> Json:
     return document
 
 
+def documents(run_dir: Path, pattern: str) -> tuple[dict[str, Json], dict[str, str]]:
+    """(file name -> JSON object of those that can be read, file name -> why another one cannot), in their order."""
+    found, damaged = {}, {}
+    for path in sorted(run_dir.glob(pattern)):
+        try:
+            found[path.name] = read(path)
+        except InputError as error:
+            damaged[path.name] = str(error)
+    return found, damaged
+
+
 def hosts(run_dir: Path) -> Json:
     """Summaries of the host checks by node; {} when they were left out."""
     try:

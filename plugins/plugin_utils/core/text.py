@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,11 @@ def short(value: Any) -> str:
     """A value as JSON without secrets, cut if it is long."""
     text = json.dumps(hidden(value), sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def digest(text: str) -> str:
+    """Twelve characters that tell two texts apart; "" stays."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else ""
 
 
 def short_host(host: str) -> str:

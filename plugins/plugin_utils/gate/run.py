@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment, versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Conflict,
     Forbidden,
-    InputError,
     NotFound,
     RdmaError,
 )
@@ -120,16 +119,15 @@ class NodeGate:
         return self._result(chosen["test"], chosen["partners"], held, [])
 
     def _scans(self) -> Iterator[Json]:
-        for path in sorted(self.plan_file.parent.glob("scan-*.json")):
-            try:
-                yield base_run.read(path)
-            except InputError as error:
-                self.show(f"warning: {error}")
+        found, damaged = base_run.documents(self.plan_file.parent, "scan-*.json")
+        for why in damaged.values():
+            self.show(f"warning: {why}")
+        yield from found.values()
 
     # ---- reading
 
     def _now(self) -> str:
-        return self.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return moment.stamp(self.client.now())
 
     def _seen(self, names: Optional[Container[str]] = None) -> dict[str, _Seen]:
         """The plan's nodes as they are now."""

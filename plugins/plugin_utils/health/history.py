@@ -14,7 +14,6 @@ A look writes only nodes with news, so that a run on a quiet cluster writes noth
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,11 +71,6 @@ def read(annotations: Mapping[str, Any]) -> NodeHistory:
 def text(history: NodeHistory) -> str:
     """The annotation's value."""
     return json.dumps(to_dict(history), sort_keys=True, separators=(",", ":"))
-
-
-def digest(ident: str) -> str:
-    """A boot id or a machine's id, short; "" stays."""
-    return hashlib.sha256(ident.encode()).hexdigest()[:12] if ident else ""
 
 
 def news(before: NodeHistory, now: NodeState, at: str) -> list[HistoryEntry]:

@@ -16,8 +16,9 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
 
@@ -142,18 +143,11 @@ def _age(one: Json, heartbeat: int, now: datetime.datetime) -> str:
     """How long ago a condition was written, if it is too old to prove anything; "" otherwise."""
     if not heartbeat:
         return ""
-    written = _time(one.get("lastHeartbeatTime"))
+    written = moment.parsed(one.get("lastHeartbeatTime"))
     if written is None:
         return "an unknown time"
     seconds = (now - written).total_seconds()
     return f"{seconds / 60:.0f} min" if seconds > MISSED * heartbeat else ""
-
-
-def _time(text: Any) -> Optional[datetime.datetime]:
-    try:
-        return datetime.datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
-    except ValueError:
-        return None
 
 
 # ---- owners --------------------------------------------------------------------------------------------------------

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Forbidden,
-    InputError,
     NotFound,
     Taken,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import digest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState
@@ -32,6 +32,7 @@ SHOWN = 50
 WRITERS = 8
 """Histories that are written at the same time."""
 STAGE = "health"
+FINDINGS = f"findings-{STAGE}.json"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class HealthLook:
         faults = self._faults()
         looked = self._look(faults)
         found = [item for node in looked for item in node.findings]
-        base_run.write(self.run_dir / f"findings-{STAGE}.json", {"findings": to_dict(found)})
+        base_run.write(self.run_dir / FINDINGS, {"findings": to_dict(found)})
         fresh = [node for node in looked if node.news]
         note = self._write(fresh)
         # A first look at a fleet is one number, not a line of each node.
@@ -85,22 +86,20 @@ class HealthLook:
 
     @property
     def _at(self) -> str:
-        return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return moment.stamp(self.now)
 
     # ---- reading
 
     def _faults(self) -> dict[str, dict[str, str]]:
         """Node -> errors that the run's other stages have found."""
+        documents, damaged = base_run.documents(self.run_dir, "findings-*.json")
+        for why in damaged.values():
+            self.show(f"warning: {why}")
+        documents.pop(FINDINGS, None)
         found: dict[str, dict[str, str]] = {}
-        for path in sorted(self.run_dir.glob("findings-*.json")):
-            try:
-                document = base_run.read(path)
-            except InputError as error:
-                self.show(f"warning: {error}")
-                continue
-            for item in document["findings"] if path.stem != f"findings-{STAGE}" else ():
-                if item["severity"] == marks.ERROR:
-                    found.setdefault(item["subject"], {})[item["id"]] = f"{item['id']}: {item['found']}"
+        for item in (one for document in documents.values() for one in document["findings"]):
+            if item["severity"] == marks.ERROR:
+                found.setdefault(item["subject"], {})[item["id"]] = f"{item['id']}: {item['found']}"
         return found
 
     def _look(self, faults: Mapping[str, Mapping[str, str]]) -> list[LookedAt]:
@@ -122,8 +121,8 @@ class HealthLook:
         before = history.read(annotations)
         state = NodeState(
             {**faults.get(fact.name, {}), **own},
-            history.digest(fact.boot_id),
-            history.digest(fact.provider_id),
+            digest(fact.boot_id),
+            digest(fact.provider_id),
             f"{proof.status} at {proof.time}: {proof.message}"[: history.LONG] if proof else "",
         )
         news = history.news(before, state, self._at)

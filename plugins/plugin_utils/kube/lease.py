@@ -14,6 +14,7 @@ import enum
 from dataclasses import dataclass
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED, OWNER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, parts
@@ -81,7 +82,7 @@ def decide(found: Optional[Json], run: str, now: datetime.datetime) -> LeaseDeci
     spec, told = found.get("spec") or {}, found["metadata"].get("annotations") or {}
     named = {field.name: str(told.get(_PREFIX + field.name) or "") for field in dataclasses.fields(LeaseHolder)}
     holder, since = LeaseHolder(**named), str(spec.get("acquireTime") or "")
-    renewed = _time(spec.get("renewTime"))
+    renewed = moment.parsed(spec.get("renewTime"))
     if not objects.is_ours(found) or not holder.run or renewed is None:
         return LeaseDecision(LeaseState.FOREIGN, LeaseHolder("", user=str(spec.get("holderIdentity") or "")), since)
     age = (now - renewed).total_seconds()
@@ -109,11 +110,3 @@ def refusal(decision: LeaseDecision, place: str) -> str:
         f"Lease {DURATION} s after its last renewal. If it hangs and you cannot end it, take over: -e "
         f"rdma_take_over_run={decision.holder.run}; it stops before its next write."
     )
-
-
-def _time(value: object) -> Optional[datetime.datetime]:
-    try:
-        found = datetime.datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo else None

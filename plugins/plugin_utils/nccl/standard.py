@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Json,
@@ -72,7 +71,7 @@ class Standard:
                 shape=shape,
                 nodes=len(test.nodes),
                 algo=test.algo or "default",
-                when=now(),
+                when=moment.now(),
                 mode=str(test.fabric.mode),
             )
             record(self.path, [line])
@@ -81,11 +80,6 @@ class Standard:
 def record(path: Path, lines: Sequence[Json]) -> None:
     """Appends records to a history file, and writes the baseline file of it. InputError if it cannot."""
     nccl_history.append(path, lines)
-    document = usual.baseline_file(nccl_history.read(path), now())
+    document = usual.baseline_file(nccl_history.read(path), moment.now())
     if document["entries"]:
         base_run.write(path.with_suffix(BASELINE_SUFFIX), document)
-
-
-def now() -> str:
-    """UTC, ISO 8601."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

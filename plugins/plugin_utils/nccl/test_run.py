@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NcclRun, NcclVerdict, to_dict
@@ -26,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.objects import Jo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.outcome import NOT_STARTED, JobOutcome, judge, not_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.phases import JobLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.run import JobRun
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.usual import EarlierResults
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -246,7 +247,7 @@ class TestRun:
             "verdict": to_dict(verdict),
             "log": log,
             "seconds": seconds,
-            "made": now(),
+            "made": moment.now(),
         }
         base_run.write(self.folder / f"{choice.file_stem(test.name)}.json", document)
         rows = [{"size": row.size, "busbw": row.busbw} for row in run.rows]

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import mark as core
@@ -17,7 +17,7 @@ def mark(
     client: Client, verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], *, dry_run: bool = False
 ) -> tuple[dict[str, list[str]], list[str]]:
     """(node -> what was changed on it, nodes that the cluster has no more). ``verdicts``: (verdict, reason) by node."""
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = moment.now()
     nodes = {node["metadata"]["name"]: node for node in _nodes(client, verdicts)}
     changes = {}
     for name, node in nodes.items():

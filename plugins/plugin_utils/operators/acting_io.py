@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
@@ -133,7 +134,7 @@ class Acting:
         return late
 
     def _now(self) -> str:
-        return self.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return moment.stamp(self.client.now())
 
     def _ask(self, actor: Actor) -> None:
         self._asked, self._since, self._words = time.monotonic(), self._now(), ""

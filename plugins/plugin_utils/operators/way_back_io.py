@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Mapping
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
@@ -68,7 +67,7 @@ def now(client: Client, plan: Plan) -> way_back.WayBack:
     found = {name: way_back.past(one) for name, one in _releases(client).items() if name in plan.operators}
     wanted = {name: plan.releases[name] for name in plan.operators if name in plan.releases}
     return way_back.WayBack(
-        at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        at=moment.now(),
         cluster=cluster(client),
         releases=found,
         to={name: way_back.state(one.chart, one.version, one.values) for name, one in wanted.items()},

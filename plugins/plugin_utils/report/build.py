@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Optional
 from xml.etree import ElementTree
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SEVERITIES, Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UNACTED
@@ -599,7 +600,7 @@ def _began(stages: Sequence[Json]) -> str:
     times = [float(stage["started"]) for stage in stages if stage.get("started")]
     if not times:
         return ""
-    return datetime.datetime.fromtimestamp(min(times), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.stamp(datetime.datetime.fromtimestamp(min(times), datetime.timezone.utc))
 
 
 def _worst(shared: Sequence[causes.SharedCause]) -> Optional[Json]:

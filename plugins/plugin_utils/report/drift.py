@@ -16,7 +16,6 @@ A passed run stores a ``Baseline``; secrets in it are hidden, so a change of a p
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNER
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, digest, listed, short
 
 NAMESPACE, NAME = OWNER, "gpuops-last-pass"
 PLACE = f"Secret {NAMESPACE}/{NAME}"
@@ -123,7 +122,7 @@ def _named(value: Any) -> dict[str, Json]:
 def _stored(value: Any) -> Any:
     """A long value, such as a script, is compared by its digest."""
     text = _text(value)
-    return value if len(text) <= LONG else f"{len(text)} characters, sha256 {_digest(text)}"
+    return value if len(text) <= LONG else f"{len(text)} characters, sha256 {digest(text)}"
 
 
 def node_facts(node: NodeFacts, host: Mapping[str, Any]) -> dict[str, str]:
@@ -149,7 +148,7 @@ def node_facts(node: NodeFacts, host: Mapping[str, Any]) -> dict[str, str]:
 
 def marks(node: NodeFacts) -> tuple[str, str]:
     """Short digests of the node's boot id and of its machine's id; "" where they are unknown."""
-    return _digest(node.boot_id), _digest(node.provider_id)
+    return digest(node.boot_id), digest(node.provider_id)
 
 
 def groups(nodes: Mapping[str, dict[str, str]]) -> tuple[NodeGroup, ...]:
@@ -158,10 +157,6 @@ def groups(nodes: Mapping[str, dict[str, str]]) -> tuple[NodeGroup, ...]:
     for name in sorted(nodes):
         found.setdefault(json.dumps(nodes[name], sort_keys=True), []).append(name)
     return tuple(NodeGroup(json.loads(facts), tuple(names)) for facts, names in found.items())
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else ""
 
 
 # ---- the comparison ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import packed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, live
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_records, installed, way_back_io
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import drift, folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import drift
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift import Baseline, Drift, DriftChange
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.run_end import RunEnd
 
@@ -56,11 +56,14 @@ class DriftReader:
         return ""
 
     def compare(self) -> Drift:
-        """What differs from the last passed run."""
+        """What differs from the last passed run. A cluster that cannot be read ends no report."""
         try:
-            found = self.client.find(self.client.path("v1", "Secret", drift.NAMESPACE, drift.NAME))
+            return self._compared()
         except RdmaError as error:
-            return Drift(unknown=(f"{drift.PLACE} cannot be read: {error}",))
+            return Drift(unknown=(f"{drift.PLACE} cannot be read, or the cluster to compare with it: {error}",))
+
+    def _compared(self) -> Drift:
+        found = self.client.find(self.client.path("v1", "Secret", drift.NAMESPACE, drift.NAME))
         if found is None:
             return Drift(unknown=(f"no run has passed here yet: {drift.PLACE} does not exist",))
         try:
@@ -96,7 +99,7 @@ class DriftReader:
                 unread[name] = str(error)
         facts = {node.name: drift.node_facts(node, hosts.get(node.name) or {}) for node in nodes or ()}
         return Baseline(
-            at=folders.now(),
+            at=moment.now(),
             cluster=way_back_io.cluster(self.client),
             parts=parts,
             nodes=drift.groups(facts),
@@ -105,7 +108,7 @@ class DriftReader:
         )
 
     def _versions(self) -> Subjects:
-        found = {"Kubernetes": self.plan.server_version, **self.end.installed()}
+        found = {"Kubernetes": self.plan.server_version, **self.end.installed}
         return {name: {"version": version} for name, version in found.items()}
 
     def _releases(self) -> Subjects:

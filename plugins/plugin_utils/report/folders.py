@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import predicted as predictions
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape, to_dict
@@ -73,23 +72,15 @@ def keep_whole(run_dir: Path, value: Any) -> None:
 
 def documents(run_dir: Path, pattern: str) -> tuple[list[Json], list[Json]]:
     """The readable documents, and a finding for each other, so that the report is always written."""
-    documents, findings = [], []
-    for path in sorted(run_dir.glob(pattern)):
-        try:
-            documents.append(run.read(path))
-        except InputError as error:
-            findings.append(to_dict(finding("report.document", path.name, str(error), expected="a whole document")))
-    return documents, findings
-
-
-def now() -> str:
-    """RFC 3339, in UTC."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found, damaged = run.documents(run_dir, pattern)
+    expected = "a whole document"
+    findings = [to_dict(finding("report.document", name, why, expected=expected)) for name, why in damaged.items()]
+    return list(found.values()), findings
 
 
 def write(folder: Path, report: Json, cluster: str) -> None:
     """Writes report.json first, so that it exists even if a later file fails. Raises InputError."""
-    report["made"] = now()
+    report["made"] = moment.now()
     run.write(folder / "report.json", report)
     (folder / "report.json").chmod(0o644)
     try:

@@ -9,11 +9,11 @@ LISTED of them. Format: https://prometheus.io/docs/instrumenting/exposition_form
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.summary import VERDICTS as HOST_VERDICTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.build import NODE_VERDICTS, VERDICTS
@@ -120,12 +120,9 @@ def _bytes(value: Optional[float]) -> Optional[float]:
     return None if value is None else value * _GB
 
 
-def _seconds(moment: str) -> Optional[float]:
-    try:
-        found = datetime.datetime.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:
-        return None
-    return found.replace(tzinfo=datetime.timezone.utc).timestamp()
+def _seconds(text: str) -> Optional[float]:
+    found = moment.parsed(text)
+    return found.timestamp() if found else None
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -51,6 +51,7 @@ class RunEnd:
         keys = ("name", "ready", "ready_reason", "allocatable")
         return None if self.nodes is None else [{key: getattr(node, key) for key in keys} for node in self.nodes]
 
+    @functools.cached_property
     def installed(self) -> Json:
         """Stage -> ClusterServiceVersion of operators installed through OLM; the plan has only pinned versions."""
         found: Json = {}

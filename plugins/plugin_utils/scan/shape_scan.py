@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, to_dict
@@ -20,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import choice, fabric, job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard, now
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.standard import Standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import mark, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import report as scan_report
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import rounds
@@ -233,7 +234,7 @@ class ShapeScan:
             "verdict": to_dict(gate.verdict),
             "log": str(log),
             "seconds": gate.seconds,
-            "made": now(),
+            "made": moment.now(),
         }
         base_run.write(self.folder / f"{stem}.json", document)
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE, UPGRADED
@@ -110,7 +110,7 @@ class Nodes:
         return found
 
     def _note(self, why: str, slowest: Optional[Mapping[str, Optional[float]]]) -> dict[str, str]:
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = moment.now()
         return {UPGRADED: history.note(self.plan, now, why, slowest)}
 
     def _cordon(self, name: str, on: bool, notes: Optional[Mapping[str, str]] = None) -> bool:

@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NodeFacts, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import packed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import drift
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift import Baseline, DriftChange
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift_io import DriftReader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +114,24 @@ def test_facts_leave_out_what_changes_by_itself() -> None:
         "label nvidia.com/gpu.count": "8",
     }
     assert set(found) - {"shape", "OFED on the host"} == {name for name in found if drift.path_of(name)}
+
+
+def test_a_cluster_that_answers_in_part_ends_no_report(tmp_path: Path) -> None:
+    class Server:
+        def path(self, *_what: str) -> str:
+            return "/"
+
+        def find(self, _path: str) -> Any:
+            return packed.secret(drift.NAME, drift.NAMESPACE, to_dict(BEFORE))
+
+        def projected(self, *_what: Any, **_selectors: str) -> Any:
+            raise Forbidden("namespaces is forbidden", 403)
+
+        list = pages = projected
+
+    end: Any = SimpleNamespace(client=Server(), plan=Plan(), nodes=[], run_dir=tmp_path, installed={})
+    found = DriftReader(end).compare()
+    assert (found.since, found.changes) == ("", ()) and "namespaces is forbidden" in found.unknown[0]
 
 
 def managed(manager: str, time: str, fields: Any, **more: Any) -> Any:

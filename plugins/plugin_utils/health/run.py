@@ -58,6 +58,7 @@ class HealthLook:
 
     def run(self) -> Json:
         """Findings for the report, news, and the nodes' histories; writes those that have news."""
+        base_run.close_stages(self.run_dir)  # what is written now is not the last stage's
         faults = self._faults()
         looked = self._look(faults)
         found = [item for node in looked for item in node.findings]

@@ -70,9 +70,9 @@ class Vfs:
 
     def networks(self, objects: Iterable[Json]) -> Statuses:
         """Status per NetworkAttachmentDefinition of these objects: whether it exists."""
-        networks = [item for item in objects if item["kind"] == "NetworkAttachmentDefinition"]
+        client, networks = self.watcher.client, [one for one in objects if one["kind"] == "NetworkAttachmentDefinition"]
         return {
-            kube_objects.reference(item).partition(" ")[2]: readiness.existing(item, live(self.watcher.client, item))
+            f"networks/{kube_objects.reference(item).partition(' ')[2]}": readiness.existing(item, live(client, item))
             for item in networks
         }
 

@@ -40,6 +40,7 @@ def test_news_of_nodes_are_told_once_and_kept(cluster: Any) -> None:
     assert (first.code, first.verdict) == (0, "pass"), first.output[-3000:]
     assert (first.report["health"]["first"], first.report["health"]["news"]) == (3, [])
     assert [history(here, name) for name in nodes] == [["seen"]] * 3
+    assert not any(stage["changed"] for stage in first.report["stages"]), "histories are of no stage"
     quiet = here.play(PLAYBOOK, "--diff", **FIRMWARE)
     assert (quiet.code, quiet.report["health"]["news"]) == (0, []) and "history" not in str(quiet.changed())
     assert (quiet.report["drift"]["count"], quiet.report["drift"]["unknown"]) == (0, []), quiet.report["drift"]

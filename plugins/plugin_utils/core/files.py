@@ -64,9 +64,7 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
         entry["releases"] = released.get(operator, {})
         entry["lines"] = released["lines"].get(operator, [])
         entry["known_keys"] = known.get("keys", [])
-        images = {**known.get("images", {}), **entry["rules"].get("images", {})}
-        version = f"v{str(entry['version']).removeprefix('v')}"
-        entry["known_images"] = {key: image.replace("{version}", version) for key, image in images.items()}
+        entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})
     over = document.pop("openshift", {})
     return laid_over(document, over) if platform == "openshift" else document

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart
 Overrides = Union[None, str, Mapping[str, Any], Sequence[Any]]
 ABSENT = object()
 """No value: of a key that a mapping has not."""
-_LOCATION = re.compile(r"(nvcr\.io|ghcr\.io|quay\.io|docker\.io|registry\.k8s\.io|[a-z]+\.ocir\.io)(/[\w./:@-]+)?")
+_LOCATION = re.compile(r"(nvcr\.io|ghcr\.io|quay\.io|docker\.io|registry\.k8s\.io|[a-z]+\.ocir\.io)(/[\w./:@{}-]+)?")
 """An image, a repository of images, or a whole registry, that a profile or a chart names."""
 
 
@@ -59,7 +59,7 @@ def values(
     entry = profile[operator]
     chosen = version or str(entry["version"])
     given = as_values(overrides)
-    merged = merge(merge(entry["values"], needed or {}), given)
+    merged = merge(merge(_tagged(entry["values"], chosen), needed or {}), given)
     dead = dict(_dead(entry["rules"].get("dead", ()), given, chosen))
     same = versions.same(chosen, entry["version"])
     known, source = entry["known_keys"], f"keys are known for {entry['version']}, but the chart is {chosen}"
@@ -81,6 +81,13 @@ def values(
         listed = "\n".join(f"- {fault}" for fault in faults)
         raise InputError(f"Cannot accept rdma_{operator}_values for {entry['chart']} {chosen}:\n{listed}")
     return Values(merged, tuple(warnings), tuple(guessed))
+
+
+def _tagged(tree: Any, version: str) -> Any:
+    """Images of a mirror, whose tag is the version of the chart that is installed, which need not be the profile's."""
+    if isinstance(tree, Mapping):
+        return {key: _tagged(value, version) for key, value in tree.items()}
+    return tree.replace("{version}", f"v{version.removeprefix('v')}") if isinstance(tree, str) else tree
 
 
 def _driver(by: str, enabled: Any) -> Iterator[str]:

@@ -108,7 +108,7 @@ class DriftReader:
         )
 
     def _versions(self) -> Subjects:
-        found = {"Kubernetes": self.plan.server_version, **self.end.installed}
+        found = {"Kubernetes": self.plan.server_version, **self.end.operator_versions()}
         return {name: {"version": version} for name, version in found.items()}
 
     def _releases(self) -> Subjects:

@@ -8,6 +8,7 @@ It writes no more than the run did, is not the same command again, and names the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -46,8 +47,8 @@ _SIBLING = re.compile(r"ansible-playbook gpuops\.rdma\.(?!site\b)\w+")
 _A_COMMAND = r"((?:kubectl|helm|oci) (?:(?!, (?:and|or|then) )[^;)])*)"
 _IN_ERROR = re.compile(rf"(?:: |\b[Ss]ee ){_A_COMMAND}")
 """A command in the error of a stage; a playbook's would be this run's own."""
-_BACK = re.compile(r"To go back: (ansible-playbook gpuops\.rdma\.rollback -e rdma_rollback=true)")
-"""What a wave that stopped offers (upgrade/wave_run.py)."""
+_BACK = re.compile(r"To go back(?:, (give the charts [^:]+))?: (ansible-playbook gpuops\.rdma\.rollback .*=true)")
+"""What a wave that stopped offers (upgrade/wave_run.py): the charts that it needs, the command."""
 _DEFINITION = re.compile(r"\(CRD\) is from another release .*kubectl describe crd ([\w.-]+\w)")
 """The definition in a refusal of the API server (kube/client.py)."""
 _COMMAND = re.compile(rf"(?:.*(?:: | \(|\b[Ss]ee ))?({_A_COMMAND[1:-1]}|ansible-playbook [^;)]*)")
@@ -245,7 +246,8 @@ def _after_failure(seen: ReportState, failed: Json, started: Started) -> Iterato
     yield from _after_correction(seen, mine, started)
     yield from (command_of(item) for item in seen.cluster if item["id"] == UNACTED)
     error = " ".join(failed.get("error", "").split())
-    yield from _BACK.findall(error)
+    for charts, back in _BACK.findall(error):
+        yield f"{charts}, then: {back}" if charts else back
     asked = _ASKING.findall(error)
     yield _corrected(f"set {listed(asked)}", _inputs(asked), started)
     for name in _REJECTED.findall(error)[:1]:
@@ -324,11 +326,22 @@ def _corrected(first: str, inputs: Mapping[str, str], started: Started) -> str:
         if option == "-e" and any(given.startswith(f"{name}=") and " " not in given for name in values)
     }
     kept = [word for number, word in enumerate(words) if number not in dropped and number - 1 not in dropped]
-    return _Whole(f"{first}, then: {' '.join([shlex.join(kept), *_options(values)])}")
+    return _Whole(f"{first}, then: {' '.join([shlex.join(kept), *_options(values, _given(words))])}")
 
 
-def _options(values: Mapping[str, str]) -> Iterator[str]:
-    """The options that set inputs, or parts of them: one for all parts of an input, as the last option holds."""
+def _given(words: Sequence[str]) -> Json:
+    """The inputs that a command gives as JSON."""
+    found: Json = {}
+    for option, given in zip(words, words[1:]):
+        if option == "-e" and given.startswith("{"):
+            with contextlib.suppress(ValueError):
+                found.update(json.loads(given))
+    return found
+
+
+def _options(values: Mapping[str, str], given: Json) -> Iterator[str]:
+    """The options that set inputs, or parts of them: one for all parts of an input, also those that the command has
+    ``given`` already, as the last option holds."""
     whole: Json = {}
     for name, value in values.items():
         *path, last = name.split(".")
@@ -340,8 +353,16 @@ def _options(values: Mapping[str, str]) -> Iterator[str]:
         else:
             place.setdefault(last, value)
     for name, value in whole.items():
+        _fill(value, given.get(name))
         plain = isinstance(value, str) and "dict" not in (INPUTS[name]["type"], INPUTS[name].get("elements"))
-        yield f"-e {name}={value}" if plain else f"-e '{_written({name: value})}'"
+        yield f"-e {name}={value}" if plain else f"-e {shlex.quote(_written({name: value}))}"
+
+
+def _fill(wanted: Any, given: Any) -> None:
+    """Adds the parts that only ``given`` has, as JSON."""
+    if isinstance(wanted, dict) and isinstance(given, dict):
+        for key, value in given.items():
+            _fill(wanted.setdefault(key, json.dumps(value)), value)
 
 
 def _written(value: Any) -> str:

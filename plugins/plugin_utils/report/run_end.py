@@ -51,17 +51,23 @@ class RunEnd:
         keys = ("name", "ready", "ready_reason", "allocatable")
         return None if self.nodes is None else [{key: getattr(node, key) for key in keys} for node in self.nodes]
 
-    @functools.cached_property
-    def installed(self) -> Json:
-        """Stage -> ClusterServiceVersion of operators installed through OLM; the plan has only pinned versions."""
-        found: Json = {}
+    def operator_versions(self) -> dict[str, str]:
+        """Stage -> ClusterServiceVersion of operators installed through OLM; the plan has only pinned versions. Raises
+        RdmaError if a Subscription cannot be read."""
+        found = {}
         for stage, wants in self.plan.olm.items():
             own = wants[-1]
-            try:
-                path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own.namespace)
-                held = [one for one in self.client.list(path) if one["spec"].get("name") == own.package]
-            except RdmaError:
-                continue  # an unknown version is omitted; ``nodes`` reports that the cluster does not answer
+            path = self.client.path("operators.coreos.com/v1alpha1", "Subscription", own.namespace)
+            held = [one for one in self.client.list(path) if one["spec"].get("name") == own.package]
             if held and (held[0].get("status") or {}).get("installedCSV"):
                 found[stage] = str(held[0]["status"]["installedCSV"])
         return found
+
+    @functools.cached_property
+    def installed(self) -> Json:
+        """The same, {} if one cannot be read: a report omits an unknown version, and ``nodes`` says that the cluster
+        does not answer."""
+        try:
+            return self.operator_versions()
+        except RdmaError:
+            return {}

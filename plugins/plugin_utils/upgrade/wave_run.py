@@ -15,9 +15,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import deco
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import check_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov, way_back, way_back_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import releases, sriov, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.steps import GPU, NETWORK, Stage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Caller, Step, together, walk
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.nodes import Nodes
@@ -208,13 +209,15 @@ def waves(task: Caller, args: Json) -> Json:
     plan = UpgradeStage(task, args).plan
     todo, _outside = Reading(task.client, plan).waves(args["wave"])
     done = [_wave(WaveStage(task, args, names)) for names in todo]
-    left, outside = Reading(task.client, plan).waves(args["wave"])
+    waves, outside = Reading(task.client, plan).waves(args["wave"])
+    excluded = {node.name: node.excluded for node in plan.nodes if node.excluded}
+    left = {name: "in use or in maintenance" for one in waves for name in one}
+    left |= {name: excluded[name] for name in outside if name in excluded}
     if left and not task.check_mode:
-        names = ", ".join(name for one in left for name in one)
         raise RdmaError(
-            f"Not upgraded, because they are in use or in maintenance: {names}. Their operands stay as they were, and "
-            f"so does the hold (daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they are "
-            "idle."
+            f"Not upgraded: {'; '.join(f'{name}: {why}' for name, why in left.items())}. Their operands stay as they "
+            f"were, and so does the hold (daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they "
+            "are free."
         )
     return {**together(done), "outside": outside}
 
@@ -240,9 +243,14 @@ def _wave(wave: WaveStage) -> Json:
 
 
 def _go_back(wave: WaveStage) -> str:
-    """The command that returns to the record of this cluster, if there is one."""
+    """The command that returns to the record of this cluster, if there is one, after the input that it needs: a chart
+    that this run has from a directory or an archive is not the recorded one."""
     try:
         kept = None if wave.plan.back else way_back_io.kept(wave.task.client)
     except RdmaError:  # that of the wave counts
         return ""
-    return f" To go back: {ROLLBACK}" if kept else ""
+    if kept is None:
+        return ""
+    local = {name for name, one in wave.plan.releases.items() if releases.is_local(one.ref)}
+    charts = [f"{one.chart} {one.version} (rdma_charts.{name})" for name, one in kept.releases.items() if name in local]
+    return f" To go back{f', give the charts {listed(charts)}' if charts else ''}: {ROLLBACK}"

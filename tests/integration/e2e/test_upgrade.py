@@ -39,7 +39,7 @@ from support.plays import Played
 EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 UPGRADE, ROLLBACK = "playbooks/upgrade.yml", "playbooks/rollback.yml"
 KILLS = 20
-VF, CORDON = "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
+SHAPE, VF, CORDON = "BM.GPU.H100.8", "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
 # The nodes stay those of the guide.
 INPUTS = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
 SETTLED = {
@@ -492,25 +492,57 @@ def test_up_back_and_up_again_with_the_record_of_the_upgrade(cluster: Any) -> No
 MAJORS = [
     ("gpu-operator", "v25.10.1", "v26.3.3"),
     ("gpu-operator", "v26.3.3", current.GPU),
+    ("network-operator", "25.10.0", "26.1.2"),
     ("network-operator", "26.1.2", "26.4.2"),
     ("network-operator", "26.4.2", current.CHART),
 ]
-"""Steps between the majors of which ../shared/upstream has values and definitions. The Network Operator's 25.10.0 is
-refused by name, as a VF may stay missing with it (files/profiles/keys-rules.yml)."""
+"""Steps between the majors of which ../shared/upstream has values and definitions."""
+REFUSED = "25.10.0"
+"""A VF may stay missing with this Network Operator (files/profiles/keys-rules.yml): no run installs it."""
 
 
 @pytest.mark.e2e
 @pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: each step between majors")
 @pytest.mark.parametrize(("chart", "old", "new"), MAJORS)
 def test_each_major_up_back_and_up_again(cluster: Any, chart: str, old: str, new: str) -> None:
-    here = cluster("--gpu-nodes", "2")
+    """One node has a NodeMaintenance, another a user's pod with GPUs and VFs: both are left until they end."""
+    here = cluster("--gpu-nodes", "4")
     beside = {"gpu-operator": "v26.3.3", "network-operator": "26.4.2"}
     before, after = (of_profile(here, "previous", *{**beside, chart: version}.values()) for version in (old, new))
-    first = here.play("site.yml", "--skip-tags", "nccl_test", *before, report="first", rdma_host_checks="false")
+    quick = ("site.yml", "--skip-tags", "nccl_test")
+    if old == REFUSED:
+        refused = here.play(*quick, *before, report="refused", rdma_host_checks="false")
+        assert refused.code != 0 and "one VF stays missing" in refused.output
+    first = here.play(*quick, *(after if old == REFUSED else before), report="first", rdma_host_checks="false")
     assert first.code == 0, first.output[-3000:]
+    if old == REFUSED:
+        network_operator_by_hand(here, new, old)
+    maintained, used = here.nodes()[1:3]
+    maintenance, job = node_maintenance(here, maintained), users_job(used)
+    here.apply(maintenance, job)
+    uid = here.json("kubectl", "get", "pod", "job")["metadata"]["uid"]
+
+    process, log = here.playing(UPGRADE, *after, report="up", **SETTLED, rdma_busy="wait")
+    shown(log, process, f"in use: {used} (pod default/job holds 8 nvidia.com/gpu, 16 {VF})")
+    assert here.json("kubectl", "get", "pod", "job")["metadata"]["uid"] == uid
+    here.kubectl("delete", "pod", "job", "--grace-period=0")
+    code, output = process.wait(), log.read_text()
+    if chart == "gpu-operator":
+        assert code != 0 and f"Not upgraded: {maintained}: in maintenance" in output, output[-3000:]
+        assert (
+            output.count("of older revisions replaced on ")
+            == output.count(f"perftest         {SHAPE}: pass: ") - 1
+            == 3
+        ), "one before, one a wave"
+    else:  # its DaemonSets roll by themselves
+        assert code == 0, output[-3000:]
+    node = here.json("kubectl", "get", "node", maintained)
+    assert not node["spec"].get("unschedulable") and CORDON not in node["metadata"].get("annotations", {})
+    here.client.delete(here.client.path_of(maintenance))
+
     back = {**SETTLED, "rdma_rollback": "true"}
     for name, playbook, charts, inputs in (
-        ("up", UPGRADE, after, SETTLED),
+        *([("rest", UPGRADE, after, SETTLED)] if chart == "gpu-operator" else []),
         ("down", ROLLBACK, before, back),
         ("last", UPGRADE, after, SETTLED),
     ):
@@ -521,6 +553,43 @@ def test_each_major_up_back_and_up_again(cluster: Any, chart: str, old: str, new
     again = here.play(UPGRADE, *after, report="again", **SETTLED)
     assert again.code == 0 and "nothing to change" in again.output and "changed=0" in again.output
     the_same_end(here)
+
+
+def network_operator_by_hand(here: Any, there: str, wanted: str) -> None:
+    """As a user brought the cluster to a release that no run installs: its chart, and its images in the policy."""
+    chart, (found,) = (
+        here.folder / f"network-operator-{wanted}",
+        here.json("helm", "list", "-A", "-f", "network-operator"),
+    )
+    here.run("helm", "upgrade", found["name"], str(chart), "-n", found["namespace"], "--reuse-values")
+    policy = here.json("kubectl", "get", "nicclusterpolicy", "nic-cluster-policy")
+    spec = json.loads(json.dumps(policy["spec"]).replace(f"network-operator-v{there}", f"network-operator-v{wanted}"))
+    here.kubectl("patch", "nicclusterpolicy", "nic-cluster-policy", "--type=merge", "-p", json.dumps({"spec": spec}))
+    ready = ("--for=jsonpath={.status.state}=ready", "--timeout=300s")
+    here.kubectl("wait", "nicclusterpolicy/nic-cluster-policy", *ready)
+
+
+def users_job(node: str) -> dict[str, Any]:
+    """A pod that holds GPUs and VFs of the node."""
+    held = {"limits": {"nvidia.com/gpu": "8", VF: "16"}}
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    containers = [{"name": "main", "image": "users/job:1", "resources": held}]
+    spec = {"nodeName": node, "tolerations": [taint], "containers": containers}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job", "namespace": "default"}, "spec": spec}
+
+
+def node_maintenance(here: Any, node: str) -> dict[str, Any]:
+    """That of a node, whose definition a chart's part has that no profile switches on."""
+    crds = CHART / "charts" / "maintenance-operator-chart" / "crds" / "crds.yaml"
+    here.kubectl("apply", "--server-side", "-f", str(crds))
+    here.kubectl("wait", "--for=condition=Established", "crd/nodemaintenances.maintenance.nvidia.com")
+    meta, spec = {"name": "work", "namespace": "default"}, {"nodeName": node, "requestorID": "team-a"}
+    return {
+        "apiVersion": "maintenance.nvidia.com/v1alpha1",
+        "kind": "NodeMaintenance",
+        "metadata": meta,
+        "spec": spec,
+    }
 
 
 def of_profile(here: Any, profile: str, gpu: str, network: str) -> tuple[str, str]:

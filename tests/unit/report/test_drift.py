@@ -129,9 +129,16 @@ def test_a_cluster_that_answers_in_part_ends_no_report(tmp_path: Path) -> None:
 
         list = pages = projected
 
-    end: Any = SimpleNamespace(client=Server(), plan=Plan(), nodes=[], run_dir=tmp_path, installed={})
+    def denied() -> Any:
+        raise Forbidden("subscriptions is forbidden", 403)
+
+    end: Any = SimpleNamespace(client=Server(), plan=Plan(), nodes=[], run_dir=tmp_path, operator_versions=denied)
     found = DriftReader(end).compare()
     assert (found.since, found.changes) == ("", ()) and "namespaces is forbidden" in found.unknown[0]
+    end.client.projected = end.client.list = end.client.pages = lambda *_what, **_selectors: []
+    part = drift.PARTS[0]
+    now = DriftReader(end)._read(())
+    assert now.unread == {part: "subscriptions is forbidden"} and part not in now.parts, "unknown, and not gone"
 
 
 def managed(manager: str, time: str, fields: Any, **more: Any) -> Any:

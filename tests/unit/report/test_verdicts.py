@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
@@ -119,6 +121,7 @@ ABSENT = [
     error(f"release x/{name}", f"{name} is not installed", id="plan.release", stage="plan", remedy=releases_.INSTALLING)
     for name in ("gpu-operator", "network-operator")
 ]
+REJECTED = [error("rdma_charts.gpu_operator", "gpu-operator cannot be used", id="plan.input", stage="plan")]
 UNACTED = "the GPU Operator has not acted since 2026-11-21T02:10:00Z on generation 2 of ClusterPolicy cluster-policy"
 RESTART = targets.TARGETS["gpu_operator"].remedy_for("NODE", Namespaces(gpu_operator="gpu-operator"), UNACTED)
 LATE = [
@@ -449,6 +452,21 @@ def test_a_wave_that_stopped_offers_the_way_back_with_the_inputs_of_the_run() ->
     seen = next_step.ReportState(samples.plan([]), "fail", stages, [], [], [], [], False, False)
     started = next_step.Started(site="ansible-playbook gpuops.rdma.site -i hosts", ran="ansible-playbook x/upgrade.yml")
     assert next_step.next_step(seen, started) == ROLLBACK.replace(" -e", " -i hosts -e")
+    charts = "give the charts gpu-operator v26.3.3 (rdma_charts.gpu_operator)"
+    stages[0]["error"] = f"The wave of a stopped. To go back, {charts}: {ROLLBACK}"
+    assert next_step.next_step(seen, started) == f"{charts}, then: {ROLLBACK.replace(' -e', ' -i hosts -e')}"
+
+
+def test_a_part_of_an_input_to_correct_keeps_its_other_parts() -> None:
+    """The last option of an input holds."""
+    charts = """-e '{"rdma_charts": {"gpu_operator": "/old", "mpi_operator": "it'"'"'s.yaml"}}'"""
+    started = next_step.Started(ran=f"ansible-playbook site.yml {charts}")
+    seen = next_step.ReportState(
+        samples.plan([]), "fail", upto("plan", failed="plan"), [], [], REJECTED, [], False, False
+    )
+    options = shlex.split(next_step.next_step(seen, started).partition(", then: ")[2])
+    last = json.loads(options[-1].replace("VALUE", "1"))["rdma_charts"]
+    assert last["mpi_operator"] == "it's.yaml" and last["gpu_operator"] != "/old"
 
 
 def test_kubectl_and_helm_are_for_the_cluster_of_the_run() -> None:

@@ -329,10 +329,13 @@ def task_of(api: Cluster) -> Any:
     )
 
 
-def upgrade(api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, back: str = "", **more: Any) -> Any:
+def upgrade(
+    api: Cluster, wave: str, names: Any = NAMES, steps: Any = OF_NODES, back: str = "", chart: str = "", **more: Any
+) -> Any:
     """The waves of gpuops.rdma.upgrade, without what waits and measures."""
     given = {"plan": "", "wave": wave, "busy": "skip", "busy_timeout": 0, "vfs": False, "pair": False, **more}
     made = replace(plan(names), back=back)
+    made.releases["gpu_operator"] = replace(made.releases["gpu_operator"], ref=chart)
     with mock.patch.object(UpgradeStage, "plan", made), mock.patch.object(wave_run, "WAVE", steps):
         return wave_run.waves(task_of(api), given)
 
@@ -353,15 +356,31 @@ def test_a_wave_that_stops_names_its_step_keeps_its_nodes_and_is_begun_with() ->
         with pytest.raises(RdmaError) as stopped:
             upgrade(other, "1", steps=(*OF_NODES[:1], fails, *OF_NODES[1:]), back=back)
         assert str(stopped.value).endswith(f"To go back: {wave_run.ROLLBACK}") is offered
+    local = cluster(owners=OWNER)
+    recorded(local)
+    with pytest.raises(RdmaError) as stopped:
+        upgrade(local, "1", steps=(*OF_NODES[:1], fails, *OF_NODES[1:]), chart="/charts/new")
+    charts = "gpu-operator 1 (rdma_charts.gpu_operator)"
+    assert str(stopped.value).endswith(f"To go back, give the charts {charts}: {wave_run.ROLLBACK}")
     assert "Check the hosts: ACS is on." in api.noted("n1")
     assert api.noted("n0") and not api.noted("n2")
     assert Reading(api, plan()).waves("1")[0][0] == ["n1"]
     assert upgrade(api, "1")["changed"] and upgraded(api)
 
 
+def test_a_node_that_the_plan_excludes_is_left_with_its_reason() -> None:
+    api, made = cluster(owners=OWNER), plan()
+    nodes = tuple(replace(node, excluded="in maintenance" * (node.name == "n1")) for node in made.nodes)
+    with mock.patch.object(UpgradeStage, "plan", replace(made, nodes=nodes)), mock.patch.object(wave_run, "WAVE", ()):
+        given = {"plan": "", "wave": "2", "busy": "skip", "busy_timeout": 0, "vfs": False, "pair": False}
+        with pytest.raises(RdmaError, match="n1: in maintenance"):
+            wave_run.waves(task_of(api), given)
+    assert not api.noted("n1") and api.marked() != ["n1"]
+
+
 def test_nodes_that_are_left_out_are_named_at_the_end() -> None:
     api = cluster(job("n2"), owners=OWNER)
-    with pytest.raises(RdmaError, match="Not upgraded, because they are in use or in maintenance: n2"):
+    with pytest.raises(RdmaError, match="Not upgraded: n2: in use or in maintenance"):
         upgrade(api, "2")
     assert api.marked() == [] and not api.noted("n2")
 
@@ -468,7 +487,7 @@ def test_killed_again_and_again() -> None:
         api.add(*map(job, busy))
 
         def once(api: Cluster = api, dice: Any = dice) -> None:
-            with pytest.raises(RdmaError, match="Not upgraded, because they are in use"):
+            with pytest.raises(RdmaError, match=r"Not upgraded: n\d: in use or in maintenance"):
                 upgrade(api, dice.choice(["1", "34%"]))
 
         runs(api, once, [dice.randrange(12)] * 6)

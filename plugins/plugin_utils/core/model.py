@@ -356,6 +356,8 @@ class NodeFacts:
     """Only labels of the domains in _facts.LABEL_PREFIXES."""
     simulated: bool = False
     """True on a kwok node."""
+    owner: str = ""
+    """The other component that works on it, by a mark on the Node, in words; "" also while an operator of ours does."""
     claims: tuple[str, ...] = ()
     """Why it has no shape though some fit: each label or file with the shape that it gives. () = no such conflict."""
 

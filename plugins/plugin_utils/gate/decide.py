@@ -31,7 +31,8 @@ a pair, with two its pair can be repeated with another partner."""
 @dataclass(frozen=True)
 class GatedNode:
     """``ruled``: whether a NodeReadinessRule's controller sets the taint. ``lacks``: allocatable GPUs or VFs that are
-    missing, in words; ``barred``: why it cannot be tested now; "" = nothing. ``tested``: as the Node shows it now."""
+    missing, in words; ``barred``: why it cannot be tested now; ``owner``: who else works on it, so that it is left
+    as it is; "" = nothing. ``tested``: as the Node shows it now."""
 
     name: str
     block: str = ""
@@ -39,6 +40,7 @@ class GatedNode:
     ruled: bool = False
     lacks: str = ""
     barred: str = ""
+    owner: str = ""
     proof: Optional[Proof] = None
     tested: NodeVersions = field(default_factory=NodeVersions)
 
@@ -61,18 +63,21 @@ class GatedNode:
 @dataclass(frozen=True)
 class GateChoice:
     """Names of nodes. ``settled``: node -> proof that holds without a test, good or not; ``waiting``: node -> what the
-    node is to carry while it is tested."""
+    node is to carry while it is tested; ``left``: node -> who else works on it."""
 
     test: tuple[str, ...] = ()
     partners: tuple[str, ...] = ()
     settled: dict[str, Proof] = field(default_factory=dict)
     waiting: dict[str, Proof] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
 
 
 def choose(nodes: Iterable[GatedNode], run: str, now: str, again: bool = False) -> GateChoice:
     """What the gate does with each node. ``again``: nodes that failed their tests are tested again, although nothing
     has changed on them."""
-    gated = [node for node in nodes if node.gated]
+    cared = [node for node in nodes if node.gated]
+    left = {node.name: node.owner for node in cared if node.owner}
+    gated = [node for node in cared if not node.owner]
     settled, waiting, test = {}, {}, []
     for node in gated:
         proof = _without_test(node, run, now, again)
@@ -85,7 +90,7 @@ def choose(nodes: Iterable[GatedNode], run: str, now: str, again: bool = False) 
             waiting[node.name] = Proof(UNKNOWN, "Stale", why, now, run, tested=node.tested)
     places = {node.place for node in test}
     partners = [name for place in sorted(places) for name in _partners(gated, place)]
-    return GateChoice(tuple(node.name for node in test), tuple(partners), settled, waiting)
+    return GateChoice(tuple(node.name for node in test), tuple(partners), settled, waiting, left)
 
 
 def _without_test(node: GatedNode, run: str, now: str, again: bool) -> Optional[Proof]:

@@ -34,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.decide import Gat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import BAD, GOOD, Proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, owners_io, shape_table
 
 RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
@@ -47,10 +47,11 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class _Seen:
-    """A Node as it was read: the fields that a patch depends on, and its facts."""
+    """A Node as it was read: the fields that a patch depends on, its facts, and who else works on it."""
 
     obj: Json
     facts: NodeFacts
+    owner: str
 
 
 class NodeGate:
@@ -108,14 +109,18 @@ class NodeGate:
         ruled, seen = self._ruled(), self._seen(chosen["test"] + chosen["partners"])
         hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
         found: dict[str, Proof] = {}
+        left: dict[str, str] = {}
         for node in self._nodes(seen, ruled, tested=True):
+            if node.owner:
+                left[node.name] = node.owner
+                continue
             scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
             one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self._now())
             if node.name not in chosen["partners"] or _disproves(one, node):
                 found[node.name] = one
         gone = {name: GONE for name in chosen["test"] if name not in seen}
         bad = {name: gate_proof.message(one) for name, one in found.items() if one.status != GOOD}
-        held = {**chosen["held"], **bad, **gone, **self._write_all(seen, found, ruled)}
+        held = {**chosen["held"], **bad, **left, **gone, **self._write_all(seen, found, ruled)}
         return self._result(chosen["test"], chosen["partners"], held, [])
 
     def _scans(self) -> Iterator[Json]:
@@ -132,6 +137,7 @@ class NodeGate:
     def _seen(self, names: Optional[Container[str]] = None) -> dict[str, _Seen]:
         """The plan's nodes as they are now."""
         wanted = {node.name for node in self.plan.nodes if names is None or node.name in names}
+        owners = owners_io.read(self.client, self.plan.looked_for)
 
         def slim(node: Json) -> Optional[_Seen]:
             if node["metadata"]["name"] not in wanted:
@@ -139,9 +145,11 @@ class NodeGate:
             meta, status = node["metadata"], node.get("status") or {}
             kept = {key: meta.get(key) for key in ("name", "annotations", "resourceVersion")}
             taints = {"taints": (node.get("spec") or {}).get("taints") or []}
+            other = owners.other(node)
             return _Seen(
                 {"metadata": kept, "spec": taints, "status": {"conditions": status.get("conditions") or []}},
                 facts.node_facts(node, self.shapes),
+                other.text if other else "",
             )
 
         found = [one for one in self.client.projected(NODES, slim) if one is not None]
@@ -163,6 +171,7 @@ class NodeGate:
                 ruled,
                 self._lacks(node, fact),
                 barred,
+                one.owner,
                 gate_proof.read(one.obj["metadata"]["annotations"] or {}),
                 gate_proof.tested(fact),
             )
@@ -271,7 +280,7 @@ class NodeGate:
 
 def _held(choice: GateChoice) -> dict[str, str]:
     """Node -> why it stays tainted without a test."""
-    return {name: gate_proof.message(one) for name, one in choice.settled.items() if one.status != GOOD}
+    return choice.left | {name: gate_proof.message(one) for name, one in choice.settled.items() if one.status != GOOD}
 
 
 def _disproves(one: Proof, node: GatedNode) -> bool:

@@ -1,13 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What other components write on a node, judged by files/node_marks.yml. PRIVATE to the collection. Pure.
+"""What other components write on a node about its health, by files/node_marks.yml. PRIVATE to the collection. Pure.
 
 ::
 
     table(document) -> MarkTable
     faults(node, table, now) -> [Finding]     what its conditions and labels tell
-    owners(node, table) -> [text]             who works on it
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ ANY = "*"
 MISSED = 3
 """Heartbeats after which a condition proves nothing."""
 ERROR, WARNING = "error", "warning"
-PERSON = "a person"
-"""Owner of a cordon without any mark."""
 
 
 @dataclass(frozen=True)
@@ -65,24 +62,11 @@ class MarkLabel:
 
 
 @dataclass(frozen=True)
-class MarkOwner:
-    """A mark of a component that works on a node, one of the four; ``idle``: its values while it does not."""
-
-    who: str
-    label: str = ""
-    annotation: str = ""
-    taint: str = ""
-    condition: str = ""
-    idle: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class MarkTable:
     """files/node_marks.yml."""
 
     vocabularies: tuple[MarkVocabulary, ...]
     labels: tuple[MarkLabel, ...]
-    owners: tuple[MarkOwner, ...]
 
 
 def table(document: Json) -> MarkTable:
@@ -90,7 +74,6 @@ def table(document: Json) -> MarkTable:
     return MarkTable(
         tuple(MarkVocabulary(**_fields(one)) for one in document["vocabularies"]),
         tuple(MarkLabel(**_fields(one)) for one in document["labels"]),
-        tuple(MarkOwner(**_fields(one)) for one in document["owners"]),
     )
 
 
@@ -150,41 +133,9 @@ def _age(one: Json, heartbeat: int, now: datetime.datetime) -> str:
     return f"{seconds / 60:.0f} min" if seconds > MISSED * heartbeat else ""
 
 
-# ---- owners --------------------------------------------------------------------------------------------------------
-
-
-def owners(node: Json, marks: MarkTable) -> list[str]:
-    """Components that work on a Node, each with the mark that shows it; a cordon without any mark is a person's."""
-    found = [f"{item.who}: {shown}" for item in marks.owners if (shown := _shown(node, item))]
-    if not found and (node.get("spec") or {}).get("unschedulable"):
-        found.append(f"{PERSON}: the node is cordoned, and no component has marked it")
-    return found
-
-
-def _shown(node: Json, item: MarkOwner) -> str:
-    places: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-        "label": (item.label, _labels(node)),
-        "annotation": (item.annotation, (node["metadata"].get("annotations")) or {}),
-        "taint": (item.taint, {one["key"]: one.get("value") or "set" for one in _taints(node)}),
-        "condition": (item.condition, {one["type"]: one.get("reason") for one in _conditions(node) if _true(one)}),
-    }
-    for what, (key, there) in places.items():
-        if key and key in there and str(there[key] or "") not in item.idle:
-            return f"{what} {key}={there[key]}"[:200]
-    return ""
-
-
-def _true(one: Json) -> bool:
-    return one.get("status") == "True"
-
-
 def _conditions(node: Json) -> list[Json]:
     return [one for one in (node.get("status") or {}).get("conditions") or () if one.get("type")]
 
 
 def _labels(node: Json) -> Mapping[str, Any]:
     return node["metadata"].get("labels") or {}
-
-
-def _taints(node: Json) -> list[Json]:
-    return [one for one in (node.get("spec") or {}).get("taints") or () if one.get("key")]

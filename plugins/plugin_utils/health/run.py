@@ -26,7 +26,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as g
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner
 
 SHOWN = 50
 WRITERS = 8
@@ -41,7 +42,7 @@ class LookedAt:
 
     name: str
     findings: tuple[Finding, ...]
-    owners: tuple[str, ...]
+    owners: tuple[NodeOwner, ...]
     news: tuple[history.HistoryEntry, ...]
     after: NodeHistory
 
@@ -54,6 +55,8 @@ class HealthLook:
         self.plan, self.run_dir = base_run.read_plan(plan_file), Path(plan_file).parent
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = marks.table(files.document("node_marks.yml"))
+        self.owners = owners_io.read(client, self.plan.looked_for, strict=False)
+        self.excluded = {node.name: node.excluded for node in self.plan.nodes}
         self.now = client.now()
 
     def run(self) -> Json:
@@ -70,7 +73,7 @@ class HealthLook:
         news = [{"node": node.name, **to_dict(one)} for node in fresh for one in node.news if one.kind != history.SEEN]
         faulty = sorted(node.name for node in looked if node.after.state.faults)
         told = {*faulty, *(one["node"] for one in news)}
-        owners = {node.name: list(node.owners) for node in looked if node.owners}
+        owners = {node.name: [one.text for one in node.owners] for node in looked if node.owners}
         logs = {node.name: to_dict(node.after.log) for node in looked if node.name in told or node.owners}
         document = {"at": self._at, "first": first, "news": news, "logs": logs}
         document |= {"owners": owners, "faulty": faulty, "note": note}
@@ -114,8 +117,9 @@ class HealthLook:
     def _judged(self, node: Json, faults: Mapping[str, Mapping[str, str]]) -> LookedAt:
         fact = facts.node_facts(node, self.shapes)
         annotations = node["metadata"].get("annotations") or {}
-        found, owners = marks.faults(node, self.table, self.now), tuple(marks.owners(node, self.table))
-        found += [finding("node.owner", fact.name, one) for one in owners if not one.startswith(marks.PERSON)]
+        found, owners = marks.faults(node, self.table, self.now), self.owners.all(node)
+        named = self.excluded.get(fact.name)  # the plan has reported that
+        found += [finding("node.owner", fact.name, one.text) for one in owners if one.other and one.text != named]
         proof = gate_proof.read(annotations)
         found += _of_proof(fact, proof)
         own = {_key(one): f"{one.id}: {one.found}" for one in found if one.severity == marks.ERROR}
@@ -127,7 +131,7 @@ class HealthLook:
             f"{proof.status} at {proof.time}: {proof.message}"[: history.LONG] if proof else "",
         )
         news = history.news(before, state, self._at)
-        return LookedAt(fact.name, tuple(found), owners, tuple(news), history.after(before, state, news))
+        return LookedAt(fact.name, tuple(found), tuple(owners), tuple(news), history.after(before, state, news))
 
     # ---- writing
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
 
@@ -21,12 +22,12 @@ def cordon(
     dry_run: bool = False,
 ) -> bool:
     """Cordons or uncordons the node; returns whether that is a change. ``mark``: the annotation that makes the cordon
-    ours; ``notes``: annotations that are written in every case."""
+    ours, with the time as its value; ``notes``: annotations that are written in every case."""
     path = client.path("v1", "Node", "", node)
     live = client.get(path)
     ours = mark in (live["metadata"].get("annotations") or {})
     changes = not (live.get("spec") or {}).get("unschedulable") if on else ours
-    annotations = {**(notes or {}), **({mark: "true" if on else None} if changes else {})}
+    annotations = {**(notes or {}), **({mark: moment.now() if on else None} if changes else {})}
     if annotations:
         spec = {"spec": {"unschedulable": on or None}} if changes else {}
         client.patch(path, {"metadata": {"annotations": annotations}, **spec}, dry_run=dry_run)

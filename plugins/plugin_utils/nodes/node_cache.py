@@ -25,6 +25,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Locality, NodeFacts, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, boottime
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
 
 FILE = "nodes.json"
 FEW = 16
@@ -49,6 +51,7 @@ class NodeCache:
         self.client = client
         self._site = {name: shape for name, shape in (shapes or {}).items() if shape.site}
         self._shapes = shapes or {}
+        self._owners = NodeOwners(owners_io.table())
         self._file = run_dir / FILE if run_dir else None
         self._used = False
 
@@ -139,7 +142,9 @@ class NodeCache:
     def _entry(self, node: Json) -> Entry:
         meta = node["metadata"]
         version = f"{meta.get('uid', '')}/{meta.get('resourceVersion', '')}"
-        return version, nodes_facts.node_facts(node, self._shapes)
+        other = self._owners.other(node)
+        owner = other.text if other and not other.operator else ""
+        return version, dataclasses.replace(nodes_facts.node_facts(node, self._shapes), owner=owner)
 
 
 @functools.lru_cache(maxsize=1)

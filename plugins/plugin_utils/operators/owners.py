@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Objects of other owners that manage what a run installs or changes, by files/other_owners.yml. PRIVATE to the
+"""Objects of other owners that manage what a run installs, by files/other_owners.yml. PRIVATE to the
 collection."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Objec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 
-GPUS, VFS, SECTIONS, NODE = "gpus", "vfs", "sections", "node"
+GPUS, VFS, SECTIONS = "gpus", "vfs", "sections"
 """What an object claims, see files/other_owners.yml."""
 
 
@@ -68,16 +68,13 @@ def of_object(entry: Json, obj: Json, selected: Sequence[str] = ()) -> OtherOwne
     """``selected``: nodes with the labels of its nodeSelector, for an entry with sections."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
     place = "/".join(filter(None, [meta.get("namespace", ""), meta["name"]]))
-    node = str(spec.get("nodeName") or "") if entry["claims"] == NODE else ""
-    asked = (spec.get("requestorID"), *(spec.get("additionalRequestors") or ()))
     return OtherOwner(
         subject=f"{entry['kind']} {place}",
         claims=entry["claims"],
         why=entry["why"],
         remedy=entry["remedy"].replace("{name}", meta["name"]),
-        by=", ".join(str(name) for name in asked if name),
         sections=tuple(name for name in entry.get("sections", ()) if spec.get(name) is not None),
-        nodes=(node,) if node else tuple(selected),
+        nodes=tuple(selected),
     )
 
 
@@ -91,18 +88,8 @@ def of_workloads(table: Json, workloads: Iterable[Workload]) -> Iterator[OtherOw
                 yield OtherOwner(f"DaemonSet {item.place}", one["claims"], one["why"], one["remedy"], by)
 
 
-def at_work(found: Iterable[OtherOwner]) -> dict[str, OtherOwner]:
-    """Node -> the object by which another owner works on it."""
-    return {name: one for one in found if one.claims == NODE for name in one.nodes}
-
-
-def reason(one: OtherOwner) -> str:
-    """Why a node is left out."""
-    return f"{one.why}: {one.subject}{f' of {one.by}' if one.by else ''}"
-
-
 def findings(found: Iterable[OtherOwner], plan: Plan, nodes: Collection[str]) -> Iterator[Finding]:
-    """What preflight reports; nodes at work are the plan's. ``nodes``: those that the run's NicClusterPolicy serves."""
+    """What preflight reports. ``nodes``: those that the run's NicClusterPolicy serves."""
     for one in found:
         if (one.claims == GPUS and plan.has_gpu_operator) or (one.claims == VFS and plan.mode.vfs):
             what = f"{one.why} ({one.by})" if one.by else one.why

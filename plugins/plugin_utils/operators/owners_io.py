@@ -1,23 +1,19 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads objects of other owners that manage what a run installs or changes. PRIVATE to the collection."""
+"""Reads objects of other owners that manage what a run installs. PRIVATE to the collection."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Mapping
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Workload
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
-
-MAINTENANCE = "NodeMaintenance"
 
 
 def table() -> Json:
@@ -47,13 +43,3 @@ def _selected(client: Client, entry: Json, obj: Json) -> list[str]:
         return []
     labels = objects.label_selector((obj.get("spec") or {}).get("nodeSelector") or {})
     return client.projected(NODES, lambda node: str(node["metadata"]["name"]), label_selector=labels)
-
-
-def at_work(client: Client, plan: Plan) -> dict[str, str]:
-    """Node -> by which object another owner works on it now; {} where the API server did not serve the kind when the
-    run was planned: the account then has no right to list it."""
-    if MAINTENANCE not in [one.kind for one in plan.looked_for]:
-        return {}
-    one = owners.entry(table(), MAINTENANCE)
-    made = map(functools.partial(owners.of_object, one), _list(client, one))
-    return {name: owners.reason(owner) for name, owner in owners.at_work(made).items()}

@@ -21,6 +21,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Plan,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners as node_owners
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners_io as node_owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     leftovers,
     owners,
@@ -84,6 +86,7 @@ def compose(given: Given) -> Plan:
         looked_for=(
             *(leftovers.looked_for(left.table()) if left.applies(plan.install, plan.mode) else ()),
             *owners.listed_kinds(owners_io.table(), given.survey.served, plan.releases),
+            *node_owners.kinds(node_owners_io.table(), given.survey.served),
         ),
     )
     return replace(plan, permissions=tuple(permissions.rules(plan, KINDS)))

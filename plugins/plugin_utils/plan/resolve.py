@@ -57,7 +57,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import (
     shared_parts,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_files import slug
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.nic_policy import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.sriov import VF_CONFIG, no_vfs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
@@ -300,7 +299,6 @@ def _toleration_decision(found: tolerations.Tolerated) -> list[Decision]:
 def _nodes(given: Given, tolerated: Sequence[Json]) -> tuple[tuple[Node, ...], list[Finding]]:
     options, shapes = given.options, given.shapes
     nodes, findings = [], []
-    at_work = owners.at_work(given.survey.owners)
     for fact in sorted(given.facts, key=lambda item: _natural(item.name)):
         if not _wanted(options, fact, shapes):
             continue
@@ -323,9 +321,9 @@ def _nodes(given: Given, tolerated: Sequence[Json]) -> tuple[tuple[Node, ...], l
             )
             continue
         node = _node(fact, shapes[fact.shape], tolerations.excluded(fact, tolerated))
-        if other := at_work.get(fact.name):
-            node = dataclasses.replace(node, excluded=owners.reason(other))
-            findings.append(finding("node.maintenance", fact.name, node.excluded, remedy=other.remedy))
+        if other := given.survey.node_owners.get(fact.name) or fact.owner:
+            node = dataclasses.replace(node, excluded=other)
+            findings.append(finding("node.owner", fact.name, other, severity="warning", stage="plan"))
         elif fact.cordoned:  # the other owner lifts its own cordon
             findings.append(
                 finding(

@@ -75,7 +75,9 @@ class Survey:
     cluster_policies: tuple[str, ...] = ()
     nic_cluster_policies: tuple[str, ...] = ()
     owners: tuple[OtherOwner, ...] = ()
-    """Objects of other owners that manage what a run installs or changes."""
+    """Objects of other owners that manage what a run installs."""
+    node_owners: dict[str, str] = field(default_factory=dict)
+    """Node -> who works on it, by the first object that names it, in words."""
     addons: Offer = field(default_factory=Offer)
     """With rdma_install=oke_addon."""
     left: ClusterObjects = field(default_factory=ClusterObjects)

@@ -20,7 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLI
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners_io as node_owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, installed, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import AddressPool, Attachment, Namespace, Survey
 
@@ -46,6 +47,7 @@ def survey(client: Client, mode: Mode = Mode.SRIOV) -> Survey:
     }
     found, known = policies(client, groups), served(client, groups)
     workloads = _readable(lambda: installed.workloads(client, ("deployments", "daemonsets")))
+    working = node_owners.read(client, owners.kinds(node_owners.table(), known), strict=False)
     return Survey(
         server_version=version.get("gitVersion", ""),
         groups=tuple(sorted(groups)),
@@ -60,6 +62,7 @@ def survey(client: Client, mode: Mode = Mode.SRIOV) -> Survey:
         cluster_policies=_names(found, "ClusterPolicy"),
         nic_cluster_policies=_names(found, "NicClusterPolicy"),
         owners=tuple(owners_io.found(client, known, workloads)),
+        node_owners={name: found[0].text for name, found in working.objects.items()},
     )
 
 

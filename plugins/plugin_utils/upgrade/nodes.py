@@ -17,8 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import count
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import owners_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 
@@ -103,8 +102,8 @@ class Nodes:
 
     def _others(self) -> dict[str, str]:
         """The nodes on which another owner works now, which a wave neither cordons nor uncordons."""
-        at_work = owners_io.at_work(self.client, self.plan)
-        found = {name: at_work[name] for name in self.nodes if name in at_work}
+        at_work = owners_io.others(self.client, self.plan.looked_for)
+        found = {name: at_work[name].text for name in self.nodes if name in at_work}
         for name, why in found.items():
             self.show(f"upgrade          {name} is left as it is, {why}")
         return found

@@ -211,13 +211,13 @@ def waves(task: Caller, args: Json) -> Json:
     done = [_wave(WaveStage(task, args, names)) for names in todo]
     waves, outside = Reading(task.client, plan).waves(args["wave"])
     excluded = {node.name: node.excluded for node in plan.nodes if node.excluded}
-    left = {name: "in use or in maintenance" for one in waves for name in one}
+    left = {name: "in use, or another component works on it" for one in waves for name in one}
     left |= {name: excluded[name] for name in outside if name in excluded}
     if left and not task.check_mode:
         raise RdmaError(
             f"Not upgraded: {'; '.join(f'{name}: {why}' for name, why in left.items())}. Their operands stay as they "
-            f"were, and so does the hold (daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again when they "
-            "are free."
+            f"were, and so does the hold (daemonsets.updateStrategy OnDelete). Run {playbook(plan.back)}.yml again "
+            "when they are free."
         )
     return {**together(done), "outside": outside}
 

@@ -158,7 +158,7 @@ def test_other_owners_are_refused_or_left_alone_by_name(cluster: Small, tmp_path
     found = {
         item["subject"]: (item["severity"], item["found"])
         for item in json.loads((tmp_path / "a/run/findings-preflight.json").read_text())["findings"]
-        if item["id"] in ("preflight.other-owner", "node.maintenance")
+        if item["id"] in ("preflight.other-owner", "node.owner")
     }
     assert {name: severity for name, (severity, _text) in found.items()} == {
         "DaemonSet kube-system/dranet": "error",

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import marks
 
 TABLE = marks.table(files.document("node_marks.yml"))
@@ -93,42 +92,6 @@ def test_labels(labels: Any, severities: list[str]) -> None:
     assert [severity for _id, severity in found(labels=labels)] == severities
 
 
-@pytest.mark.parametrize(
-    ("marked", "who"),
-    [
-        ({"labels": {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}}, "GPU Operator"),
-        ({"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}}, ""),
-        ({"annotations": {"sriovnetwork.openshift.io/state": "Drain_Required"}}, "SR-IOV Network Operator"),
-        ({"annotations": {"sriovnetwork.openshift.io/state": "Idle"}}, ""),
-        ({"labels": {"dgxc.nvidia.com/nvsentinel-state": "draining"}}, "NVSentinel"),
-        (
-            {"annotations": {"nvsentinel.nvidia.com/active-validation-request": "validation-1"}},
-            "NVSentinel (validation)",
-        ),
-        ({"labels": {"oke.oraclecloud.com/node_operation": "okereboot"}}, "OKE"),
-        (
-            {"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}},
-            "cluster-autoscaler",
-        ),
-        ({"conditions": [condition("SlurmNodeDrain", "True", reason="NodeDraining")]}, "soperator"),
-        ({"conditions": [condition("SlurmNodeDrain", "True", reason="NodeDrained")]}, ""),
-        ({"conditions": [condition("SlurmNodeDrain", "False", reason="NodeDraining")]}, ""),
-        ({"annotations": {"sunk.coreweave.com/lock": "false"}}, ""),
-        ({"annotations": {CORDONED_FOR_UPGRADE: "run"}, "spec": {"unschedulable": True}}, "gpuops.rdma (upgrade)"),
-        ({"spec": {"unschedulable": True}}, "a person"),
-        ({}, ""),
-    ],
-)
-def test_who_works_on_a_node(marked: Any, who: str) -> None:
-    owners = marks.owners(node(**marked), TABLE)
-    assert len(owners) == bool(who) and all(one.startswith(who) for one in owners)
-
-
-def test_a_cordon_with_a_mark_is_no_persons() -> None:
-    spec, labels = {"unschedulable": True}, {"dgxc.nvidia.com/nvsentinel-state": "quarantined"}
-    assert [one.partition(":")[0] for one in marks.owners(node(spec=spec, labels=labels), TABLE)] == ["NVSentinel"]
-
-
 def test_no_node_is_too_odd_to_judge() -> None:
     """Texts and times of components are theirs."""
     odd = [None, "", "x" * 5000, "2026-13-99T99:99:99Z", 5, True]
@@ -147,7 +110,6 @@ def test_no_node_is_too_odd_to_judge() -> None:
         ]
         one = node(some, labels={"oci.oraclecloud.com/host.health": dice.choice(["", "UNHEALTHY", "?"])})
         assert all(len(item.found) < 700 for item in marks.faults(one, TABLE, NOW))
-        assert isinstance(marks.owners(one, TABLE), list)
 
 
 def test_every_type_of_a_vocabulary_has_one_severity() -> None:

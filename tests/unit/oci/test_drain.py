@@ -74,7 +74,7 @@ def test_workers_go_and_daemons_stay() -> None:
     assert cluster.drain() == [] and cluster.evicted == ["train-0", "server-0"]
     path, body = cluster.patched[0]
     assert path == "Node/10.0.0.2" and body["spec"] == {"unschedulable": True}
-    assert body["metadata"]["annotations"] == {CORDONED_FOR_REMOVAL: "true"}
+    assert list(body["metadata"]["annotations"]) == [CORDONED_FOR_REMOVAL]
 
 
 def test_a_budget_is_waited_for_and_what_is_left_is_named() -> None:

@@ -17,7 +17,6 @@ TABLE = files.load(files.FILES / "other_owners.yml")
 SERVED = {
     "gpuclusters.nvidia.com": ("v1alpha1",),
     "nicnodepolicies.mellanox.com": ("v1alpha1",),
-    "nodemaintenances.maintenance.nvidia.com": ("v1alpha1",),
 }
 OURS = {"kind": "NicClusterPolicy", "metadata": {"name": "nic-cluster-policy"}, "spec": {"sriovDevicePlugin": {}}}
 NODES = ("n0", "n1", "n2", "n3", "n4")
@@ -37,11 +36,9 @@ def test_kinds_are_listed_only_where_they_are_served() -> None:
     assert [one.kind for one in owners.listed_kinds(TABLE, SERVED)] == [
         "GPUCluster",
         "NicNodePolicy",
-        "NodeMaintenance",
     ]
     older = {**SERVED, "gpuclusters.nvidia.com": ("v1beta1",)}
-    del older["nicnodepolicies.mellanox.com"]
-    assert [one.kind for one in owners.listed_kinds(TABLE, older)] == ["NodeMaintenance"]
+    assert [one.kind for one in owners.listed_kinds(TABLE, older)] == ["NicNodePolicy"]
     assert owners.listed_kinds(TABLE, {}) == []
 
 
@@ -95,12 +92,3 @@ def test_a_nicnodepolicy_of_other_nodes_or_sections_is_noted(selected: Any, spec
     (one,) = found(made("NicNodePolicy", "pool", selected, **spec))
     assert (one.severity, one.found) == ("info", words)
     assert found(made("NicNodePolicy", "pool", selected, **spec), mode=Mode.HOST) == []
-
-
-def test_who_works_on_a_node() -> None:
-    item = made("NodeMaintenance", "m", nodeName="n1", requestorID="a.b", additionalRequestors=["c.d"])
-    assert found(item) == [], "the plan reports it"
-    work = owners.at_work([item, made("NodeMaintenance", "damaged"), made("NicNodePolicy", "p", ("n2",))])
-    assert {name: owners.reason(one) for name, one in work.items()} == {
-        "n1": "in maintenance: NodeMaintenance m of a.b, c.d"
-    }

@@ -15,7 +15,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Loca
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Decision, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job, perftest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.owners import OtherOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given
 from hypothesis import given
@@ -172,13 +171,13 @@ def test_shared_and_cordoned_nodes_are_left_out_with_the_reason() -> None:
 
 
 def test_a_node_on_which_another_owner_works_is_left_out_and_its_cordon_stays_his() -> None:
-    work = OtherOwner("NodeMaintenance default/m", "node", "in maintenance", "wait", by="r", nodes=("10.0.0.2",))
-    facts = [gpu_node("10.0.0.1"), gpu_node("10.0.0.2", cordoned=True)]
-    made = plan(facts, survey(owners=(work,)))
-    why = "in maintenance: NodeMaintenance default/m of r"
-    assert [node.excluded for node in made.nodes] == ["", why]
-    assert [(item.id, item.severity, item.subject, item.found, item.remedy) for item in made.findings] == [
-        ("node.maintenance", "warning", "10.0.0.2", why, "wait")
+    facts = [gpu_node("10.0.0.1"), gpu_node("10.0.0.2", cordoned=True), gpu_node("10.0.0.3", owner="OKE: label x=y")]
+    why = "maintenance: NodeMaintenance default/m of r"
+    made = plan(facts, survey(node_owners={"10.0.0.2": why}))
+    assert [node.excluded for node in made.nodes] == ["", why, "OKE: label x=y"]
+    assert [(item.id, item.severity, item.stage, item.subject, item.found) for item in made.findings] == [
+        ("node.owner", "warning", "plan", "10.0.0.2", why),
+        ("node.owner", "warning", "plan", "10.0.0.3", "OKE: label x=y"),
     ]
 
 

@@ -215,9 +215,10 @@ def test_other_owners_are_read_where_their_kinds_are_served() -> None:
         ("DaemonSet n/dranet", (), ()),
         ("GPUCluster gpu-cluster", (), ()),
         ("NicNodePolicy pool", ("ofedDriver",), ("a",)),
-        ("NodeMaintenance default/m", (), ("b",)),
     ]
-    assert len(seen(**{f"/apis/{nics}/nicnodepolicies": Forbidden("no", 403)})) == 3
+    assert survey_io.survey(Server(there)).node_owners == {"b": "maintenance: NodeMaintenance default/m of r"}
+    assert len(seen(**{f"/apis/{nics}/nicnodepolicies": Forbidden("no", 403)})) == 2
+    assert survey_io.survey(Server({**there, f"/apis/{work}/nodemaintenances": Forbidden("no", 403)})).node_owners == {}
     server = Server({**there, "/apis": apis()})
     assert [one.subject for one in survey_io.survey(server).owners] == ["DaemonSet n/dranet"]
     assert not [path for path in server.asked if path.endswith(("gpuclusters", "nicnodepolicies", "nodemaintenances"))]

@@ -202,7 +202,7 @@ def test_a_wave_neither_cordons_nor_uncordons_a_node_in_maintenance() -> None:
     made = dataclasses.replace(plan(), looked_for=(listed,))
     found = nodes(api, "n0", "n1", made=made).idle("fail", 0, True)
     assert (found["nodes"], api.marked()) == (["n0"], ["n0"])
-    assert found["left"] == {"n1": "in maintenance: NodeMaintenance default/m-n1 of nvidia.operator"}
+    assert found["left"] == {"n1": "maintenance: NodeMaintenance default/m-n1 of nvidia.operator"}
     api.add(maintenance("n0"))
     freed = nodes(api, "n0", made=made).free()
     assert freed["changed"] is False and api.marked() == ["n0"], "the next run uncordons it"
@@ -380,7 +380,7 @@ def test_a_node_that_the_plan_excludes_is_left_with_its_reason() -> None:
 
 def test_nodes_that_are_left_out_are_named_at_the_end() -> None:
     api = cluster(job("n2"), owners=OWNER)
-    with pytest.raises(RdmaError, match="Not upgraded: n2: in use or in maintenance"):
+    with pytest.raises(RdmaError, match="Not upgraded: n2: in use, or another"):
         upgrade(api, "2")
     assert api.marked() == [] and not api.noted("n2")
 
@@ -487,7 +487,7 @@ def test_killed_again_and_again() -> None:
         api.add(*map(job, busy))
 
         def once(api: Cluster = api, dice: Any = dice) -> None:
-            with pytest.raises(RdmaError, match=r"Not upgraded: n\d: in use or in maintenance"):
+            with pytest.raises(RdmaError, match=r"Not upgraded: n\d: in use, or another"):
                 upgrade(api, dice.choice(["1", "34%"]))
 
         runs(api, once, [dice.randrange(12)] * 6)

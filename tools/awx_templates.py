@@ -175,6 +175,22 @@ JOBS = (
         notifies=True,
     ),
     Template(
+        "RDMA repair",
+        "repair",
+        "Prints which faulty nodes it would drain and restart; with the plan's id in rdma_repair it does so.",
+        (
+            *_COMMON,
+            "rdma_repair",
+            "rdma_repair_most",
+            "rdma_repair_evict",
+            "rdma_repair_force",
+            "rdma_repair_soak",
+            "rdma_repair_reset",
+            *_KEEP,
+        ),
+        notifies=True,
+    ),
+    Template(
         "RDMA health",
         "health",
         "Names nodes with faults, news since the last look, and who works on a node.",

@@ -15,4 +15,4 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The nodes to test and their partners, the nodes that stay tainted with the reason, and what was changed."""
         gate = NodeGate(self.client, args["plan"], self.one_run.id, self.show, dry=self.check_mode)
-        return gate.choose(args["again"]) if args["state"] == "chosen" else gate.prove()
+        return gate.choose(args["again"], args["nodes"]) if args["state"] == "chosen" else gate.prove()

@@ -28,6 +28,11 @@ options:
     type: str
     choices: [chosen, proven]
     required: true
+  nodes:
+    description: Names of the nodes to look at, instead of all. Idle nodes without a proof then serve as partners, too.
+    type: list
+    elements: str
+    default: []
   again:
     description: Also test nodes that failed their tests, although nothing has changed on them.
     type: bool

@@ -43,6 +43,7 @@ LAYERS = {
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
     "health": ("gate kube nccl nodes", "run"),
+    "repair": ("gate health host kube nodes", "run door"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",

@@ -27,6 +27,8 @@ CORDONED_FOR_REBOOT = "gpuops.rdma/cordoned-for-reboot"
 CORDONED_FOR_UPGRADE = "gpuops.rdma/cordoned-for-upgrade"
 CORDONED_FOR_REMOVAL = "gpuops.rdma/cordoned-for-removal"
 """Not among OUR_CORDONS: the node goes, nothing uncordons it."""
+CORDONED_FOR_REPAIR = "gpuops.rdma/cordoned-for-repair"
+"""Not among OUR_CORDONS: no other run tests a node that is being repaired."""
 OUR_CORDONS = frozenset({CORDONED_FOR_REBOOT, CORDONED_FOR_UPGRADE})
 """Annotations of a node that one of our runs has cordoned, and uncordons."""
 POLICIES = {

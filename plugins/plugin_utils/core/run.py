@@ -56,6 +56,8 @@ GATE = "gate.json"
 """What a gate tests; there is none after another run."""
 HEALTH = "health.json"
 """What playbooks/health.yml has seen."""
+REPAIR = "repair.json"
+"""What playbooks/repair.yml would do."""
 RESULTS = ("nccl-*.json", "logs/*.log")
 HOSTS = ("host.json", "host-*.json", "perftest.json")
 OURS = (
@@ -71,6 +73,7 @@ OURS = (
     "scan-*.json",
     GATE,
     HEALTH,
+    REPAIR,
     "charts/*/*.tgz",
     *HOSTS,
     *RESULTS,
@@ -83,6 +86,7 @@ HARMLESS = (
     "node_gate",
     "node_health",
     "node_mark",
+    "node_repair",
     "workload_network",
     "workload_render",
 )

@@ -8,7 +8,7 @@ A node is in the gate's care if it has the taint or a proof; all others are left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
@@ -72,10 +72,14 @@ class GateChoice:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def choose(nodes: Iterable[GatedNode], run: str, now: str, again: bool = False) -> GateChoice:
+def choose(
+    nodes: Iterable[GatedNode], run: str, now: str, again: bool = False, only: Collection[str] = ()
+) -> GateChoice:
     """What the gate does with each node. ``again``: nodes that failed their tests are tested again, although nothing
-    has changed on them."""
-    cared = [node for node in nodes if node.gated]
+    has changed on them. ``only``: it looks at these nodes alone, and takes idle nodes that are in nobody's care as
+    partners if it has no known-good ones: a cluster may have no other node with a proof."""
+    everyone = list(nodes)
+    cared = [node for node in everyone if node.gated and (not only or node.name in only)]
     left = {node.name: node.owner for node in cared if node.owner}
     gated = [node for node in cared if not node.owner]
     settled, waiting, test = {}, {}, []
@@ -89,7 +93,7 @@ def choose(nodes: Iterable[GatedNode], run: str, now: str, again: bool = False) 
             why = f"the proof of {node.proof.time} is stale: {stale(node.proof, node.tested)}"
             waiting[node.name] = Proof(UNKNOWN, "Stale", why, now, run, tested=node.tested)
     places = {node.place for node in test}
-    partners = [name for place in sorted(places) for name in _partners(gated, place)]
+    partners = [name for place in sorted(places) for name in _partners(everyone, place, bool(only))]
     return GateChoice(tuple(node.name for node in test), tuple(partners), settled, waiting, left)
 
 
@@ -117,10 +121,11 @@ def _same(before: Optional[Proof], after: Proof) -> Proof:
     return after
 
 
-def _partners(nodes: Iterable[GatedNode], place: tuple[str, str]) -> Sequence[str]:
-    free = (node for node in nodes if node.place == place and not node.barred and not node.lacks)
-    good = (node for node in free if node.ruled or not node.tainted)
-    return [node.name for node in good if node.valid is not None and node.valid.status == GOOD][:PARTNERS]
+def _partners(nodes: Iterable[GatedNode], place: tuple[str, str], any_idle: bool) -> Sequence[str]:
+    free = [node for node in nodes if node.place == place and not (node.barred or node.lacks or node.owner)]
+    open_ = (node for node in free if node.ruled or not node.tainted)
+    good = [node.name for node in open_ if node.valid is not None and node.valid.status == GOOD]
+    return [*good, *(node.name for node in free if any_idle and not node.gated)][:PARTNERS]
 
 
 # ---- what the tests prove ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -67,13 +67,13 @@ class NodeGate:
 
     # ---- before the tests
 
-    def choose(self, again: bool) -> Json:
+    def choose(self, again: bool, only: Sequence[str] = ()) -> Json:
         """Writes what holds without a test, and narrows the plan to the nodes that are tested. Returns their names,
         those of their partners, and the nodes that stay tainted with the reason."""
         ruled, seen = self._ruled(), self._seen()
         notes = list(self._autoscalers())
         nodes = list(self._nodes(seen, ruled))
-        choice = decide.choose(nodes, self.run, self._now(), again)
+        choice = decide.choose(nodes, self.run, self._now(), again, only)
         gone = self._write_all(seen, {**choice.settled, **choice.waiting}, ruled)
         choice = replace(choice, test=tuple(name for name in choice.test if name not in gone))
         if not self.dry:
@@ -116,7 +116,7 @@ class NodeGate:
                 continue
             scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
             one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self._now())
-            if node.name not in chosen["partners"] or _disproves(one, node):
+            if node.name not in chosen["partners"] or (node.gated and _disproves(one, node)):
                 found[node.name] = one
         gone = {name: GONE for name in chosen["test"] if name not in seen}
         bad = {name: gate_proof.message(one) for name, one in found.items() if one.status != GOOD}

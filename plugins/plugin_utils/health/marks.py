@@ -86,18 +86,21 @@ def _fields(one: Json) -> Json:
 
 def faults(node: Json, marks: MarkTable, now: datetime.datetime) -> list[Finding]:
     """What conditions and labels of a Node tell of faults. ``now``: of the API server."""
+    return [found for _mark, found in marked(node, marks, now)]
+
+
+def marked(node: Json, marks: MarkTable, now: datetime.datetime) -> Iterator[tuple[str, Finding]]:
+    """The same, each with the type of its condition, or the key of its label."""
     name = node["metadata"]["name"]
-    found: list[Finding] = []
     for one in _conditions(node):
         known = [item for item in marks.vocabularies if item.severity(str(one.get("type")))]
         if known:
-            found += _judged(name, one, known, now)
+            yield from ((str(one["type"]), found) for found in _judged(name, one, known, now))
     for key, value in sorted(_labels(node).items()):
         for item in marks.labels:
             if item.fits(key, str(value)):
                 words = f"{item.what}: {key}={value}"
-                found.append(finding("node.mark", name, words, expected="no such mark", severity=item.severity))
-    return found
+                yield key, finding("node.mark", name, words, expected="no such mark", severity=item.severity)
 
 
 def _judged(name: str, one: Json, known: Sequence[MarkVocabulary], now: datetime.datetime) -> Iterator[Finding]:

@@ -353,11 +353,12 @@ class Client:
         self._ask_guard(False)
         self._request("DELETE", path, {"labelSelector": label_selector})
 
-    def evict(self, namespace: str, pod: str) -> bool:
+    def evict(self, namespace: str, pod: str, *, dry_run: bool = False) -> bool:
         """False when the pod was not there. Raises Busy, naming the PodDisruptionBudget, when one forbids it now."""
-        self._ask_guard(False)
+        self._ask_guard(dry_run)
         meta = {"name": pod, "namespace": namespace}
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+        body |= {"deleteOptions": {"dryRun": ["All"]}} if dry_run else {}
         try:
             self._request("POST", f"{self.path('v1', 'Pod', namespace, pod)}/eviction", {}, json.dumps(body).encode())
         except NotFound:

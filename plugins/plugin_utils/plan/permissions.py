@@ -99,6 +99,21 @@ def health(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> lis
     return once([*reading(plan, True, kinds), *LEASE, *(item for rule in written for item in needs(*rule))])
 
 
+def repair(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/repair.yml requests: that of the gate, what drains and restarts nodes, and its record."""
+    done = [
+        ("list get", "", "pods", ""),
+        ("create", "", "pods/eviction", ""),
+        ("list", "", "events", ""),
+        ("get create patch", "", "configmaps", OWNER),
+        ("patch", "", "pods", plan.namespaces.own),
+    ]
+    rule = ("oci.oraclecloud.com/v1beta1", "NodeOperationRule")
+    if any((item.api_version, item.kind) == rule for item in plan.looked_for):  # served here
+        done.append(("get create delete", "oci.oraclecloud.com", "nodeoperationrules", ""))
+    return once([*gate(plan, kinds), *(item for one in done for item in needs(*one))])
+
+
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
     places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}

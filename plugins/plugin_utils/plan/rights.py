@@ -125,6 +125,7 @@ class Rights:
             "site": (once([*plan.permissions, *tried]), list(plan.grants)),
             "teardown": (removed, grants),
             "gate": (once([*permissions.gate(plan, KINDS), *with_hosts]), []),
+            "repair": (once([*permissions.repair(plan, KINDS), *with_hosts]), []),
             "health": (once([*permissions.health(plan, KINDS), *with_hosts]), []),
         }
 

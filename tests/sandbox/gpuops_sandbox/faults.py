@@ -87,6 +87,7 @@ KINDS = {
     ),
     "netns-shared": Kind("RDMA network namespace mode is shared: VFs cannot be given to pods"),
     "no-totalvfs": Kind("sriov_totalvfs is 0: the firmware offers no VFs"),
+    "node-operation-fails": Kind("OKE's NodeOperationRule cannot restart the node, and tries again"),
     "reboot": Kind("the node reboots once: new boot ID, its VFs are gone, its pods restart"),
     "nccl-no-gdr": Kind("NCCL of the job goes through the host's memory on the node, at full speed"),
     "nccl-half-hcas": Kind("NCCL of the job uses every second HCA of the node only, at full speed"),

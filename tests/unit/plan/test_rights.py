@@ -169,14 +169,16 @@ def test_manifests_make_no_namespace_that_the_run_does_not_use(
     for path in Rights(plan, FakeClient(), survey()).write(tmp_path):
         objects = list(yaml.safe_load_all(path.read_text("utf-8")))
         made = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
-        hosts = {"fabric"} if path.stem in ("gate", "health") else set()  # they check them in any case
+        hosts = {"fabric"} if path.stem in ("gate", "health", "repair") else set()  # they check them in any case
         assert path.stem == "teardown" or made <= used | hosts, (path.stem, made - used)
 
 
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     seen = survey(releases=[adopted()])
     paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")
-    assert [path.name for path in paths] == ["verify.yml", "site.yml", "teardown.yml", "gate.yml", "health.yml"]
+    assert [path.name for path in paths] == [
+        f"{name}.yml" for name in ("verify", "site", "teardown", "gate", "repair", "health")
+    ]
     for path in paths:
         objects = list(yaml.safe_load_all(path.read_text("utf-8")))
         names = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
@@ -186,5 +188,6 @@ def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     assert "resources: [nodes]\n  verbs: [update]" in rules["site"], "the chart's own rule"
     assert "create" not in rules["verify"], "verify reads"
     assert "clusterroles" in rules["teardown"]
+    assert "pods/eviction" in rules["repair"] and "pods/eviction" not in rules["gate"]
     assert "nodes/status" in rules["gate"] and "clusterpolicies]\n  verbs: [list, watch]" in rules["gate"]
     assert "secrets" not in rules["gate"].replace("imagePullSecrets", "") and "clusterroles" not in rules["gate"]

@@ -478,7 +478,7 @@ def test_kubectl_and_helm_are_for_the_cluster_of_the_run() -> None:
 
 def test_every_playbook_with_a_report_has_a_level() -> None:
     """One that is in none of the lists changes the cluster."""
-    writing = {"site", "upgrade", "rollback", "gate", "peermem", "openshift_site", "blueprints"}
+    writing = {"site", "upgrade", "rollback", "gate", "repair", "peermem", "openshift_site", "blueprints"}
     for path in (ROOT / "playbooks").glob("*.yml"):
         plays = yaml.safe_load(path.read_text("utf-8"))
         if "gpuops.rdma.report" in path.read_text("utf-8") and isinstance(plays, list):

@@ -338,6 +338,7 @@ def test_what_a_job_leaves_in_its_pod_is_kept_elsewhere() -> None:
             "RDMA rollback",
             "RDMA verify",
             "RDMA gate",
+            "RDMA repair",
             "RDMA health",
             "RDMA NCCL scan",
             "RDMA perftest",

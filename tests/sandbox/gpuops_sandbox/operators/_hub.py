@@ -376,6 +376,8 @@ class Hub:
         """nv-ipam's pools by kind, namespace and name."""
         self.room = asyncio.Semaphore(24)
         """For requests that are made for many nodes at once."""
+        self.restart: Callable[[str, str], None] = lambda name, cause: None
+        """Restarts a node's machine, for the reason; set by the node agent."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._started = False
         self.pods.listeners.append(self._index)

@@ -162,6 +162,7 @@ class Agent:
         self.rebooted: dict[str, str] | None = None
         self.configs: dict[tuple[str, str], tuple[float, Json]] = {}
         self.drivers = DriverPods(hub, self._write)
+        hub.restart = self._restart
         hub.pods.listeners.append(self._on_pod)
         hub.nodes.listeners.append(self._on_node)
         hub.daemonsets.listeners.append(self._on_daemonset)
@@ -464,6 +465,12 @@ class Agent:
             if node is None or machine is None or name in self.rebooted or machine.down:
                 continue
             self.rebooted[name] = cause
+            self._begin_reboot(node, machine, cause)
+
+    def _restart(self, name: str, cause: str) -> None:
+        node = self.hub.nodes.get(name)
+        machine = self.machines.of(node) if node else None
+        if node is not None and machine is not None and not machine.down:
             self._begin_reboot(node, machine, cause)
 
     def _begin_reboot(self, node: Node, machine: Machine, cause: str) -> None:

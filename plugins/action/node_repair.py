@@ -1,0 +1,30 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans repairs, restarts the nodes of the approved plan, and ends the repairs that the gate has judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
+
+
+class ActionModule(RdmaAction):
+    def act(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The plan with its id, what is left and why; what came back, and what failed."""
+        repair = NodeRepair(
+            self.client,
+            args["plan"],
+            self.one_run.id,
+            self.show,
+            limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"]),
+            policy=DrainPolicy(tuple(args["evict"]), args["force"]),
+            times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),
+            dry=self.check_mode,
+        )
+        if args["state"] == "planned":
+            return repair.planned(args["approved"], args["reset"])
+        return repair.carry_out(args["approved"]) if args["state"] == "carried_out" else repair.close()

@@ -1,0 +1,129 @@
+#!/usr/bin/python
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name, which does the work on the control node."""
+
+DOCUMENTATION = r"""
+module: node_repair
+short_description: Drain and restart faulty nodes, after a person has approved the plan
+version_added: 0.1.0
+description:
+- C(files/repair.yml) lists what is done about a fault. Faults are conditions and labels of other components, and a
+  failed proof of the gate. This module restarts nodes. For other actions it says what a person does.
+- A node is cordoned and drained, restarted, and comes back with the taint C(readiness.k8s.io/gpuops-rdma), which
+  M(gpuops.rdma.node_gate) removes once the node is proven.
+- The ConfigMap C(gpuops-rdma/gpuops-repairs) has what was done. There is one action per node, boot and fault. A killed
+  run is continued.
+- A node on which another component works, or that a person has cordoned, is left.
+extends_documentation_fragment:
+- gpuops.rdma.auth
+- gpuops.rdma.run_plan
+options:
+  state:
+    description:
+    - V(planned) prints the plan and writes C(repair.json) beside O(plan).
+    - V(carried_out) restarts the nodes of the plan.
+    - V(closed) ends the repairs of the nodes that the gate has judged since.
+    type: str
+    choices: [planned, carried_out, closed]
+    required: true
+  approved:
+    description: The C(id) of the plan that a person has read. Another plan is not carried out.
+    type: str
+    default: ''
+  reset:
+    description: Resets the breaker, which trips after O(failures). It forgets these failures.
+    type: bool
+    default: false
+  most:
+    description: Number of nodes that are repaired at the same time, or a percentage of all nodes.
+    type: str
+    default: '1'
+  attempts:
+    description: Number of repairs of one node within a day.
+    type: int
+    default: 2
+  failures:
+    description: Number of failed repairs within a day that trip the breaker.
+    type: int
+    default: 3
+  share:
+    description: If more than this percentage of the nodes has a fault, nothing is repaired.
+    type: int
+    default: 50
+  evict:
+    description: Labels (C(key=value)) of pods with GPUs or VFs that may be evicted. Other such pods keep their node.
+    type: list
+    elements: str
+    default: []
+  force:
+    description: Also evict pods without a controller, and pods with an emptyDir.
+    type: bool
+    default: false
+  drain_timeout:
+    description: Seconds until the pods of a node are gone. Then the node is uncordoned and left.
+    type: int
+    default: 600
+  timeout:
+    description: Seconds until a node is back. Then its repair has failed.
+    type: int
+    default: 3600
+  soak:
+    description: Seconds after the restart for which a node must have no fault before it is tested.
+    type: int
+    default: 300
+"""
+
+EXAMPLES = r"""
+- name: Plan the repairs
+  gpuops.rdma.node_repair:
+    plan: rdma-report/run/plan.json
+    state: planned
+  register: repairs
+
+- name: Restart the nodes that a person has approved
+  gpuops.rdma.node_repair:
+    plan: rdma-report/run/plan.json
+    state: carried_out
+    approved: "{{ rdma_repair }}"
+    evict: [kueue.x-k8s.io/queue-name=research]
+"""
+
+RETURN = r"""
+id:
+  description: What approves this plan.
+  returned: when planned or carried out
+  type: str
+steps:
+  description: The first 50 nodes of the plan, with their action and faults.
+  returned: when planned or carried out
+  type: list
+  elements: dict
+left:
+  description: Nodes with a fault about which nothing is done now, with the reason and what a person does.
+  returned: when planned or carried out
+  type: dict
+refused:
+  description: Why nothing is repaired.
+  returned: when planned or carried out
+  type: str
+blocked:
+  description: Why the plan may not be carried out with this approval, empty if it may.
+  returned: when planned
+  type: str
+back:
+  description: Nodes that were restarted and wait for the gate.
+  returned: when carried out
+  type: list
+  elements: str
+not_repaired:
+  description: Nodes whose repair failed, with the reason.
+  returned: when carried out or closed
+  type: dict
+done:
+  description: Nodes that the gate has released after their repair.
+  returned: when closed
+  type: list
+  elements: str
+"""

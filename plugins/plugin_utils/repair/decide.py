@@ -1,0 +1,267 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which nodes are repaired, how, and which are left, with the reason. PRIVATE to the collection. Pure.
+
+::
+
+    plan(nodes, repairs, table, limits, now) -> RepairPlan
+    drain(pods, policy) -> DrainPlan                   which pods go, and what keeps the node from being drained
+
+A plan follows from the cluster's present state alone: an event that is replayed, late or doubled asks for nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, digest, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import FAILED, Repairs, attempt_id
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REBOOT, RepairRule, RepairTable
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class RepairPod:
+    """A pod of a node. ``holds``: its GPUs and VFs in words, "" = none; ``owner``: ``Job train``, "" for a bare one;
+    ``stays``: of a DaemonSet, of the kubelet itself, or over; ``scratch``: it has an emptyDir, whose data a drain
+    deletes."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+    holds: str = ""
+    stays: bool = False
+    scratch: bool = False
+    ending: bool = False
+
+    @property
+    def place(self) -> str:
+        """``namespace/name``, with its owner."""
+        return f"{self.namespace}/{self.name}" + (f" ({self.owner})" if self.owner else "")
+
+
+@dataclass(frozen=True)
+class DrainPolicy:
+    """``evict``: labels of pods with GPUs or VFs that may be evicted, as ``key=value``; ``force``: also bare pods, and
+    those with an emptyDir."""
+
+    evict: tuple[str, ...] = ()
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class DrainPlan:
+    """``evict``: pods that go; ``kept``: what keeps the node from being drained, in words."""
+
+    evict: tuple[RepairPod, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeFault:
+    """``key``: kind and name, with Xids; ``since``: when it was last confirmed, RFC 3339, "" = now."""
+
+    key: str
+    text: str
+    rule: RepairRule
+    since: str = ""
+
+
+@dataclass(frozen=True)
+class FaultyNode:
+    """``owners``: who works on it; ``barred``: why it cannot be touched; "" = nothing. ``machine``: provider ID."""
+
+    name: str
+    boot: str
+    machine: str = ""
+    faults: tuple[NodeFault, ...] = ()
+    owners: tuple[str, ...] = ()
+    pods: tuple[RepairPod, ...] = ()
+
+
+@dataclass(frozen=True)
+class RepairLimits:
+    """``most``: nodes at once, a number or a percentage; ``attempts``: of a node within a day; ``failures``: failed
+    repairs within a day, and ``share``: percentage of nodes with a fault, that trip the breaker."""
+
+    most: str = "1"
+    attempts: int = 2
+    failures: int = 3
+    share: int = 50
+
+
+@dataclass(frozen=True)
+class RepairStep:
+    """What is done to a node. ``resumes``: an earlier run has begun it."""
+
+    node: str
+    id: str
+    action: str
+    faults: tuple[str, ...]
+    boot: str
+    why: str
+    evict: tuple[str, ...] = ()
+    resumes: bool = False
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """``steps``: in this order, at most ``at_once`` at a time; ``asked``: node -> what a person does; ``left``: node ->
+    why nothing is done now; ``refused``: why nothing is done at all."""
+
+    steps: tuple[RepairStep, ...] = ()
+    at_once: int = 1
+    asked: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+
+    @property
+    def id(self) -> str:
+        """What a person approves: it changes with the nodes, their boots, faults, actions and evicted pods."""
+        new = [step for step in self.steps if not step.resumes]
+        return digest("\n".join(f"{one.id} {one.action} {' '.join(one.evict)}" for one in new))
+
+    @property
+    def open(self) -> bool:
+        """Whether all there is to do was approved before."""
+        return all(step.resumes for step in self.steps)
+
+
+# ---- pods ----------------------------------------------------------------------------------------------------------
+
+
+def drain(pods: Iterable[RepairPod], policy: DrainPolicy) -> DrainPlan:
+    """Which pods are evicted. A pod with GPUs or VFs goes only if its labels allow it: nobody else knows what its job
+    has saved."""
+    going = [pod for pod in pods if not pod.stays]
+    return DrainPlan(tuple(going), tuple(words for pod in going for words in _keeps(pod, policy)))
+
+
+def _keeps(pod: RepairPod, policy: DrainPolicy) -> Iterator[str]:
+    allowed = any(pod.labels.get(key) == value for key, _sep, value in (one.partition("=") for one in policy.evict))
+    if pod.ending:
+        return
+    if pod.holds and not allowed:
+        yield f"pod {pod.place} holds {pod.holds}: wait for it, or allow it with rdma_repair_evict"
+    elif not policy.force and not pod.owner:
+        yield f"pod {pod.place} has no controller that makes it again: delete it, or set rdma_repair_force"
+    elif not policy.force and pod.scratch:
+        yield f"pod {pod.place} loses the data of its emptyDir: delete it, or set rdma_repair_force"
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------------
+
+
+def at_once(most: str, nodes: int) -> int:
+    """How many nodes ``4`` or ``10%`` of them are, at least one. InputError for another text."""
+    number = most.removesuffix("%")
+    if not number.isdigit() or int(number) < 1:
+        raise InputError(f"Cannot repair {most!r} nodes at once: rdma_repair_most is a number, or a percentage as 5%.")
+    return max(1, math.floor(nodes * min(int(number), 100) / 100)) if most.endswith("%") else int(number)
+
+
+def plan(
+    nodes: Sequence[FaultyNode],
+    total: int,
+    repairs: Repairs,
+    table: RepairTable,
+    limits: RepairLimits,
+    policy: DrainPolicy,
+    now: datetime.datetime,
+) -> RepairPlan:
+    """What is done about these nodes, of a cluster with ``total`` nodes."""
+    steps: list[RepairStep] = []
+    asked: dict[str, str] = {}
+    left: dict[str, str] = {}
+    day = repairs.recent(now)
+    for node in nodes:
+        attempt = repairs.open(node.name)
+        if attempt is not None:
+            words = f"goes on with the repair of {attempt.at}"
+            steps.append(
+                RepairStep(node.name, attempt.id, attempt.action, attempt.faults, attempt.boot, words, (), resumes=True)
+            )
+            continue
+        faults = [one for one in node.faults if not _old(one, repairs.last(node.name))]
+        if not faults:
+            continue
+        rule = table.strongest(one.rule for one in faults)
+        action, texts = table.action(rule.action), listed([one.text for one in faults], 3)
+        why = _left(node, faults, repairs, day.get(node.name, 0), limits, policy)
+        if action.does != REBOOT:
+            asked[node.name] = f"{texts}. Action {action.name}: {action.person.format(node=node.name)}"
+        elif why:
+            left[node.name] = f"{texts}. Action {action.name}, but {why}"
+        else:
+            keys = tuple(sorted(one.key for one in faults))
+            name = attempt_id(node.name, node.boot, keys)
+            pods = tuple(pod.place for pod in drain(node.pods, policy).evict)
+            steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods))
+    refused = _refused(nodes, total, repairs, limits, now)
+    return RepairPlan(tuple(steps), at_once(limits.most, total), asked, left, refused)
+
+
+def _old(fault: NodeFault, repaired: str) -> bool:
+    """Whether a fault was last confirmed before its node came back from a repair: what has not been written since is
+    of the boot before."""
+    confirmed, back = moment.parsed(fault.since), moment.parsed(repaired)
+    return bool(confirmed and back and confirmed <= back)
+
+
+def _left(
+    node: FaultyNode,
+    faults: Sequence[NodeFault],
+    repairs: Repairs,
+    today: int,
+    limits: RepairLimits,
+    policy: DrainPolicy,
+) -> str:
+    spent = repairs.spent(node.name, node.boot)
+    doing = [one.key for one in faults]
+    if not node.boot:
+        return "its boot id is not known, so that a restart could not be seen"
+    if node.owners:
+        return f"it is left to who works on it: {'; '.join(node.owners)}"
+    if set(doing) <= spent:
+        return "it was done for these faults in this boot; what is left needs a person"
+    if today >= limits.attempts:
+        return f"it had {counted(today, 'repair')} within a day (rdma_repair_attempts); open a ticket"
+    kept = drain(node.pods, policy).kept
+    return f"the node cannot be drained: {listed(list(kept), 3)}" if kept else ""
+
+
+def _refused(
+    nodes: Sequence[FaultyNode], total: int, repairs: Repairs, limits: RepairLimits, now: datetime.datetime
+) -> str:
+    """Why nothing is repaired: a person has to look first."""
+    failed = repairs.recent(now, FAILED)
+    faulty = sum(bool(node.faults) for node in nodes)
+    if repairs.breaker:
+        return f"the breaker is tripped: {repairs.breaker}"
+    if sum(failed.values()) >= limits.failures:
+        return f"{counted(sum(failed.values()), 'repair')} failed within a day: {listed(sorted(failed), SHOWN)}"
+    if total > 1 and faulty > 1 and 100 * faulty > limits.share * total:
+        return f"{faulty} of {total} nodes have a fault, more than {limits.share} %: one cause for all is likely"
+    return ""
+
+
+def unmatched(approved: str, found: RepairPlan) -> Optional[str]:
+    """Why a plan may not be carried out with this approval; None if it may."""
+    if found.refused:
+        return f"Nothing is repaired: {found.refused}. Look for the cause, then set rdma_repair_reset=true once."
+    if not found.steps or found.open or approved == found.id:
+        return None
+    if approved:
+        return (
+            f"Nothing was changed: rdma_repair={approved} approves another plan. This one is {found.id}; read it first."
+        )
+    return f"Nothing was changed: read the plan, then approve it with -e rdma_repair={found.id}."

@@ -1,0 +1,134 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What restarts a node. PRIVATE to the collection.
+
+Each door takes the id of the attempt, and acts once for an id, however often it is asked: an answer that was lost, or a
+run that was killed, leads to no second restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Optional, Protocol
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+
+TRIGGER = "oke.oraclecloud.com/node_operation"
+"""Label of a node; its controller removes it when the operation is done, and cancels the operation without it."""
+RULE = ("oci.oraclecloud.com/v1beta1", "NodeOperationRule")
+
+
+_STATES = {
+    "backOffNodes": "OKE could not, and tries again",
+    "inProgressNodes": "OKE is at it",
+    "pendingNodes": "waits for OKE",
+    "succeededNodes": "done, says OKE",
+}
+"""Lists of a rule's status."""
+
+
+class Door(Protocol):
+    """``says``: how it restarts a node, for the plan."""
+
+    says: str
+
+    def knock(self, node: str, attempt: str) -> None:
+        """Asks for the restart. Raises RdmaError if it cannot be asked for."""
+
+    def state(self, node: str, attempt: str) -> str:
+        """What is known of the request, for progress; "" = nothing."""
+
+    def leave(self, node: str, attempt: str) -> None:
+        """Removes what was made for the request."""
+
+
+class OkeDoor:
+    """OKE's NodeOperationRule, without a drain of its own: the node is drained already, and then it resets the machine,
+    which cycles its power. Source: oracle/oci-cloud-controller-manager, api/node-cycling."""
+
+    says = "OKE resets it (NodeOperationRule)"
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @classmethod
+    def of(cls, client: Client) -> Optional[OkeDoor]:
+        """The door of this cluster, None where the API is not served."""
+        try:
+            client.path(*RULE)
+        except NotFound:
+            return None
+        return cls(client)
+
+    def knock(self, node: str, attempt: str) -> None:
+        spec = {
+            "actions": ["reboot"],
+            "nodeSelector": {"matchTriggerLabel": {TRIGGER: self._value(attempt)}},
+            "nodeEvictionSettings": {"evictionGracePeriod": 0, "isForceActionAfterGraceDuration": True},
+            "maxParallelism": 1,
+        }
+        meta = {"name": self._value(attempt), "labels": dict(OWNED)}
+        rule: Json = {"apiVersion": RULE[0], "kind": RULE[1], "metadata": meta, "spec": spec}
+        if self._rule(attempt) is None:
+            with contextlib.suppress(Conflict):
+                self.client.create(self.client.path(*RULE), rule)
+        if node not in self._nodes(attempt, "succeededNodes"):
+            self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt)}}})
+
+    def state(self, node: str, attempt: str) -> str:
+        return next((words for part, words in _STATES.items() if node in self._nodes(attempt, part)), "")
+
+    def leave(self, node: str, attempt: str) -> None:
+        self.client.delete(self.client.path(*RULE, "", self._value(attempt)))
+        live = self.client.get(f"{NODES}/{node}")
+        if (live["metadata"].get("labels") or {}).get(TRIGGER) == self._value(attempt):
+            self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: None}}})
+
+    def _rule(self, attempt: str) -> Optional[Json]:
+        return self.client.find(self.client.path(*RULE, "", self._value(attempt)))
+
+    def _nodes(self, attempt: str, part: str) -> list[str]:
+        status = mapping(mapping(self._rule(attempt)).get("status"))
+        return [str(one.get("nodeName")) for one in dicts(status.get(part))]
+
+    @staticmethod
+    def _value(attempt: str) -> str:
+        return f"gpuops-repair-{attempt}"
+
+
+class PodDoor:
+    """The node's pod of the VF configuration, which runs ``systemctl reboot`` and notes the request on the host first.
+    It is a soft restart: Oracle's staff saw it leave GPUs as they were (NVIDIA/NVSentinel 1818)."""
+
+    says = "its VF configuration pod reboots it, which does not cycle its power"
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client, self.namespace = client, namespace
+
+    def knock(self, node: str, attempt: str) -> None:
+        pod = self._pod(node)
+        if not pod:
+            raise RdmaError(f"{node} has no pod {VF_PODS} in {self.namespace} that could reboot it.")
+        path = self.client.path("v1", "Pod", self.namespace, pod)
+        self.client.patch(path, {"metadata": {"annotations": {REQUEST: attempt}}})
+
+    def state(self, node: str, attempt: str) -> str:
+        return ""
+
+    def leave(self, node: str, attempt: str) -> None:
+        """Nothing was made."""
+
+    def _pod(self, node: str) -> str:
+        path = self.client.path("v1", "Pod", self.namespace)
+        found = self.client.list(path, label_selector=VF_PODS, field_selector=f"spec.nodeName={node}")
+        return next((str(pod["metadata"]["name"]) for pod in found), "")
+
+
+def door(client: Client, namespace: str) -> Door:
+    """OKE's where it is served, else the one of our own pods. ``namespace``: of these."""
+    return OkeDoor.of(client) or PodDoor(client, namespace)

@@ -1,0 +1,470 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plans repairs, and carries them out node by node. PRIVATE to the collection.
+
+A node is cordoned and drained, restarted, and comes back with the gate's taint, which only the gate removes. What is
+about to be done is in the record before it is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Optional
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    Busy,
+    Conflict,
+    InputError,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import marks
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
+    DrainPolicy,
+    FaultyNode,
+    NodeFault,
+    RepairLimits,
+    RepairPlan,
+    RepairPod,
+    RepairStep,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
+
+ATTEMPTS = 8
+"""Attempts to write the record, which another thread writes too."""
+POLL = 2.0
+SHOWN = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class RepairTimes:
+    """Seconds: until the pods of a node are gone, until it is back, and for which it has to stay well before it is
+    tested."""
+
+    drain: float = 600.0
+    back: float = 3600.0
+    soak: float = 300.0
+
+
+class NodeRepair:
+    """``run``: its id; ``show`` prints a line; ``dry``: nothing is written."""
+
+    def __init__(
+        self,
+        client: Client,
+        plan_file: str,
+        run: str,
+        show: Callable[[str], None],
+        *,
+        limits: RepairLimits,
+        policy: DrainPolicy,
+        times: RepairTimes,
+        dry: bool = False,
+    ) -> None:
+        self.client, self.run, self.show, self.dry = client, run, show, dry
+        self.limits, self.policy, self.times = limits, policy, times
+        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
+        self.run_dir = self.plan_file.parent
+        self.table = repair_table.table(files.document("repair.yml"))
+        self.marks = marks.table(files.document("node_marks.yml"))
+        self.door = door.door(client, self.plan.namespaces.own)
+
+    # ---- the plan
+
+    def planned(self, approved: str, reset: bool) -> Json:
+        """The plan, printed and in repair.json; ``blocked``: why it may not be carried out with this approval."""
+        if reset and not self.dry:
+            self._record(lambda now: now.reset())
+        found = self._plan()
+        base_run.write(self.run_dir / base_run.REPAIR, {**to_dict(found), "id": found.id})
+        for line in self._lines(found):
+            self.show(line)
+        blocked = decide.unmatched(approved, found)
+        return {"changed": False, **_summary(found), "blocked": blocked or ""}
+
+    def _plan(self) -> RepairPlan:
+        repairs, nodes = self._repairs(), self._nodes()
+        faulty = [one if repairs.open(one.name) else self._with_pods(one) for one in nodes]
+        now = self.client.now()
+        return decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now)
+
+    def _lines(self, found: RepairPlan) -> Iterator[str]:
+        for step in found.steps:
+            pods = f"; evicts {listed(list(step.evict), 5)}" if step.evict else ""
+            yield f"repair           {step.node}: {step.action}, {self.door.says}{pods}: {step.why}"
+        for name, why in (*found.asked.items(), *found.left.items()):
+            yield f"repair           {name}: {why}"
+        if found.refused:
+            yield f"repair           refused: {found.refused}"
+        elif not (found.steps or found.asked or found.left):
+            yield "repair           no node has a fault"
+        else:
+            nodes, plan = counted(len(found.steps), "node"), found.id or "-"
+            yield f"repair           {nodes}, {found.at_once} at a time; to approve: {plan}"
+
+    # ---- what is done
+
+    def carry_out(self, approved: str) -> Json:
+        """Restarts the nodes of the plan if it is the approved one. ``back``: those to test, which the run's plan no
+        longer excludes; ``not_repaired``: node -> why. Raises InputError if the plan is another one by now."""
+        found = self._plan()
+        if blocked := decide.unmatched(approved, found):
+            raise InputError(blocked)
+        if self.dry:
+            return {"changed": bool(found.steps), **_summary(found), "back": [], "not_repaired": {}}
+        failed: dict[str, str] = {}
+        with ThreadPoolExecutor(max(1, found.at_once)) as pool:
+            for step, why in zip(found.steps, pool.map(self._repair, found.steps)):
+                if why:
+                    failed[step.node] = why
+        back = [step.node for step in found.steps if step.node not in failed]
+        nodes = (dataclasses.replace(node, excluded="") if node.name in back else node for node in self.plan.nodes)
+        base_run.write(self.plan_file, dataclasses.replace(self.plan, nodes=tuple(nodes)))
+        return {"changed": bool(found.steps), **_summary(found), "back": back, "not_repaired": failed}
+
+    def close(self) -> Json:
+        """Ends the repairs of the nodes that the gate has judged since they came back."""
+        done, failed = [], {}
+        for node in self._live({name for name, found in self._repairs().attempts.items() if found}):
+            name, attempt = node["metadata"]["name"], self._repairs().open(node["metadata"]["name"])
+            if attempt is None or attempt.step != record.BACK:
+                continue
+            proof = gate_proof.read(node["metadata"].get("annotations") or {})
+            valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self._shapes)))
+            if proof and valid and proof.status == gate_proof.GOOD:
+                self._step(name, attempt, record.DONE)
+                done.append(name)
+            elif proof and valid:
+                failed[name] = f"the gate says: {gate_proof.message(proof)}"
+                self._step(name, attempt, record.FAILED, failed[name])
+        self._trip()
+        for name, why in failed.items():
+            self.show(f"repair           {name}: failed, {why}. It stays tainted. {self._ticket(name)}")
+        return {"changed": bool(done or failed), "done": done[:SHOWN], "not_repaired": failed}
+
+    # ---- one node
+
+    def _repair(self, step: RepairStep) -> str:
+        """Why it failed; "" once the node is back, with the gate's taint."""
+        try:
+            self._once(step)
+        except RdmaError as error:
+            self.show(f"repair           {step.node}: {error}")
+            return str(error)
+        return ""
+
+    def _once(self, step: RepairStep) -> None:
+        attempt = self._claim(step)
+        if attempt.step == record.CLAIMED:
+            try:
+                self._cordon(step.node, attempt)
+                self._support_data(step.node)
+                self._drain(step.node)
+            except RdmaError:
+                self._let_go(step.node, attempt)
+                raise
+            attempt = self._step(step.node, attempt, record.SENT)
+        if attempt.step == record.SENT:
+            try:
+                self._restart(step.node, attempt)
+                self._soak(step.node)
+            except RdmaError as error:
+                self._step(step.node, attempt, record.FAILED, str(error))
+                self._trip()
+                raise RdmaError(f"{error} It stays cordoned. {self._ticket(step.node)}") from None
+            self._to_gate(step.node)
+            self._step(step.node, attempt, record.BACK)
+            self.door.leave(step.node, attempt.id)
+
+    def _claim(self, step: RepairStep) -> Attempt:
+        """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
+        made = Attempt(step.id, step.faults, step.boot, step.action, at=self._now(), run=self.run)
+
+        def claim(now: Repairs) -> Repairs:
+            there = now.open(step.node)
+            if there is not None and there.id == step.id:
+                return now
+            if there is not None or now.breaker or any(one.id == step.id for one in now.attempts.get(step.node, ())):
+                raise RdmaError(f"{step.node} is left: another run repairs it, or has done so.")
+            return now.put(step.node, made)
+
+        return next(one for one in self._record(claim).attempts[step.node] if one.id == step.id)
+
+    def _cordon(self, name: str, attempt: Attempt) -> None:
+        """Cordons the node with the version that was read. Raises RdmaError if it has another owner by now."""
+        node = self.client.get(f"{NODES}/{name}")
+        meta = node["metadata"]
+        if (meta.get("annotations") or {}).get(CORDONED_FOR_REPAIR) == attempt.id:
+            return
+        if found := owners_io.read(self.client, self.plan.looked_for).all(node):
+            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in found)}.")
+        if mapping(mapping(node["status"]).get("nodeInfo")).get("bootID") != attempt.boot:
+            raise RdmaError(f"{name} has rebooted since the plan was made.")
+        mark = {"annotations": {CORDONED_FOR_REPAIR: attempt.id}, "resourceVersion": meta["resourceVersion"]}
+        self.client.patch(f"{NODES}/{name}", {"metadata": mark, "spec": {"unschedulable": True}})
+        self.show(f"repair           {name}: cordoned")
+
+    def _let_go(self, name: str, attempt: Attempt) -> None:
+        """Nothing was done to the node: it is as before, and the attempt does not count."""
+        node = self.client.find(f"{NODES}/{name}")
+        if node and (node["metadata"].get("annotations") or {}).get(CORDONED_FOR_REPAIR) == attempt.id:
+            body = {"metadata": {"annotations": {CORDONED_FOR_REPAIR: None}}, "spec": {"unschedulable": None}}
+            self.client.patch(f"{NODES}/{name}", body)
+        self._record(lambda now: now.without(name, attempt.id))
+
+    def _support_data(self, name: str) -> None:
+        """What a provider asks for, before the restart loses it."""
+        about = f"involvedObject.kind=Node,involvedObject.name={name}"
+        events = self.client.list(self.client.path("v1", "Event"), field_selector=about)
+        shown = ("reason", "message", "type", "count", "lastTimestamp")
+        document = {
+            "node": self.client.get(f"{NODES}/{name}"),
+            "events": [{key: one.get(key) for key in shown} for one in events],
+            "host": base_run.hosts(self.run_dir).get(name),
+        }
+        base_run.write(self.run_dir.parent / "repair" / f"{name}.json", document)
+
+    def _drain(self, name: str) -> None:
+        """Evicts the node's pods: first without effect, so that nothing is evicted where one may not be."""
+        found = decide.drain(self._pods(name), self.policy)
+        if found.kept:
+            raise RdmaError(f"{name} cannot be drained: {listed(list(found.kept), 3)}.")
+        for pod in found.evict:
+            try:
+                self.client.evict(pod.namespace, pod.name, dry_run=True)
+            except Busy as error:
+                self.show(f"repair           {name}: waits for a PodDisruptionBudget: {error}")
+        last: list[str] = []
+
+        def gone() -> str:
+            left = decide.drain(self._pods(name), self.policy)
+            for pod in left.evict:
+                try:
+                    if not pod.ending:
+                        self.client.evict(pod.namespace, pod.name)
+                except Busy as error:
+                    last[:] = [str(error)]
+            return f"{len(left.evict)} pods left: {listed([pod.place for pod in left.evict], 3)}" if left.evict else ""
+
+        self._until(gone, self.times.drain, name, "drain", last)
+
+    def _restart(self, name: str, attempt: Attempt) -> None:
+        """Asks for the restart unless the node has had it, and waits for another boot."""
+
+        def late() -> str:
+            why = reboot.late(self.client.get(f"{NODES}/{name}"), attempt.boot)
+            return f"{why}; {self.door.state(name, attempt.id)}".rstrip("; ") if why else ""
+
+        if late():
+            self.door.knock(name, attempt.id)
+            self.show(f"repair           {name}: drained, {self.door.says}")
+        self._until(late, self.times.back, name, "restart")
+
+    def _soak(self, name: str) -> None:
+        """The node has to stay Ready, without a fault that was confirmed after its boot."""
+        began, since = time.monotonic(), self.client.now()
+        while time.monotonic() - began < self.times.soak:
+            (node,) = self._live({name}) or [{}]
+            found = self._faulty(node, {}) if node else None
+            new = [one.text for one in found.faults if _after(one.since, moment.stamp(since))] if found else []
+            if new:
+                raise RdmaError(f"{name} has a fault again after its restart: {listed(new, 3)}.")
+            time.sleep(min(POLL, self.times.soak))
+
+    def _to_gate(self, name: str) -> None:
+        """The gate's taint in place of our cordon, in one write."""
+        for _attempt in range(ATTEMPTS):
+            node = self.client.get(f"{NODES}/{name}")
+            taints = [one for one in dicts(node["spec"].get("taints")) if one.get("key") != gate_proof.TAINT["key"]]
+            meta = {"annotations": {CORDONED_FOR_REPAIR: None}, "resourceVersion": node["metadata"]["resourceVersion"]}
+            kept = [one for one in taints if one.get("key") != "node.kubernetes.io/unschedulable"]
+            spec = {"taints": [*kept, gate_proof.TAINT], "unschedulable": None}
+            try:
+                self.client.patch(f"{NODES}/{name}", {"metadata": meta, "spec": spec})
+                self.show(f"repair           {name}: back, and tainted until the gate proves it")
+                return
+            except Conflict:
+                continue
+        raise RdmaError(f"{name} is written by others all the time, so that it could not be tainted.")
+
+    def _ticket(self, name: str) -> str:
+        return f"For a ticket with the provider: {self.run_dir.parent / 'repair' / name}.json"
+
+    def _until(self, late: Callable[[], str], seconds: float, name: str, what: str, last: Sequence[str] = ()) -> None:
+        began, told = time.monotonic(), ""
+        while True:
+            try:
+                why = late()
+            except Unreachable as error:
+                why = f"no answer from the API server: {error}"
+            spent = time.monotonic() - began
+            if not why:
+                return
+            if spent > seconds:
+                raise RdmaError(f"The {what} of {name} did not end within {duration(seconds)}: {why} {' '.join(last)}")
+            if why != told:
+                self.show(f"repair           {name}: {what}: {why} | {duration(spent)} of {duration(seconds)}")
+                told = why
+            time.sleep(min(POLL, max(0.1, seconds / 20)))
+
+    # ---- the record
+
+    def _repairs(self) -> Repairs:
+        return record.read(self.client.find(self._place))
+
+    @property
+    def _place(self) -> str:
+        return self.client.path("v1", "ConfigMap", record.NAMESPACE, record.NAME)
+
+    def _record(self, change: Callable[[Repairs], Repairs]) -> Repairs:
+        """Changes the record, with the version that was read."""
+        for _attempt in range(ATTEMPTS):
+            found = self.client.find(self._place)
+            before = record.read(found)
+            after = change(before)
+            if after == before:
+                return after
+            try:
+                self._write(found, record.config_map(after))
+                return after
+            except Conflict:
+                time.sleep(0.05)
+        raise RdmaError(f"{record.PLACE} is written by others all the time.")
+
+    def _write(self, found: Optional[Json], wanted: Json) -> None:
+        if found is None:
+            try:
+                self.client.create(self.client.path("v1", "ConfigMap", record.NAMESPACE), wanted)
+            except NotFound:
+                raise RdmaError(f"The namespace {record.NAMESPACE} does not exist: run site.yml first.") from None
+            return
+        gone = {key: None for key in found.get("data") or {} if key not in wanted["data"]}
+        meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        self.client.patch(self._place, {"metadata": meta, "data": {**wanted["data"], **gone}})
+
+    def _step(self, node: str, attempt: Attempt, step: str, text: str = "") -> Attempt:
+        after = dataclasses.replace(attempt, step=step, at=self._now(), run=self.run, text=text[:500])
+        self._record(lambda now: now.put(node, after))
+        return after
+
+    def _trip(self) -> None:
+        """Trips the breaker after too many failures: only a person resets it."""
+        failed = self._repairs().recent(self.client.now(), record.FAILED)
+        if sum(failed.values()) >= self.limits.failures:
+            why = f"{counted(sum(failed.values()), 'repair')} failed until {self._now()}: {listed(sorted(failed), 5)}"
+            self._record(lambda now: dataclasses.replace(now, breaker=now.breaker or why))
+
+    def _now(self) -> str:
+        return moment.stamp(self.client.now())
+
+    # ---- reading
+
+    @property
+    def _shapes(self) -> Json:
+        return shape_table.shapes(self.plan.site_shapes)
+
+    def _live(self, names: set[str]) -> list[Json]:
+        """These nodes of the plan."""
+        wanted = names & {node.name for node in self.plan.nodes}
+        return [
+            one
+            for one in self.client.projected(NODES, lambda node: node if node["metadata"]["name"] in wanted else None)
+            if one
+        ]
+
+    def _nodes(self) -> list[FaultyNode]:
+        found = owners_io.read(self.client, self.plan.looked_for)
+        planned = {node.name for node in self.plan.nodes}
+
+        def read(node: Json) -> Optional[FaultyNode]:
+            if node["metadata"]["name"] not in planned:
+                return None
+            texts = {node["metadata"]["name"]: [one.text for one in found.all(node)]}
+            return self._faulty(node, texts)
+
+        return [one for one in self.client.projected(NODES, read) if one is not None]
+
+    def _faulty(self, node: Json, owners: Mapping[str, Sequence[str]]) -> FaultyNode:
+        name, spec = node["metadata"]["name"], mapping(node.get("spec"))
+        boot = str(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID") or "")
+        mine = tuple(one for one in owners.get(name, ()) if not one.startswith(f"{OURS} (repair)"))
+        faults = (*self._marked(node), *self._proof(node))
+        return FaultyNode(name, boot, str(spec.get("providerID") or ""), faults, mine)
+
+    def _marked(self, node: Json) -> Iterator[NodeFault]:
+        conditions = {str(one.get("type")): one for one in dicts(mapping(node.get("status")).get("conditions"))}
+        for mark, found in marks.marked(node, self.marks, self.client.now()):
+            if found.severity != marks.ERROR:
+                continue
+            kind = repair_table.CONDITION if mark in conditions else repair_table.LABEL
+            numbers = repair_table.xids(found.found) if kind == repair_table.CONDITION else []
+            key = " ".join([kind, mark, *map(str, numbers)])
+            written = mapping(conditions.get(mark))
+            since = str(written.get("lastHeartbeatTime") or written.get("lastTransitionTime") or "")
+            yield NodeFault(key, found.found, self.table.of(kind, mark, found.found if numbers else ""), since)
+
+    def _proof(self, node: Json) -> Iterator[NodeFault]:
+        proof = gate_proof.read(node["metadata"].get("annotations") or {})
+        if proof is None or proof.status != gate_proof.BAD:
+            return
+        if not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self._shapes))):
+            rule = self.table.of(repair_table.PROOF, proof.reason, proof.message)
+            yield NodeFault(f"proof {proof.reason}", f"gate: {proof.message}", rule, proof.time)
+
+    def _with_pods(self, node: FaultyNode) -> FaultyNode:
+        does = {one.name for one in self.table.actions if one.does}
+        if not any(one.rule.action in does for one in node.faults):
+            return node
+        return dataclasses.replace(node, pods=tuple(self._pods(node.name)))
+
+    def _pods(self, name: str) -> list[RepairPod]:
+        resources = {self.plan.resources.gpu, self.plan.resources.vf, *(one.gpu_resource for one in self.plan.nodes)}
+
+        def read(pod: Json) -> RepairPod:
+            meta, use = pod["metadata"], busy.holder(pod, resources)
+            over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+            static = "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
+            owner = use.owner if use else ""
+            return RepairPod(
+                meta["namespace"],
+                meta["name"],
+                meta.get("labels") or {},
+                owner,
+                ", ".join(f"{count} {what}" for what, count in use.held) if use else "",
+                over or static or owner.startswith("DaemonSet "),
+                any("emptyDir" in one for one in dicts(pod["spec"].get("volumes"))),
+                bool(meta.get("deletionTimestamp")),
+            )
+
+        return list(self.client.projected(self.client.path("v1", "Pod"), read, field_selector=f"spec.nodeName={name}"))
+
+
+def _after(since: str, moment_: str) -> bool:
+    written, began = moment.parsed(since), moment.parsed(moment_)
+    return bool(written and began and written > began)
+
+
+def _summary(found: RepairPlan) -> Json:
+    steps = [{"node": one.node, "action": one.action, "faults": list(one.faults)} for one in found.steps[:SHOWN]]
+    left = {**found.asked, **found.left}
+    return {"id": found.id, "steps": steps, "left": dict(list(left.items())[:SHOWN]), "refused": found.refused}

@@ -1,0 +1,134 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which nodes are repaired, and what is left."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
+    DrainPolicy,
+    FaultyNode,
+    NodeFault,
+    RepairLimits,
+    RepairPlan,
+    RepairPod,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
+
+NOW = datetime.datetime(2026, 11, 28, 12, tzinfo=datetime.timezone.utc)
+TABLE = repair_table.table(files.document("repair.yml"))
+XID = NodeFault("condition GpuXid 79", "Xid 79", TABLE.of("condition", "GpuXid", "Xid 79"), "2026-11-28T11:59:00Z")
+REMAP = NodeFault("condition GpuRowRemap", "remap", TABLE.of("condition", "GpuRowRemap"))
+JOB = RepairPod("train", "w-0", {"team": "a"}, "Job train", "8 nvidia.com/gpu")
+
+
+def node(name: str = "n1", *faults: NodeFault, **more: Any) -> FaultyNode:
+    return FaultyNode(name, more.pop("boot", "b1"), faults=faults or (XID,), **more)
+
+
+def plan(*nodes: FaultyNode, repairs: Repairs | None = None, total: int = 10, **more: Any) -> RepairPlan:
+    limits, policy = more.get("limits", RepairLimits()), more.get("policy", DrainPolicy())
+    return decide.plan(nodes, total, repairs or Repairs(), TABLE, limits, policy, NOW)
+
+
+def past(step: str, hours: float, boot: str = "b0", **more: Any) -> Attempt:
+    at = moment.stamp(NOW - datetime.timedelta(hours=hours))
+    return Attempt(f"{step}{hours}", (XID.key,), boot, "reboot", step, at, **more)
+
+
+def test_a_fault_with_an_action_of_ours_is_a_step_and_others_say_what_a_person_does() -> None:
+    found = plan(node("n1"), node("n2", REMAP), node("n3", XID, REMAP), FaultyNode("n4", "b"))
+    assert [step.node for step in found.steps] == ["n1"]
+    assert "tag the instance as unhealthy" in found.asked["n2"] and "n3" in found.asked, "a restart would not help"
+    assert found.left == {} and found.refused == "" and not found.open
+
+
+@pytest.mark.parametrize(
+    ("one", "repairs", "why"),
+    [
+        (node(boot=""), Repairs(), "boot id is not known"),
+        (node(owners=("NVSentinel: label x=draining",)), Repairs(), "left to who works on it: NVSentinel"),
+        (node(owners=("a person: the node is cordoned",)), Repairs(), "left to who works on it: a person"),
+        (node(pods=(JOB,)), Repairs(), "pod train/w-0 (Job train) holds 8 nvidia.com/gpu: wait for it, or allow it"),
+        (node(pods=(RepairPod("d", "bare"),)), Repairs(), "has no controller"),
+        (node(pods=(RepairPod("d", "x", owner="ReplicaSet x", scratch=True),)), Repairs(), "data of its emptyDir"),
+        (node(), Repairs({"n1": (past(record.DONE, 30, "b1"),)}), "done for these faults in this boot"),
+        (node(), Repairs({"n1": (past(record.DONE, 3), past(record.DONE, 2))}), "2 repairs within a day"),
+    ],
+)
+def test_what_is_left_and_why(one: FaultyNode, repairs: Repairs, why: str) -> None:
+    found = plan(one, repairs=repairs)
+    assert found.steps == () and why in found.left["n1"]
+
+
+def test_a_job_goes_where_its_label_allows_it() -> None:
+    daemon = RepairPod("kube-system", "agent", owner="DaemonSet agent", stays=True)
+    found = plan(node(pods=(JOB, daemon)), policy=DrainPolicy(("team=a",)))
+    assert found.steps[0].evict == ("train/w-0 (Job train)",)
+    assert plan(node(pods=(JOB,)), policy=DrainPolicy(("team=b",), force=True)).steps == (), "force is not for jobs"
+    ending = replace(JOB, ending=True)
+    assert plan(node(pods=(ending,))).steps, "it is on its way"
+
+
+def test_what_was_confirmed_before_the_node_came_back_is_of_the_boot_before() -> None:
+    back = Repairs({"n1": (past(record.DONE, 0),)})
+    late = replace(XID, since="2026-11-28T11:30:00Z")
+    assert plan(node("n1", late, boot="b9"), repairs=back) == RepairPlan(at_once=1)
+    fresh = replace(XID, since="2026-11-28T12:01:00Z")
+    assert plan(node("n1", fresh, boot="b9"), repairs=back).steps
+
+
+def test_an_attempt_that_has_not_ended_goes_on_without_another_approval() -> None:
+    begun = past(record.SENT, 1, "b1")
+    found = plan(node("n1"), repairs=Repairs({"n1": (begun,)}))
+    assert found.open and found.steps[0].resumes and found.steps[0].id == begun.id
+    assert decide.unmatched("", found) is None
+
+
+def test_the_approval_is_of_one_plan() -> None:
+    found = plan(node("n1"))
+    assert "approve it with -e rdma_repair=" + found.id in (decide.unmatched("", found) or "")
+    assert decide.unmatched(found.id, found) is None
+    for other in (plan(node("n2")), plan(node("n1", boot="b2")), plan(node("n1"), node("n2"))):
+        assert "approves another plan" in (decide.unmatched(found.id, other) or "")
+
+
+def test_the_breaker() -> None:
+    failed = Repairs({name: (past(record.FAILED, 1),) for name in ("a", "b", "c")})
+    assert "3 repairs failed within a day: a, b, c" in plan(node(), repairs=failed).refused
+    assert plan(node(), repairs=failed.reset()).refused == ""
+    tripped = Repairs(breaker="too many")
+    assert "too many" in plan(node(), repairs=tripped).refused and plan(node(), repairs=tripped.reset()).refused == ""
+    many = plan(*(node(f"n{number}") for number in range(6)), total=10)
+    assert "6 of 10 nodes have a fault" in many.refused
+    assert "Nothing is repaired" in (decide.unmatched(many.id, many) or "")
+    assert plan(node(), total=1).refused == "", "one node is no share"
+
+
+@pytest.mark.parametrize(("most", "nodes", "count"), [("1", 10, 1), ("5%", 100, 5), ("5%", 10, 1), ("7", 3, 7)])
+def test_how_many_at_once(most: str, nodes: int, count: int) -> None:
+    assert decide.at_once(most, nodes) == count
+
+
+@pytest.mark.parametrize("most", ["", "0", "x", "-1", "1.5%"])
+def test_another_number_is_refused(most: str) -> None:
+    with pytest.raises(InputError, match="rdma_repair_most"):
+        decide.at_once(most, 10)
+
+
+def test_the_record_returns_and_a_damaged_one_is_refused() -> None:
+    kept = Repairs({"n1": (past(record.DONE, 1), past(record.SENT, 0))}, "why")
+    assert record.read(record.config_map(kept)) == kept and record.read(None) == Repairs()
+    for text in ("{", "[1]", '[{"id": "x"}]', json.dumps({"a": 1})):
+        with pytest.raises(DataError, match="cannot be read at n1"):
+            record.read({"data": {"n1": text}})

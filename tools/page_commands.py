@@ -39,7 +39,9 @@ PROGRAMS = {
     "jq",
     "kubectl",
     "oci",
+    "openssl",
     "pip",
+    "printf",
     "ssh",
 }
 """Programs of others, whose arguments are theirs to judge."""

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import f
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.evidence import evidence_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift_io import DriftReader
@@ -78,14 +79,18 @@ class ActionModule(RdmaAction):
         folders.write(folder, report, self._host)
         run.forget_plan(run_dir, passed=build.passed(report))
         unrecorded = self._record(ended, report, args)
-        for line in (*build.text(report), *unrecorded, f"report: {folder / 'report.html'}"):
+        notes, unproven = evidence_io.written(folder, report, end.get("evidence"), args)
+        for line in (*build.text(report), *unrecorded, *notes, f"report: {folder / 'report.html'}"):
             self.progress(line)
         result: dict[str, Any] = {"verdict": report["verdict"], "report": str(folder / "report.json")}
         result.update(bad_nodes=build.bad_nodes(report)[:50])
         # Check mode creates nothing, so counts are too low there; a failed stage is still a failure.
         judged = not self.check_mode or any(stage["status"] == "failed" for stage in stages)
         if args["fail_on_verdict"] and judged and build.exit_failed(report, end["deselected"]):
-            return {**result, "failed": True, "msg": f"{report['verdict'].upper()}: see {folder / 'report.html'}."}
+            msg = f"{report['verdict'].upper()}: see {folder / 'report.html'}. {unproven}".rstrip()
+            return {**result, "failed": True, "msg": msg}
+        if unproven:
+            return {**result, "failed": True, "msg": unproven}
         return {**result, "reason": report["reason"]}
 
     def _plan(self, run_dir: Path) -> tuple[Plan, list[Json]]:
@@ -106,6 +111,7 @@ class ActionModule(RdmaAction):
             "findings": ended.findings,
             "drift": to_dict(DriftReader(ended).compare()) if self._compares(args) else None,
             "installed": ended.installed,
+            "evidence": evidence_io.seen(self, ended.plan) if args["evidence"] and not self.check_mode else None,
             "deselected": args["without_test"] or not run.selected(self._task_vars, run.TEST_STAGE),
             **command.kept(context.CLIARGS, self._task_vars),
             "predicted": folders.predicted(ended.run_dir, len(ended.plan.nodes)) if self.check_mode else None,

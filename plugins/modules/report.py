@@ -56,6 +56,19 @@ options:
       change the verdict.
     type: bool
     default: true
+  evidence:
+    description:
+    - Write C(evidence.json) beside C(report.json), an in-toto statement of what was tested, with which versions, images
+      and thresholds, and with pseudonyms in place of names. Their salt is C(evidence-salt) in the same folder.
+    - A run in check mode writes none.
+    type: bool
+    default: false
+  evidence_key_file:
+    description:
+    - Private key in PEM, ed25519 or ECDSA P-256, without a passphrase, that signs the evidence. The signed envelope is
+      C(evidence.dsse.json).
+    type: path
+    default: ''
   keep:
     description:
     - Additional place for report.html. V(none) keeps no copy.

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 
 # What DOCUMENTATION has no field for. A name is a secret wherever it stands, or, with its module's, there alone.
 SECRETS = {"api_key", "password", "admin_password", "token", "secret_variables", "oci_worker_image.url"}
-# Names that look like a secret's, for which Ansible demands a decision: names of Secrets, and public keys.
+# Names that look like a secret's, for which Ansible demands a decision: names of Secrets and files, and public keys.
 NO_SECRETS = {
     "boot_volume_key",
     "boot_volume_key_compartment",
@@ -25,6 +25,8 @@ NO_SECRETS = {
     "catalog_pull_secrets",
     "ssh_key",
     "ssh_public_key",
+    "evidence_key_file",
+    "public_key_file",
 }
 
 

@@ -1,0 +1,47 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/evidence.md: its commands as they are, after a run on simulated GPUs, whose evidence says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import page_runs
+from support.paths import ROOT
+from support.sandboxes import BIN
+
+CHARTS = 'ansible-playbook() { command ansible-playbook "$@" -e @charts.yml; }'
+
+
+@pytest.mark.e2e
+def test_evidence_of_a_run_is_verified_and_a_changed_one_refused(cluster: Any, tmp_path: Path) -> None:
+    here = cluster("--gpu-nodes", "4")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "charts.yml").write_text(json.dumps(page_runs.charts()))
+    env = {
+        "PATH": f"{BIN}:{here.environment()['PATH']}",
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections"),
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+    }
+    ran = list(page_runs.page_commands.commands(ROOT / "docs/evidence.md"))
+    done = here.done("bash", "-c", f"cd {work}\n{page_runs.script(ran, CHARTS)}", env=env)
+    faults = page_runs.failed(ran, done.stdout)
+    assert not faults, "\n\n".join(faults)
+
+    folder = work / "rdma-report"
+    said = json.loads((folder / "evidence.json").read_text("utf-8"))["predicate"]
+    assert (said["verdict"], said["simulated"], said["unread"]) == ("pass", True, [])
+    images = {image["name"].partition(":")[0] for image in said["images"]}
+    assert said["tests"][0]["simulated"] and said["cluster"].startswith("cluster-") and "gpu-operator" in images
+    for name in here.nodes():
+        assert name not in json.dumps(said) and name in done.stdout, "only the owner sees names"
+    report = folder / "report.json"
+    report.write_bytes(report.read_bytes().replace(b"pass", b"fail", 1))
+    verify = f"cd {work} && ansible-playbook gpuops.rdma.verify_evidence -e rdma_evidence_public_key_file=evidence.pub"
+    refused = here.done("bash", "-c", verify, env=env)
+    assert refused.returncode == 2 and "report.json is not the one of this evidence" in refused.stdout

@@ -43,6 +43,7 @@ PROGRAMS = {
     "pip",
     "printf",
     "ssh",
+    "tar",
 }
 """Programs of others, whose arguments are theirs to judge."""
 WHOLE = re.compile(rf"(ansible-playbook {NAME}|ansible \S+ -m |make |-e )\S")

@@ -52,7 +52,7 @@ LAYERS = {
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
     "report": ("host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
-    "evidence": ("kube nodes operators", "evidence_io"),
+    "evidence": ("kube operators", "bundle_io evidence_io"),
     "sharing": (
         "kube nccl nodes",
         "configs metrics_io mps_proof serving_io sharing_io taints_io use vgpu_io",

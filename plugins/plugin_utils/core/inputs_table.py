@@ -91,6 +91,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_blueprint_url": {"type": "str"},
     "rdma_blueprint_username": {"type": "str"},
     "rdma_blueprint_verify_tls": {"type": "bool"},
+    "rdma_bundle_file": {"type": "path"},
     "rdma_busy": {"type": "str", "choices": ["skip", "wait", "fail"]},
     "rdma_busy_timeout": {"type": "int"},
     "rdma_catalog_namespace": {"type": "str"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import tempfile
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -91,6 +92,17 @@ def write(folder: Path, report: Json, facts: Optional[Json], key_file: str) -> l
     return [f"evidence: {folder / SIGNED}"]
 
 
+def put(path: Path, data: bytes) -> None:
+    """Writes a file atomically, readable only by its owner. Raises InputError."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        Path(name).replace(path)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}.") from None
+
+
 def _tables(report: Json) -> dict[str, str]:
     used = {statement.TABLE, *(statement.shape_file(row["shape"]) for row in report["nodes"])}
     places = {name: files.FILES.parent / name for name in sorted(used)}
@@ -101,6 +113,7 @@ def salt(path: Path, create: bool = False) -> bytes:
     """The salt of the pseudonyms, made once and readable only by its owner. Raises InputError."""
     if create:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w", encoding="ascii") as out:
                 out.write(secrets.token_hex(32) + "\n")

@@ -10,7 +10,6 @@ statement leaves out is in report.json, which it binds by its digest.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,9 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import Secrets
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.evidence.redact import Redactor, keyed, pseudonym
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://github.com/gpuops/gpuops.rdma/evidence/v1"
@@ -40,23 +41,16 @@ def text(statement: Json) -> str:
     return json.dumps(statement, sort_keys=True, indent=1) + "\n"
 
 
-def pseudonym(salt: bytes, kind: str, name: str) -> str:
-    """``node-1f0c...``: the same for the same salt; without the salt no name leads to it."""
-    return f"{kind}-{_keyed(salt, kind, name)[:16]}"
-
-
-def _keyed(salt: bytes, kind: str, name: str) -> str:
-    return hmac.new(salt, f"{kind}\0{name}".encode(), hashlib.sha256).hexdigest()
-
-
 def statement(report: Json, sha256: str, facts: Json, tables: Mapping[str, str], salt: bytes) -> Json:
     """The statement about a report. ``sha256``: of report.json; ``facts``: of evidence_io.seen; ``tables``: SHA-256 of
     the files whose numbers are the thresholds, by their names in the collection, with the shape's file by shape."""
     cluster = str(facts.get("cluster") or "")
     subjects = [{"name": REPORT, "digest": {"sha256": sha256}}]
     if cluster:
-        digest = {"hmac_sha256": _keyed(salt, "cluster", cluster)}
+        digest = {"hmac_sha256": keyed(salt, "cluster", cluster)}
         subjects.append({"name": pseudonym(salt, "cluster", cluster), "digest": digest})
+    # values of variables and sources of a site's own thresholds are free text
+    redactor = Redactor(salt, {"node": [row["name"] for row in report["nodes"]]}, Secrets())
     return {
         "_type": STATEMENT,
         "subject": subjects,
@@ -68,7 +62,7 @@ def statement(report: Json, sha256: str, facts: Json, tables: Mapping[str, str],
             "stages": [_chosen(stage, ("name", "status")) for stage in report["stages"]],
             "nodes": sorted((_node(row, salt, report) for row in report["nodes"]), key=lambda row: str(row["id"])),
             "findings": _findings(report["findings"]),
-            "tests": [_test(item, report, salt) for item in report["nccl"]],
+            "tests": [redactor.data(_test(item, report, salt)) for item in report["nccl"]],
             "scans": [_scan(item, salt) for item in report["scan"]],
             "images": facts.get("images") or UNKNOWN,
             "unread": list(facts.get("unread") or ()),

@@ -114,6 +114,14 @@ def repair(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> lis
     return once([*gate(plan, kinds), *(item for one in done for item in needs(*one))])
 
 
+def bundle(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/bundle.yml reads: as verify.yml, and the logs of the operators' and our pods."""
+    made = {item["metadata"].get("namespace", "") for group in plan.objects.values() for item in group}
+    places = {plan.namespaces.job, *made, *(release.namespace for release in plan.releases.values())} - {""}
+    logs = [item for place in sorted(places) for item in needs("get", "", "pods/log", place)]
+    return once([*reading(plan, False, kinds), *logs])
+
+
 def teardown(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/teardown.yml requests for the objects of this collection, without the operators' releases."""
     places = {*vars(plan.namespaces).values(), *(item.namespace for item in plan.releases.values())}

@@ -29,7 +29,9 @@ MOST = 20
 LONG = 200
 """Characters of an entry's text."""
 SEEN, FAULT, WELL, BOOT, MACHINE, PROOF = "seen", "fault", "well", "boot", "machine", "proof"
-"""Kinds of entries: first look, a fault that began or ended, another boot or machine, another result of the gate."""
+REPAIR = "repair"
+"""Kinds of entries: first look, a fault that began or ended, another boot or machine, another result of the gate, and
+what a repair did."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ def read(annotations: Mapping[str, Any]) -> NodeHistory:
 def text(history: NodeHistory) -> str:
     """The annotation's value."""
     return json.dumps(to_dict(history), sort_keys=True, separators=(",", ":"))
+
+
+def noted(before: NodeHistory, entry: HistoryEntry) -> NodeHistory:
+    """The history with an entry that is not of a look."""
+    return replace(before, log=(replace(entry, text=entry.text[:LONG]), *before.log)[:MOST])
 
 
 def news(before: NodeHistory, now: NodeState, at: str) -> list[HistoryEntry]:

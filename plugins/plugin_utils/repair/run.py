@@ -9,6 +9,7 @@ about to be done is in the record before it is done.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +28,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import marks
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
@@ -204,8 +205,10 @@ class NodeRepair:
             there = now.open(step.node)
             if there is not None and there.id == step.id:
                 return now
-            if there is not None or now.breaker or any(one.id == step.id for one in now.attempts.get(step.node, ())):
+            if there is not None or any(one.id == step.id for one in now.attempts.get(step.node, ())):
                 raise RdmaError(f"{step.node} is left: another run repairs it, or has done so.")
+            if now.breaker:
+                raise RdmaError(f"{step.node} is left, as the breaker is tripped: {now.breaker}.")
             return now.put(step.node, made)
 
         return next(one for one in self._record(claim).attempts[step.node] if one.id == step.id)
@@ -257,16 +260,21 @@ class NodeRepair:
         last: list[str] = []
 
         def gone() -> str:
-            left = decide.drain(self._pods(name), self.policy)
-            for pod in left.evict:
+            left = list(decide.drain(self._pods(name), self.policy).evict)
+            for pod in left:
                 try:
                     if not pod.ending:
                         self.client.evict(pod.namespace, pod.name)
                 except Busy as error:
                     last[:] = [str(error)]
-            return f"{len(left.evict)} pods left: {listed([pod.place for pod in left.evict], 3)}" if left.evict else ""
+            if any(pod.ending for pod in left) and not self._ready(name):  # no kubelet ends them; the restart does
+                left = [pod for pod in left if not pod.ending]
+            return f"{counted(len(left), 'pod')} left: {listed([pod.place for pod in left], 3)}" if left else ""
 
         self._until(gone, self.times.drain, name, "drain", last)
+
+    def _ready(self, name: str) -> bool:
+        return not reboot.late(self.client.get(f"{NODES}/{name}"), "")
 
     def _restart(self, name: str, attempt: Attempt) -> None:
         """Asks for the restart unless the node has had it, and waits for another boot."""
@@ -365,7 +373,19 @@ class NodeRepair:
     def _step(self, node: str, attempt: Attempt, step: str, text: str = "") -> Attempt:
         after = dataclasses.replace(attempt, step=step, at=self._now(), run=self.run, text=text[:500])
         self._record(lambda now: now.put(node, after))
+        if words := {record.SENT: "restarted", record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
+            self._note(node, history.HistoryEntry(after.at, history.REPAIR, f"{', '.join(attempt.faults)}: {words}"))
         return after
+
+    def _note(self, name: str, entry: history.HistoryEntry) -> None:
+        """Into the node's history, unless others write the node all the time: the record has it, too."""
+        for _attempt in range(ATTEMPTS):
+            meta = self.client.get(f"{NODES}/{name}")["metadata"]
+            after = history.noted(history.read(meta.get("annotations") or {}), entry)
+            body = {"annotations": {NODE_HISTORY: history.text(after)}, "resourceVersion": meta["resourceVersion"]}
+            with contextlib.suppress(Conflict):
+                self.client.patch(f"{NODES}/{name}", {"metadata": body})
+                return
 
     def _trip(self) -> None:
         """Trips the breaker after too many failures: only a person resets it."""

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import (
     GATE_KEY,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
+from gpuops_sandbox import account
 from support.paths import ROOT
 
 PLAYBOOK = "playbooks/repair.yml"
@@ -101,7 +102,9 @@ def test_an_xid_is_repaired_once_after_a_persons_yes(cluster: Any) -> None:
     refused = here.play(PLAYBOOK, report="refused", **asked)
     assert refused.code != 0 and "approve it with -e rdma_repair=" in refused.output
     assert boot(here, sick) == before and placed(here) == sick
-    plan = approved(planned.output)
+    plan, narrow = approved(planned.output), here.folder / "repair.kubeconfig"
+    account.give(here.sandbox, account.read(here.folder / "planned" / "permissions" / "repair.yml"), narrow)
+    asked["rdma_kubeconfig"] = str(narrow)
 
     # Killed after the drain, and gone on with: one restart, the job is elsewhere, the gate has proven the node.
     process, log = here.playing(PLAYBOOK, report="killed", rdma_repair=plan, **asked)
@@ -124,6 +127,9 @@ def test_an_xid_is_repaired_once_after_a_persons_yes(cluster: Any) -> None:
     assert len([one for one in events if one["involvedObject"]["name"] == sick]) == 1
     assert (here.folder / "done" / "repair").exists() or (here.folder / "killed" / "repair" / f"{sick}.json").exists()
     assert "nodeoperationrules" not in here.kubectl("get", "nodeoperationrules", "-o", "name")
+
+    # It may not read Helm's records; a run that installs nothing goes on without them.
+    assert account.refused(here.sandbox) == ["list secrets"], "a request that its manifest does not have"
 
     # The condition is still there, as its component left it: it is of the boot before.
     again = here.play(PLAYBOOK, report="again", **asked)

@@ -5,164 +5,21 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY, GATE_PROOF
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
-from support.fake_api import Api
-
-NAMES = ("n1", "n2", "n3")
-BEGAN = datetime.datetime(2026, 11, 28, 12, tzinfo=datetime.timezone.utc)
-RULE_KIND = door.RULE[1]
-
-
-class Killed(BaseException):
-    """The run is killed here."""
-
-
-class Cluster(Api):
-    """Nodes that OKE restarts once their label is set and their rule exists. ``lives``: writes until the run is killed;
-    ``after``: it is killed after that write, whose answer it does not see."""
-
-    def __init__(self) -> None:
-        super().__init__(*(node(name) for name in NAMES), {"kind": "Pod", **pod("n1")})
-        self.lives, self.after, self.seconds = 1 << 30, False, 0
-        self.restarts: list[str] = []
-        self.broken: set[str] = set()
-
-    def now(self) -> datetime.datetime:
-        self.seconds += 1
-        return BEGAN + datetime.timedelta(seconds=self.seconds)
-
-    def _key(self, path: str) -> str:
-        return path.replace("/api/v1/nodes/", "Node//")
-
-    def find(self, path: str) -> Any:
-        return super().find(self._key(path))
-
-    def get(self, path: str) -> Any:
-        return super().get(self._key(path))
-
-    def _written(self) -> None:
-        """After a write: whether the run lives on."""
-        self.lives -= 1
-        if self.lives < 0:
-            raise Killed
-
-    def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
-        if not self.after:
-            self._written()
-        key = self._key(path)
-        version = self.objects[key]["metadata"].get("resourceVersion", "1")
-        if body.get("metadata", {}).get("resourceVersion", version) != version:
-            raise Conflict("changed", 409)
-        made = super().patch(key, body, dry_run, **more)
-        made["metadata"]["resourceVersion"] = f"{version}1"
-        self._operate()
-        if self.after:
-            self._written()
-        return made
-
-    def create(self, _path: str, obj: Any) -> Any:
-        if not self.after:
-            self._written()
-        if self._place(obj) in self.objects:
-            raise Conflict("exists", 409)
-        self.add({**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}})
-        self._operate()
-        if self.after:
-            self._written()
-        return obj
-
-    def evict(self, namespace: str, name: str, *, dry_run: bool = False) -> bool:
-        if dry_run:
-            return True
-        if not self.after:
-            self._written()
-        done = super().evict(namespace, name)
-        if self.after:
-            self._written()
-        return done
-
-    def _operate(self) -> None:
-        """OKE's controller: the label of a rule restarts the node once, and goes with success."""
-        rules = [one for key, one in self.objects.items() if key.startswith(f"{RULE_KIND}/")]
-        for name in NAMES:
-            live = self.objects[f"Node//{name}"]
-            for rule in rules:
-                (value,) = rule["spec"]["nodeSelector"]["matchTriggerLabel"].values()
-                if live["metadata"]["labels"].get(door.TRIGGER) == value and name not in self.broken:
-                    assert live["spec"].get("unschedulable"), "a node is drained before"
-                    assert not [one for one in self.list("Pod") if one["spec"]["nodeName"] == name]
-                    self.restarts.append(name)
-                    live["status"]["nodeInfo"]["bootID"] += "+"
-                    live["metadata"]["labels"].pop(door.TRIGGER)
-                    rule.setdefault("status", {}).setdefault("succeededNodes", []).append({"nodeName": name})
-
-
-def node(name: str) -> dict[str, Any]:
-    meta = {"name": name, "labels": {}, "annotations": {}, "resourceVersion": "1"}
-    info = {"bootID": f"b-{name}", "kernelVersion": "6.8"}
-    status = {"nodeInfo": info, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"kind": "Node", "metadata": meta, "spec": {}, "status": status}
-
-
-def pod(name: str) -> dict[str, Any]:
-    meta = {"name": f"w-{name}", "namespace": "t", "labels": {"team": "a"}}
-    meta["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]  # type: ignore[assignment]
-    asked = {"limits": {"nvidia.com/gpu": "8"}}
-    return {"metadata": meta, "spec": {"nodeName": name, "containers": [{"resources": asked}]}}
-
-
-def says(api: Cluster, name: str, kind: str = "GpuXid", text: str = "Xid 79") -> None:
-    now = moment.stamp(api.now())
-    one = {"type": kind, "status": "True", "message": text, "lastHeartbeatTime": now}
-    conditions = api.objects[f"Node//{name}"]["status"]["conditions"]
-    conditions[:] = [*(other for other in conditions if other["type"] != kind), one]
-
-
-@pytest.fixture
-def repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    plan = Plan(nodes=tuple(Node(name, "H", gpu_resource="nvidia.com/gpu") for name in NAMES), resources=Resources())
-    monkeypatch.setattr(base_run, "read_plan", lambda _path: plan)
-    monkeypatch.setattr(run.time, "sleep", lambda _seconds: None)
-
-    def of(api: Cluster, **more: Any) -> NodeRepair:
-        limits, policy = more.get("limits", RepairLimits(failures=9, share=100)), DrainPolicy(("team=a",))
-        times = RepairTimes(drain=0.2, back=0.05, soak=0)
-        made: Any = NodeRepair(
-            api, str(tmp_path / "run" / "plan.json"), "r1", lambda line: None, limits=limits, policy=policy, times=times
-        )  # type: ignore[arg-type]
-        return made  # type: ignore[no-any-return]
-
-    return of
-
-
-def proven(api: Cluster, name: str) -> None:
-    """As the gate does: the proof of this boot, and its taint goes."""
-    live = api.objects[f"Node//{name}"]
-    tested = NodeVersions(live["status"]["nodeInfo"]["bootID"], "6.8")
-    proof = Proof(GOOD, "Proven", "pairs pass", moment.stamp(api.now()), "r1", tested=tested)
-    live["metadata"]["annotations"][GATE_PROOF] = json.dumps(to_dict(proof))
-    live["spec"]["taints"] = [one for one in live["spec"].get("taints", ()) if one["key"] != GATE_KEY]
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
+from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, proven, says
 
 
 def step(api: Cluster, name: str) -> str:
-    found = record.read(api.find(f"ConfigMap/{record.NAMESPACE}/{record.NAME}")).attempts[name]
-    return found[-1].step
+    return attempts(api, name)[-1].step
 
 
 def approved(one: NodeRepair) -> str:
@@ -185,6 +42,8 @@ def test_a_node_is_drained_restarted_tainted_and_its_repair_ends_with_the_gates_
     assert one.close() == {"changed": False, "done": [], "not_repaired": {}}, "the gate has not judged it yet"
     proven(api, "n1")
     assert one.close()["done"] == ["n1"] and step(api, "n1") == record.DONE
+    log = history.read(api.objects["Node//n1"]["metadata"]["annotations"]).log
+    assert [entry.text for entry in log] == ["condition GpuXid 79: repaired", "condition GpuXid 79: restarted"]
     assert repair(api).planned("", False)["steps"] == [], "the condition is of the boot before"
 
 
@@ -208,7 +67,7 @@ def test_killed_at_each_write_it_goes_on_and_restarts_once(repair: Any, after: b
         proven(api, "n1")
         assert again.close()["done"] == ["n1"], lives
         assert not api.objects["Node//n1"]["spec"].get("unschedulable")
-    assert lives == 8, "claim, cordon, eviction, sent, rule, label, taint, back"
+    assert lives == 9, "claim, cordon, eviction, sent, history, rule, label, taint, back"
 
 
 def test_a_thousand_replayed_late_and_doubled_events_lead_to_one_restart(repair: Any) -> None:
@@ -261,6 +120,17 @@ def test_an_owner_who_was_faster_keeps_the_node(repair: Any) -> None:
         assert CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]
         assert live["spec"].get("unschedulable") == owned.get("spec", {}).get("unschedulable")
         assert not record.read(api.find(one._place)).attempts.get("n1"), "it does not count"
+
+
+def test_pods_of_a_kubelet_that_is_gone_do_not_keep_the_node(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    api.objects["Pod/t/w-n1"]["metadata"]["deletionTimestamp"] = "2026-11-28T11:00:00Z"
+    one = repair(api)
+    api.broken = {"n1"}  # only the drain is looked at
+    assert "The drain of n1 did not end" in one.carry_out(approved(one))["not_repaired"]["n1"]
+    api.objects["Node//n1"]["status"]["conditions"][0]["status"] = "Unknown"
+    assert "The restart of n1 did not end" in one.carry_out(approved(one))["not_repaired"]["n1"]
 
 
 def test_a_drain_that_does_not_end_leaves_the_node_as_it_was(repair: Any) -> None:

@@ -1,0 +1,142 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A client that holds nodes which OKE restarts, for tests of repairs; a run can be killed at any write."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record
+
+from support.fake_api import Api
+
+NAMES = tuple(f"n{number}" for number in range(1, 9))
+BEGAN = datetime.datetime(2026, 11, 28, 12, tzinfo=datetime.timezone.utc)
+RULE_KIND = door.RULE[1]
+
+
+class Killed(BaseException):
+    """The run is killed here."""
+
+
+class Cluster(Api):
+    """Nodes that OKE restarts once their label is set and their rule exists. ``lives``: writes until the run is killed;
+    ``after``: it is killed after that write, whose answer it does not see."""
+
+    def __init__(self) -> None:
+        super().__init__(*(node(name) for name in NAMES), {"kind": "Pod", **pod("n1")})
+        self.lives, self.after, self.seconds = 1 << 30, False, 0
+        self.restarts: list[str] = []
+        self.broken: set[str] = set()
+
+    def now(self) -> datetime.datetime:
+        self.seconds += 1
+        return BEGAN + datetime.timedelta(seconds=self.seconds)
+
+    def _key(self, path: str) -> str:
+        return path.replace("/api/v1/nodes/", "Node//")
+
+    def find(self, path: str) -> Any:
+        return super().find(self._key(path))
+
+    def get(self, path: str) -> Any:
+        return super().get(self._key(path))
+
+    def _written(self) -> None:
+        """After a write: whether the run lives on."""
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+
+    def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
+        if not self.after:
+            self._written()
+        key = self._key(path)
+        version = self.objects[key]["metadata"].get("resourceVersion", "1")
+        if body.get("metadata", {}).get("resourceVersion", version) != version:
+            raise Conflict("changed", 409)
+        made = super().patch(key, body, dry_run, **more)
+        made["metadata"]["resourceVersion"] = f"{version}1"
+        self._operate()
+        if self.after:
+            self._written()
+        return made
+
+    def create(self, _path: str, obj: Any) -> Any:
+        if not self.after:
+            self._written()
+        if self._place(obj) in self.objects:
+            raise Conflict("exists", 409)
+        self.add({**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}})
+        self._operate()
+        if self.after:
+            self._written()
+        return obj
+
+    def evict(self, namespace: str, name: str, *, dry_run: bool = False) -> bool:
+        if dry_run:
+            return True
+        if not self.after:
+            self._written()
+        done = super().evict(namespace, name)
+        if self.after:
+            self._written()
+        return done
+
+    def _operate(self) -> None:
+        """OKE's controller: the label of a rule restarts the node once, and goes with success."""
+        rules = [one for key, one in self.objects.items() if key.startswith(f"{RULE_KIND}/")]
+        for name in NAMES:
+            live = self.objects[f"Node//{name}"]
+            for rule in rules:
+                (value,) = rule["spec"]["nodeSelector"]["matchTriggerLabel"].values()
+                if live["metadata"]["labels"].get(door.TRIGGER) == value and name not in self.broken:
+                    assert live["spec"].get("unschedulable"), "a node is drained before"
+                    assert not [one for one in self.list("Pod") if one["spec"]["nodeName"] == name]
+                    self.restarts.append(name)
+                    live["status"]["nodeInfo"]["bootID"] += "+"
+                    live["metadata"]["labels"].pop(door.TRIGGER)
+                    rule.setdefault("status", {}).setdefault("succeededNodes", []).append({"nodeName": name})
+
+
+def node(name: str) -> dict[str, Any]:
+    meta = {"name": name, "labels": {}, "annotations": {}, "resourceVersion": "1"}
+    info = {"bootID": f"b-{name}", "kernelVersion": "6.8"}
+    status = {"nodeInfo": info, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"kind": "Node", "metadata": meta, "spec": {}, "status": status}
+
+
+def pod(name: str) -> dict[str, Any]:
+    meta = {"name": f"w-{name}", "namespace": "t", "labels": {"team": "a"}}
+    meta["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]  # type: ignore[assignment]
+    asked = {"limits": {"nvidia.com/gpu": "8"}}
+    return {"metadata": meta, "spec": {"nodeName": name, "containers": [{"resources": asked}]}}
+
+
+def says(api: Cluster, name: str, kind: str = "GpuXid", text: str = "Xid 79") -> None:
+    now = moment.stamp(api.now())
+    one = {"type": kind, "status": "True", "message": text, "lastHeartbeatTime": now}
+    conditions = api.objects[f"Node//{name}"]["status"]["conditions"]
+    conditions[:] = [*(other for other in conditions if other["type"] != kind), one]
+
+
+def proven(api: Cluster, name: str) -> None:
+    """As the gate does: the proof of this boot, and its taint goes."""
+    live = api.objects[f"Node//{name}"]
+    tested = NodeVersions(live["status"]["nodeInfo"]["bootID"], "6.8")
+    proof = Proof(GOOD, "Proven", "pairs pass", moment.stamp(api.now()), "r1", tested=tested)
+    live["metadata"]["annotations"][GATE_PROOF] = json.dumps(to_dict(proof))
+    live["spec"]["taints"] = [one for one in live["spec"].get("taints", ()) if one["key"] != GATE_KEY]
+
+
+def attempts(api: Cluster, name: str) -> tuple[record.Attempt, ...]:
+    """What the record has of a node."""
+    return record.read(api.find(f"ConfigMap/{record.NAMESPACE}/{record.NAME}")).attempts.get(name, ())

@@ -1,0 +1,123 @@
+# Copyright: gpuops.rdma contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A simulated week of eight nodes, per seed: faults that come and go, jobs, other owners, people, runs that are killed
+anywhere, restarts that do not work. After each step the invariants hold."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
+from support.repair_cluster import NAMES, Cluster, Killed, attempts, pod, proven, says
+
+SEEDS = 200 if os.environ.get("GPUOPS_MATRIX") == "all" else 20
+STEPS, HOURS = 56, 3
+FAULTS = (("GpuXid", "Xid 79"), ("GpuBus", "GPU 3 is missing"), ("GpuXid", "Xid 13"), ("GpuRowRemap", "failed"))
+RESTARTING = ("Xid 79", "GPU 3 is missing")
+OWNER = "dgxc.nvidia.com/nvsentinel-state"
+
+
+class Week:
+    def __init__(self, seed: int, repair: Any) -> None:
+        self.dice, self.repair, self.api = random.Random(seed), repair, Cluster()
+        self.people: set[str] = set()
+        self.limits = RepairLimits(most="2", attempts=3, failures=4, share=100)
+        self.drained: list[str] = []
+        for name in NAMES:
+            proven(self.api, name)
+
+    def live(self, name: str) -> Any:
+        return self.api.objects[f"Node//{name}"]
+
+    def open(self, name: str) -> bool:
+        spec = self.live(name)["spec"]
+        return not spec.get("unschedulable") and not any(one["key"] == GATE_KEY for one in spec.get("taints") or ())
+
+    def events(self) -> None:
+        """What happens to the cluster by itself, or by others."""
+        dice = self.dice
+        for name in dice.sample(NAMES, 3):
+            live = self.live(name)
+            what = dice.choice(["fault", "fault", "well", "owner", "no owner", "cordon", "uncordon", "job", "broken"])
+            if what == "fault":
+                says(self.api, name, *dice.choice(FAULTS))
+            elif what == "well":
+                conditions = live["status"]["conditions"]
+                conditions[:] = [one for one in conditions if one["type"] == "Ready"]
+            elif what == "owner" and CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]:
+                live["metadata"]["labels"][OWNER] = "draining"
+            elif what == "no owner":
+                live["metadata"]["labels"].pop(OWNER, None)
+            elif what == "cordon" and not live["spec"].get("unschedulable"):
+                live["spec"]["unschedulable"] = True
+                self.people.add(name)
+            elif what == "uncordon" and name in self.people:
+                live["spec"]["unschedulable"] = None
+                self.people.discard(name)
+            elif what == "job" and self.open(name):
+                self.api.add({"kind": "Pod", **pod(name)})
+            elif what == "broken":
+                self.api.broken ^= {name}
+            live["metadata"]["resourceVersion"] += "1"
+
+    def run(self) -> None:
+        """A run of repair.yml: planned, approved, carried out, possibly killed; else the gate and the end."""
+        sick = {name for name in NAMES if any(word in str(self.live(name)["status"]) for word in RESTARTING)}
+        busy = {name for name in NAMES if f"Pod/t/w-{name}" in self.api.objects}
+        self.api.lives, self.api.after = self.dice.choice([1 << 30, self.dice.randrange(25)]), self.dice.random() < 0.5
+        begun = {name for name in NAMES if any(one.step in record.OPEN for one in attempts(self.api, name))}
+        try:
+            one = self.repair(self.api, limits=self.limits)
+            found = one.planned("", self.dice.random() < 0.1)
+            if not found["blocked"] or found["id"]:
+                one.carry_out(found["id"] if not found["refused"] else "")
+        except Killed:
+            return
+        except Exception as error:
+            assert "Nothing is repaired" in str(error), error
+        finally:
+            self.api.lives = 1 << 30
+            gone = {name for name in busy if f"Pod/t/w-{name}" not in self.api.objects}
+            assert gone <= sick | begun, "a node without such a fault was drained"
+        for name in NAMES:
+            tainted = any(item["key"] == GATE_KEY for item in self.live(name)["spec"].get("taints") or ())
+            if tainted and self.dice.random() < 0.8:
+                proven(self.api, name)
+        self.repair(self.api, limits=self.limits).close()
+
+    def check(self) -> None:
+        """What holds after each step."""
+        restarts = [
+            (name, one.boot) for name in NAMES for one in attempts(self.api, name) if one.step != record.CLAIMED
+        ]
+        assert len(self.api.restarts) <= len(restarts) and len(set(restarts)) == len(restarts), "one action per boot"
+        ours = [name for name in NAMES if CORDONED_FOR_REPAIR in self.live(name)["metadata"]["annotations"]]
+        failed = [name for name in ours if attempts(self.api, name)[-1].step in (record.FAILED, record.PARDONED)]
+        assert len(set(ours) - set(failed)) <= 2 + len(failed), "two at a time"
+        for name in NAMES:
+            live, mine = self.live(name), attempts(self.api, name)
+            if name in self.people:
+                assert live["spec"].get("unschedulable"), "a person's cordon was lifted"
+            proof = gate_proof.read(live["metadata"]["annotations"])
+            if self.open(name):
+                boot = live["status"]["nodeInfo"]["bootID"]
+                assert proof is not None and proof.tested.boot_id == boot, "an unproven node takes jobs"
+            if mine and mine[-1].step in (record.SENT, record.FAILED):
+                assert live["spec"].get("unschedulable") or not self.open(name), "a bad node takes jobs"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_week(repair: Any, seed: int) -> None:
+    week = Week(seed, repair)
+    for _step in range(STEPS):
+        week.api.seconds += HOURS * 3600
+        week.events()
+        week.run()
+        week.check()

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
@@ -27,8 +28,15 @@ class ActionModule(RdmaAction):
             return self._inventory(base_run.read_plan(args["plan"]) if args["plan"] else given, args)
         if not args["plan"]:
             raise InputError("host_checks source=daemonset needs plan, which lists the nodes.")
-        plan = base_run.read_plan(args["plan"])
+        plan = self._mine(base_run.read_plan(args["plan"]), args["nodes"])
         return check_run.in_cluster(self.client, plan, args, self.show, self.check_mode)
+
+    def _mine(self, plan: Plan, only: Sequence[str]) -> Plan:
+        """The plan without nodes that other runs hold; this one holds the others from now on."""
+        others = self.hold([node.name for node in plan.nodes if not only or node.name in only])
+        for name, why in others.items():
+            self.show(f"{check_run.STAGE:<16} {name} is left out: {why}")
+        return dataclasses.replace(plan, nodes=tuple(node for node in plan.nodes if node.name not in others))
 
     def _inventory(self, plan: Plan, args: dict[str, Any]) -> dict[str, Any]:
         judge = Judge(plan, args["select"], args["mute"])

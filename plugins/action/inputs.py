@@ -52,13 +52,12 @@ class ActionModule(RdmaAction):
                 self.progress(line)
         if self._task.run_once:  # of a play whose hosts are nodes
             self._note_forks()
-        if args["writes"] and self.one_run.writes():
-            self._take()
+        busy = self._take(args["leases"] == "nodes", args["writes"] and self.one_run.writes())
         if args["run_dir"]:
             self.one_run.begin(Path(args["run_dir"]), args["keep_test"])
         given = {name: by[name] for name in sorted(by) if name in INPUTS}
         secret = [name for name in given if inputs.secret(name, values.get(name))]
-        result = {"unknown": sorted(unknown), "given": given, "secrets": secret}
+        result = {"unknown": sorted(unknown), "given": given, "secrets": secret, "busy": busy}
         return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
 
     def _note_forks(self) -> None:
@@ -66,14 +65,22 @@ class ActionModule(RdmaAction):
         if line := inputs.too_few_forks(len(known["ansible_play_hosts_all"]), int(known.get("ansible_forks") or 5)):
             self.progress(line)
 
-    def _take(self) -> None:
-        """Takes the cluster's Lease before anything is planned. What else is wrong with the cluster the stages say."""
+    def _take(self, nodes: bool, writes: bool) -> str:
+        """Takes the cluster's Lease before anything is planned, unless the run is to hold those of ``nodes``; returns
+        who has it if that is another run. Raises Taken then, if this one ``writes``. What else is wrong with the
+        cluster the stages say."""
         try:
-            self.one_run.take(self.client, patience=0.0)
-        except Taken:
-            raise
+            if nodes:
+                self.one_run.begin_for_nodes(self.client)
+            elif writes:
+                self.one_run.take(self.client, patience=0.0)
+        except Taken as error:
+            if writes:
+                raise
+            return str(error)
         except RdmaError:
-            return
+            pass
+        return ""
 
     def _strange(self, values: dict[str, Any]) -> list[str]:
         """What is wrong with names of shapes and profiles, which are known without a cluster; not what cannot be read

@@ -33,11 +33,23 @@ options:
   writes:
     description:
     - 'The playbook writes to the cluster: take its Lease C(gpuops-rdma/run) until the run ends, or fail and name the
-      run that has it. Not in check mode, and not with no other tags than C(plan), C(preflight) and C(report).'
+      run that has it. With O(leases=nodes) only look whether another run has it. Not in check mode, and not with no
+      other tags than C(plan), C(preflight) and C(report).'
     - A cluster that cannot be asked is no failure here. Whatever task writes first then takes the Lease, as it does
       without this option.
     type: bool
     default: false
+  leases:
+    description:
+    - What the run holds from its first write on.
+    - V(cluster) is the cluster's Lease C(gpuops-rdma/run). The run is refused while another run holds it, or the Lease
+      of a node.
+    - V(nodes) are the Leases C(gpuops-rdma/node-NAME) of the nodes that the run works on, so that runs on different
+      nodes go on at once. Nodes of other runs are left as they are. With O(writes) the run is refused while another one
+      holds the cluster's Lease.
+    type: str
+    choices: [cluster, nodes]
+    default: cluster
   run_dir:
     description:
     - The folder in which this run starts, C(run) of the report's. The module locks it until the run ends, and deletes
@@ -63,6 +75,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+busy:
+  description: Which other run has the cluster's Lease; empty without one, and unless O(leases=nodes).
+  returned: success
+  type: str
 unknown:
   description: Variables that are named like inputs and are none.
   returned: success

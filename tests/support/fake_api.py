@@ -40,6 +40,9 @@ class Api:
     def suffix(self) -> str:
         return "r1-1"
 
+    def beside(self) -> None:
+        """No other run works on its nodes."""
+
     def at_end(self, path: str) -> bool | None:
         return None
 
@@ -135,13 +138,13 @@ class Api:
 
 
 def _labelled(obj: Any, selector: str) -> bool:
-    """``key``, ``key=value``, ``key!=value``, ``key in (a,b)``, parted by commas."""
+    """``key``, ``key=value``, ``key!=value``, ``key in (a,b)``, ``key notin (a,b)``, parted by commas."""
     labels = obj["metadata"].get("labels") or {}
     for part in filter(None, re.split(r",(?![^(]*\))", selector)):
         key, sep, value = part.partition("=")
-        if several := re.fullmatch(r"(\S+) in \((.*)\)", part):
-            key, sep, found = several[1], "=", labels.get(several[1])
-            value = found if found in several[2].split(",") else ""
+        if several := re.fullmatch(r"(\S+) (not)?in \((.*)\)", part):
+            key, sep, found = several[1] + "!" * bool(several[2]), "=", labels.get(several[1])
+            value = found if found in several[3].split(",") else ""
         holds = labels.get(key.rstrip("!")) == value if sep else key in labels
         if holds == key.endswith("!"):
             return False

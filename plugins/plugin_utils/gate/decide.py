@@ -55,6 +55,13 @@ class GatedNode:
         return self.tested.shape, self.block
 
     @property
+    def released(self) -> bool:
+        """Whether it is proven, and nothing is to be done to it. A proof and the node's taint are written together, so
+        that the taint on a proven node is a request to test it, unless a rule's controller sets it."""
+        good = self.valid is not None and self.valid.status == GOOD
+        return good and (self.ruled or not self.tainted)
+
+    @property
     def valid(self) -> Optional[Proof]:
         """Its proof, unless that is stale."""
         return self.proof if self.proof is not None and not stale(self.proof, self.tested) else None
@@ -80,7 +87,7 @@ def choose(
     partners if it has no known-good ones: a cluster may have no other node with a proof."""
     everyone = list(nodes)
     cared = [node for node in everyone if node.gated and (not only or node.name in only)]
-    left = {node.name: node.owner for node in cared if node.owner}
+    left = {node.name: node.owner for node in cared if node.owner and not node.released}
     gated = [node for node in cared if not node.owner]
     settled, waiting, test = {}, {}, []
     for node in gated:
@@ -98,14 +105,12 @@ def choose(
 
 
 def _without_test(node: GatedNode, run: str, now: str, again: bool) -> Optional[Proof]:
-    """The proof that holds as it is; None for a node that has to be tested. A proof and the node's taint are written
-    together, so that the taint on a proven node is a request to test it, unless a rule's controller sets it."""
+    """The proof that holds as it is; None for a node that has to be tested."""
     valid = node.valid
-    good = valid is not None and valid.status == GOOD
     failed = valid is not None and valid.status == BAD and valid.reason != "ResourcesMissing"
     if node.lacks:
         return _same(valid, Proof(BAD, "ResourcesMissing", node.lacks, now, run, tested=node.tested))
-    if good and (node.ruled or not node.tainted):
+    if node.released:
         return valid
     if node.barred:
         return (
@@ -123,8 +128,7 @@ def _same(before: Optional[Proof], after: Proof) -> Proof:
 
 def _partners(nodes: Iterable[GatedNode], place: tuple[str, str], any_idle: bool) -> Sequence[str]:
     free = [node for node in nodes if node.place == place and not (node.barred or node.lacks or node.owner)]
-    open_ = (node for node in free if node.ruled or not node.tainted)
-    good = [node.name for node in open_ if node.valid is not None and node.valid.status == GOOD]
+    good = [node.name for node in free if node.released]
     return [*good, *(node.name for node in free if any_idle and not node.gated)][:PARTNERS]
 
 

@@ -108,6 +108,11 @@ class GateChange:
     condition: Json
     words: str
 
+    @property
+    def patches(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.node or self.condition)
+
 
 def tainted(node: Json) -> bool:
     """Whether the Node has the gate's taint, with any value."""

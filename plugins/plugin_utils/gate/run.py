@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -55,12 +55,20 @@ class _Seen:
 
 
 class NodeGate:
-    """``run``: its id; ``show`` prints a line; ``dry``: nothing is written, the server checks the patches."""
+    """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
+    with who; ``dry``: nothing is written, the server checks the patches."""
 
     def __init__(
-        self, client: Client, plan_file: str, run: str, show: Callable[[str], None], *, dry: bool = False
+        self,
+        client: Client,
+        plan_file: str,
+        run: str,
+        show: Callable[[str], None],
+        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
+        *,
+        dry: bool = False,
     ) -> None:
-        self.client, self.run, self.show, self.dry = client, run, show, dry
+        self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
         self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.changed: dict[str, str] = {}
@@ -70,10 +78,8 @@ class NodeGate:
     def choose(self, again: bool, only: Sequence[str] = ()) -> Json:
         """Writes what holds without a test, and narrows the plan to the nodes that are tested. Returns their names,
         those of their partners, and the nodes that stay tainted with the reason."""
-        ruled, seen = self._ruled(), self._seen()
-        notes = list(self._autoscalers())
-        nodes = list(self._nodes(seen, ruled))
-        choice = decide.choose(nodes, self.run, self._now(), again, only)
+        ruled, notes = self._ruled(), list(self._autoscalers())
+        seen, choice = self._held_choice(ruled, again, only)
         gone = self._write_all(seen, {**choice.settled, **choice.waiting}, ruled)
         choice = replace(choice, test=tuple(name for name in choice.test if name not in gone))
         if not self.dry:
@@ -81,6 +87,24 @@ class NodeGate:
         for note in notes:
             self.show(f"warning: {note}")
         return self._result(list(choice.test), list(choice.partners), {**_held(choice), **gone}, notes)
+
+    def _held_choice(self, ruled: bool, again: bool, only: Sequence[str]) -> tuple[dict[str, _Seen], GateChoice]:
+        """The choice by nodes that were read after this run took the Leases of all that it tests or writes. A node of
+        another run, which may have been faster, is left as it is."""
+        mine: set[str] = set()
+        others: dict[str, str] = {}
+        while True:
+            seen, now = self._seen(), self._now()
+            nodes = [replace(node, owner=others.get(node.name, node.owner)) for node in self._nodes(seen, ruled)]
+            choice = decide.choose(nodes, self.run, now, again, only)
+            proofs = {**choice.settled, **choice.waiting}
+            changes = {name: gate_proof.change(seen[name].obj, one, ruled, now) for name, one in proofs.items()}
+            written = [name for name, one in changes.items() if one.patches]
+            wanted = {*choice.test, *choice.partners, *written} - mine
+            if not wanted:
+                return seen, choice
+            others |= self.hold(sorted(wanted))
+            mine |= wanted - others.keys()
 
     def _begin(self, choice: GateChoice) -> None:
         """Results of an earlier run are no evidence of this one; the plan keeps the tested nodes and their partners."""
@@ -94,7 +118,7 @@ class NodeGate:
         nodes = tuple(
             replace(node, excluded=node.excluded or held.get(node.name, ""))
             for node in self.plan.nodes
-            if node.name in kept or node.name in held
+            if node.name in kept or (node.name in held and node.name not in choice.left)
         )
         shapes = {node.shape for node in nodes if node.name in kept}
         tests = tuple(test for test in self.plan.tests if test.shape in shapes)
@@ -246,7 +270,7 @@ class NodeGate:
         path = f"{NODES}/{name}"
         for attempt in range(ATTEMPTS):
             wanted = gate_proof.change(node, one, ruled, self._now())
-            if not wanted.node and not wanted.condition:
+            if not wanted.patches:
                 return
             try:
                 if wanted.node:

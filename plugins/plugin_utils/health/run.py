@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import digest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState
@@ -48,10 +48,19 @@ class LookedAt:
 
 
 class HealthLook:
-    """``show`` prints a line; ``dry``: nothing is written."""
+    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``dry``:
+    nothing is written."""
 
-    def __init__(self, client: Client, plan_file: str, show: Callable[[str], None], *, dry: bool = False) -> None:
-        self.client, self.show, self.dry = client, show, dry
+    def __init__(
+        self,
+        client: Client,
+        plan_file: str,
+        show: Callable[[str], None],
+        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
+        *,
+        dry: bool = False,
+    ) -> None:
+        self.client, self.show, self.hold, self.dry = client, show, hold, dry
         self.plan, self.run_dir = base_run.read_plan(plan_file), Path(plan_file).parent
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = marks.table(files.document("node_marks.yml"))
@@ -67,7 +76,7 @@ class HealthLook:
         found = [item for node in looked for item in node.findings]
         base_run.write(self.run_dir / FINDINGS, {"findings": to_dict(found)})
         fresh = [node for node in looked if node.news]
-        note = self._write(fresh)
+        written, note = self._write(fresh)
         # A first look at a fleet is one number, not a line of each node.
         first = sum(one.kind == history.SEEN for node in fresh for one in node.news)
         news = [{"node": node.name, **to_dict(one)} for node in fresh for one in node.news if one.kind != history.SEEN]
@@ -78,7 +87,6 @@ class HealthLook:
         document = {"at": self._at, "first": first, "news": news, "logs": logs}
         document |= {"owners": owners, "faulty": faulty, "note": note}
         base_run.write(self.run_dir / base_run.HEALTH, document)
-        written = [node.name for node in fresh] if not (note or self.dry) else []
         return {
             "changed": bool(written),
             "changes": [f"{name}: history" for name in written[:SHOWN]],
@@ -135,18 +143,25 @@ class HealthLook:
 
     # ---- writing
 
-    def _write(self, fresh: list[LookedAt]) -> str:
-        """Why histories were not written, "" if all were. The first one is written alone: it takes the run's Lease."""
+    def _write(self, fresh: list[LookedAt]) -> tuple[list[str], str]:
+        """(nodes whose history was written, why those of others were not). The first one is written alone: in a run for
+        the whole cluster it takes the Lease."""
         if not fresh or self.dry:
-            return ""
+            return [], ""
         try:
-            self._write_one(fresh[0])
+            left = self.hold([node.name for node in fresh])
+            mine = [node for node in fresh if node.name not in left]
+            for node in mine[:1]:
+                self._write_one(node)
             with ThreadPoolExecutor(WRITERS) as pool:
-                list(pool.map(self._write_one, fresh[1:]))
+                list(pool.map(self._write_one, mine[1:]))
         except (Taken, Forbidden) as error:
             self.show(f"{STAGE:<16} only read, no history written: {error}")
-            return str(error)
-        return ""
+            return [], str(error)
+        note = listed([f"{name}: {why}" for name, why in left.items()], separator="; ")
+        if note:
+            self.show(f"{STAGE:<16} no history written of {note}")
+        return [node.name for node in mine], note
 
     def _write_one(self, node: LookedAt) -> None:
         body = {"metadata": {"annotations": {NODE_HISTORY: history.text(node.after)}}}

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import (
     NAME_LABEL,
     OWNED,
     PRIORITY_CLASS,
+    of_run,
     run_labels,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts
@@ -80,11 +81,13 @@ def objects(
     tolerations: Sequence[Json] = (),
     pull_secrets: Sequence[str] = (),
     priority_class: str = PRIORITY_CLASS,
+    alone: bool = True,
 ) -> list[Json]:
     """ServiceAccount, Role, RoleBinding, programs and DaemonSet in the order to apply them; the namespace must exist.
 
-    Only ``nodes`` may write a document. ``run``: of Client.suffix; the pods of this probing write it on their
-    documents. ``programs``: file name -> text. ``interval``: seconds between the two readings of the counters.
+    ``alone`` False: other runs make theirs at the same time, so that each has names of its own, and the pods run on
+    ``nodes`` by name. Only ``nodes`` may write a document. ``run``: of Client.suffix; the pods of this probing write it
+    on their documents. ``programs``: file name -> text. ``interval``: seconds between the two readings of the counters.
     ``shapes`` None: their shape is unknown, and the pods run on ``nodes`` by name. InputError without a supported shape
     or an image.
     """
@@ -93,19 +96,20 @@ def objects(
         raise InputError(f"{daemon.name}: there is no supported shape, so there is no node to check")
     if not image:
         raise InputError(f"{daemon.name}: no image is set; one with Python 3.8 or newer is needed")
+    name = daemon.name if alone else of_run(daemon.name, run)
     meta = {
-        "name": daemon.name,
+        "name": name,
         "namespace": namespace,
         "labels": {NAME_LABEL: daemon.name, **OWNED, **run_labels(run)},
     }
-    pod = {"priorityClassName": priority_class, **_pod(daemon, image, run, interval, programs)}
+    pod = {"priorityClassName": priority_class, **_pod(daemon, name, image, run, interval, programs)}
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         *_rights(daemon, meta, nodes),
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(programs)},
-        _daemonset(meta, _where(daemon, known, nodes), pod, tolerations),
+        _daemonset(meta, _where(daemon, known if alone else None, nodes), pod, tolerations, alone),
     ]
 
 
@@ -114,10 +118,10 @@ def _rights(daemon: Daemon, meta: Json, nodes: Iterable[str]) -> list[Json]:
     apply names the object, so that even ``create`` can be restricted to names."""
     names = sorted(document_name(daemon.prefix, node) for node in nodes)
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "patch"], "resourceNames": names}
-    return parts.role(meta, [rule], parts.account(daemon.name, meta["namespace"]))
+    return parts.role(meta, [rule], parts.account(meta["name"], meta["namespace"]))
 
 
-def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mapping[str, str]) -> Json:
+def _pod(daemon: Daemon, name: str, image: str, run: str, interval: float, programs: Mapping[str, str]) -> Json:
     """hostNetwork: administrative MACs and pause counters are only visible in the host's network namespace, and the pod
     reaches the API server before any CNI plugin works. Privileged: the kernel's log is a device, and PCI configuration
     beyond 64 bytes (ACS, relaxed ordering) is refused without it. The probe's view of the host is read-only."""
@@ -152,13 +156,13 @@ def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mappin
         ],
     }
     return {
-        "serviceAccountName": daemon.name,
+        "serviceAccountName": name,
         "hostNetwork": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
         "volumes": [
-            {"name": "programs", "configMap": {"name": daemon.name}},
+            {"name": "programs", "configMap": {"name": name}},
             {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
             {"name": "host", "hostPath": {"path": "/"}},
         ],
@@ -166,8 +170,8 @@ def _pod(daemon: Daemon, image: str, run: str, interval: float, programs: Mappin
 
 
 def _where(daemon: Daemon, shapes: Optional[Sequence[Shape]], nodes: Iterable[str]) -> list[Json]:
-    """Probing is harmless, so it selects all nodes of the shapes; a DaemonSet that changes hosts selects nodes by
-    name."""
+    """Probing is harmless, so it selects all nodes of the shapes; a DaemonSet that changes hosts, or is beside others,
+    selects nodes by name."""
     if daemon.writes or shapes is None:
         return [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in sorted(nodes)
@@ -175,8 +179,10 @@ def _where(daemon: Daemon, shapes: Optional[Sequence[Shape]], nodes: Iterable[st
     return node_terms(shapes)
 
 
-def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[Json]) -> Json:
-    terms, labels = {"nodeSelectorTerms": where}, {NAME_LABEL: meta["name"]}
+def _daemonset(meta: Json, where: list[Json], pod: Json, tolerations: Sequence[Json], alone: bool) -> Json:
+    terms, labels = {"nodeSelectorTerms": where}, dict(meta["labels"])
+    if alone:  # the selector of one that was kept cannot be changed
+        labels = {NAME_LABEL: meta["name"]}
     spec = {
         "tolerations": on_gpu_nodes(tolerations),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     WaitFailed,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, Shape
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_SELECTOR, RUN_LABEL, run_labels
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import objects as host_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import peermem
@@ -109,6 +109,7 @@ def _run(
         run=run,
         programs=programs(daemon),
         interval=interval,
+        alone=client.beside() is None,
     )
     objects = [*sriov.own_namespace(namespace, plan.platform), *objects]
     return HostRun(client, daemon, run, [extras.dressed(obj, plan.pod_extras) for obj in objects], show, facts)
@@ -130,6 +131,7 @@ class HostRun:
         self.client, self.daemon, self.run, self.show, self._facts = client, daemon, run, show, facts
         self.objects = [kube_objects.owned(obj) for obj in objects]
         self.namespace = str(objects[0]["metadata"]["name"])
+        self.name = next(str(obj["metadata"]["name"]) for obj in objects if obj["kind"] == "DaemonSet")
         self._applied: list[Json] = []
         self._away: dict[str, str] = {}
 
@@ -160,6 +162,7 @@ class HostRun:
         namespace stays: while it terminates, the next run could not start."""
         priority.ensure(self.client, self._pod["priorityClassName"], self.namespace)
         self._clear_documents()
+        self._clear_left()
         try:
             for obj in self.objects:
                 self._apply(obj)
@@ -202,9 +205,23 @@ class HostRun:
             self.show(f"{self.daemon.name}: clean-up is incomplete: {error}")
 
     def _clear_documents(self) -> None:
-        """Deletes all documents in one request, including those of earlier runs."""
-        path = self.client.path("v1", "ConfigMap", self.namespace)
-        self.client.delete_all(path, self.daemon.documents())
+        """Deletes all documents in one request, including those of earlier runs, but of none that goes on beside this
+        one."""
+        beside = ",".join(sorted(self.client.beside() or ()))
+        others = f",{RUN_LABEL} notin ({beside})" if beside else ""
+        self.client.delete_all(self.client.path("v1", "ConfigMap", self.namespace), self.daemon.documents() + others)
+
+    def _clear_left(self) -> None:
+        """Removes what killed runs have left under names of their own."""
+        going = {*run_labels(self.run).values(), *(self.client.beside() or ())}
+        path = self.client.path("apps/v1", "DaemonSet", self.namespace)
+        for left in self.client.list(path, label_selector=f"{OWNED_SELECTOR},{self.daemon.pods}"):
+            meta = left["metadata"]
+            if meta["name"] == self.daemon.name or meta["labels"].get(RUN_LABEL) in going:
+                continue
+            for obj in reversed(self.objects):
+                if obj["metadata"]["name"] == self.name:
+                    self.client.delete(self.client.path(obj["apiVersion"], obj["kind"], self.namespace, meta["name"]))
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
@@ -268,7 +285,7 @@ class HostRun:
     def _refused(self, watcher: Watcher) -> Optional[Status]:
         path = self.client.path("v1", "Event", self.namespace)
         events = watcher.store(path, field_selector="reason=FailedCreate").items()
-        return readiness.failed_create(events, self.daemon.name)
+        return readiness.failed_create(events, self.name)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 

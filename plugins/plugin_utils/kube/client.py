@@ -19,7 +19,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 from urllib.parse import urlencode, urlsplit
@@ -113,6 +113,9 @@ class Client:
         self.at_end: Callable[[str], Optional[bool]] = lambda _path: None
         """None: the object is removed now. Else it goes at the run's end, as the run needs it until then: whether it
         was there before the run."""
+        self.beside: Callable[[], Optional[Collection[str]]] = lambda: None
+        """Ids of the other runs that work on nodes of the cluster now. None: the run has the cluster alone, and what
+        carries another run's id is a leftover."""
         self.suffix: Callable[[], str] = lambda: ""
         """Of the name of an object that lives only during this run: the run's id and a number that no earlier one of
         the run has, see names.of_run. "" where no run is known."""

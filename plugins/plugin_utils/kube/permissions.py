@@ -33,8 +33,9 @@ def needs(verbs: str, group: str, resource: str, namespace: str = "", name: str 
         yield Permission(verb, group, resource, namespace, name)
 
 
-LEASE = tuple(needs("get create patch delete", lease.VERSION.partition("/")[0], "leases", lease.NAMESPACE))
-"""What every run that writes needs for the cluster's Lease; where its namespace is not there, also to create that."""
+LEASE = tuple(needs("get list create patch delete", lease.VERSION.partition("/")[0], "leases", lease.NAMESPACE))
+"""What every run that writes needs for the Leases of the cluster and of nodes; where their namespace is not there, also
+to create that."""
 
 
 def once(permissions: Iterable[Permission]) -> list[Permission]:

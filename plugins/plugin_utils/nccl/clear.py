@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Removes what tests have made, of this run or of earlier ones. PRIVATE to the collection.
 
-A run that writes has the cluster's Lease, so what carries another run's id is a leftover. A pod of a node whose kubelet
+What carries the id of a run that holds no Lease is a leftover. A pod of a node whose kubelet
 does not answer stays until the kubelet answers or the node is deleted. It is reported, and blocks no test on other
 nodes.
 """
@@ -67,7 +67,7 @@ class Clear:
         """Removes what other runs have left in the namespace, and what this one has kept on these nodes. ``suffix``: of
         this run."""
         run = run_labels(suffix).get(RUN_LABEL, "")
-        found = self(f"{TESTS},{RUN_LABEL}!={run}", nodes)
+        found = self(f"{TESTS},{RUN_LABEL} notin ({','.join(sorted({run, *(self.client.beside() or ())}))})", nodes)
         pods = [pod for pod in self._found("v1", "Pod", f"{TESTS},{RUN_LABEL}={run}") if _node(pod) in nodes]
         kept = sorted({pod["metadata"]["labels"].get(job.TEST_LABEL, "") for pod in pods} - {""})
         more = [self(f"{OWNED_SELECTOR},{job.TEST_LABEL}={name}", nodes) for name in kept]

@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
+
+ATTEMPTS = 5
+"""Attempts to write one node: its kubelet writes it too."""
 
 
 def cordon(
@@ -19,19 +25,29 @@ def cordon(
     on: bool,
     *,
     notes: Optional[Mapping[str, str]] = None,
+    working: Optional[NodeOwners] = None,
     dry_run: bool = False,
 ) -> bool:
     """Cordons or uncordons the node; returns whether that is a change. ``mark``: the annotation that makes the cordon
-    ours, with the time as its value; ``notes``: annotations that are written in every case."""
+    ours, with the time as its value; ``notes``: annotations that are written in every case; ``working``: a node on
+    which one of these components works now is not uncordoned. The patch goes with the version that was read."""
     path = client.path("v1", "Node", "", node)
-    live = client.get(path)
-    ours = mark in (live["metadata"].get("annotations") or {})
-    changes = not (live.get("spec") or {}).get("unschedulable") if on else ours
-    annotations = {**(notes or {}), **({mark: moment.now() if on else None} if changes else {})}
-    if annotations:
-        spec = {"spec": {"unschedulable": on or None}} if changes else {}
-        client.patch(path, {"metadata": {"annotations": annotations}, **spec}, dry_run=dry_run)
-    return changes
+    for attempt in range(ATTEMPTS):
+        live = client.get(path)
+        if not on and working and working.other(live):
+            return False
+        body = owners.cordon(live, mark, on, moment.now())
+        if notes:
+            meta = body.get("metadata", {})
+            body["metadata"] = {**meta, "annotations": {**notes, **meta.get("annotations", {})}}
+        try:
+            if body:
+                client.patch(path, body, dry_run=dry_run)
+            break
+        except Conflict:
+            if attempt == ATTEMPTS - 1:
+                raise
+    return "spec" in body
 
 
 def cordoned(client: Client, mark: str) -> list[str]:

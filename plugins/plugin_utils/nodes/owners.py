@@ -10,16 +10,18 @@
     of_object(kind, obj) -> {node: NodeOwner}
     NodeOwners(table, objects).all(node) -> [NodeOwner]
     NodeOwners(table, objects).other(node) -> NodeOwner     whose node a run leaves as it is; None = nobody's
+    cordon(node, mark, on, now) -> patch              that cordons a Node for us, or lifts what is our cordon
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 
@@ -158,7 +160,7 @@ class NodeOwners:
     def all(self, node: Json) -> list[NodeOwner]:
         """Who works on a Node; a cordon without any mark is a person's."""
         name = str(mapping(node.get("metadata")).get("name") or "")
-        found = [*self.objects.get(name, ()), *(owner for item in self.table.marks for owner in _shown(node, item))]
+        found = [*self.objects.get(name, ()), *_marked(node, self.table.marks)]
         if not found and mapping(node.get("spec")).get("unschedulable"):
             since = next((_time(one.get("timeAdded")) for one in _taints(node) if one["key"] == CORDON_TAINT), "")
             found.append(NodeOwner(PERSON, "the node is cordoned, and no component has marked it", since))
@@ -169,7 +171,7 @@ class NodeOwners:
         return next((one for one in self.all(node) if one.other), None)
 
 
-def _shown(node: Json, item: OwnerMark) -> Iterator[NodeOwner]:
+def _marked(node: Json, marks: Iterable[OwnerMark]) -> Iterator[NodeOwner]:
     meta = mapping(node.get("metadata"))
     conditions = {
         str(one.get("type")): (one.get("reason"), one.get("lastTransitionTime"))
@@ -180,11 +182,12 @@ def _shown(node: Json, item: OwnerMark) -> Iterator[NodeOwner]:
     notes = {key: (value, value) for key, value in mapping(meta.get("annotations")).items()}  # ours are times
     labels = {key: (value, "") for key, value in mapping(meta.get("labels")).items()}
     places = {"label": labels, "annotation": notes, "taint": taints, "condition": conditions}
-    for what, there in places.items():
-        key = getattr(item, what)
-        value, since = there.get(key, ("", "")) if key else ("", "")
-        if key in there and str(value or "") not in item.idle:
-            yield NodeOwner(item.who, f"{what} {key}={value}"[:200], _time(since), item.operator)
+    for item in marks:
+        for what, there in places.items():
+            key = getattr(item, what)
+            if key and key in there and str(there[key][0] or "") not in item.idle:
+                value, since = there[key]
+                yield NodeOwner(item.who, f"{what} {key}={value}"[:200], _time(since), item.operator)
 
 
 def _time(value: Any) -> str:
@@ -193,3 +196,32 @@ def _time(value: Any) -> str:
 
 def _taints(node: Json) -> list[Json]:
     return [one for one in dicts(mapping(node.get("spec")).get("taints")) if one.get("key")]
+
+
+# ---- our cordons ---------------------------------------------------------------------------------------------------
+
+
+def cordon(node: Json, mark: str, on: bool, now: str) -> Json:
+    """The merge patch of a Node, with the version that was read; {} if there is nothing to write. ``mark``: annotation
+    that makes the cordon ours, with the time. A cordon of anybody else stays, and gets no mark; a mark on one goes."""
+    meta, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
+    marked, cordoned = mark in mapping(meta.get("annotations")), spec.get("unschedulable") is True
+    ours = marked and cordoned and _set_by_us(meta)
+    changes: Json = {}
+    if on != cordoned and (on or ours):
+        changes["spec"] = {"unschedulable": on or None}
+    if changes or (marked and not ours):
+        kept = {"resourceVersion": meta["resourceVersion"]} if meta.get("resourceVersion") else {}
+        changes["metadata"] = {**kept, "annotations": {mark: now if on and changes else None}}
+    return changes
+
+
+def _set_by_us(meta: Json) -> bool:
+    """Whether the field's last writer is this collection; True where the server does not say. A person who lifts our
+    cordon leaves our mark, and may then cordon the node himself."""
+    managers = [
+        str(one.get("manager"))
+        for one in dicts(meta.get("managedFields"))
+        if "f:unschedulable" in mapping(mapping(one.get("fieldsV1")).get("f:spec"))
+    ]
+    return not managers or OWNER in managers

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
@@ -79,12 +80,18 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         return OneRun(asked, self.progress, str(self._templar.template(take_over)) if take_over else "")
 
     def _guard(self, client: Client) -> None:
-        """Writes need the cluster's Lease; the first one of a task also asks the API server for it."""
+        """Writes need the cluster's Lease, or those of nodes; the first one of a task also asks the API server."""
         one, looked = self.one_run, iter([True])
         client.guard = lambda: one.require(client, look=next(looked, False))
         client.wrote = lambda: one.wrote(client)
         client.at_end = lambda path: one.until_the_end(client, path)
+        client.beside = lambda: one.beside(client)
         client.suffix = one.suffix
+
+    def hold(self, nodes: Iterable[str]) -> dict[str, str]:
+        """Takes the Leases of these nodes where the run is one for nodes; returns those of other runs, with who and
+        since when. Raises Taken while another run has the cluster's. In check mode none is taken."""
+        return self.one_run.hold(self.client, nodes, dry=self.check_mode)
 
     def _refuse_elsewhere(self, server: str) -> None:
         """With one kubeconfig for several clusters and no context per host, every host's task would change the same

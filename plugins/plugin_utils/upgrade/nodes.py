@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons, owners_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import history, waves
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade.reading import Reading
 
@@ -113,4 +114,10 @@ class Nodes:
         return {UPGRADED: history.note(self.plan, now, why, slowest)}
 
     def _cordon(self, name: str, on: bool, notes: Optional[Mapping[str, str]] = None) -> bool:
-        return cordons.cordon(self.client, name, CORDONED_FOR_UPGRADE, on, notes=notes, dry_run=self.check)
+        working = None if on else self._working()
+        return cordons.cordon(
+            self.client, name, CORDONED_FOR_UPGRADE, on, notes=notes, working=working, dry_run=self.check
+        )
+
+    def _working(self) -> NodeOwners:
+        return owners_io.read(self.client, self.plan.looked_for)

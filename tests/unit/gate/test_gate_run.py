@@ -278,3 +278,63 @@ def test_a_node_that_leaves_stops_no_other(tmp_path: Path) -> None:
     found = Run(client, tmp_path).whole()
     assert [client.state(name) for name in "bc"] == [("True", False)] * 2
     assert found["held"] == {"a": "the node has left the cluster"}
+
+
+def test_a_node_on_which_another_component_works_is_named_and_not_written(tmp_path: Path) -> None:
+    client = Nodes("a", "b", "c")
+    client.nodes["c"]["metadata"]["labels"]["dgxc.nvidia.com/nvsentinel-state"] = "draining"
+    run = Run(client, tmp_path)
+    found = run.choose()
+    assert (found["test"], client.patches) == (["a", "b"], [])
+    words = "NVSentinel: label dgxc.nvidia.com/nvsentinel-state=draining"
+    assert found["held"] == {"c": words} and client.state("c") == ("", True)
+    run.tested()
+    client.nodes["b"]["metadata"]["labels"]["oke.oraclecloud.com/node_operation"] = "reboot"
+    held = run.gate().prove()["held"]
+    assert sorted(held) == ["b", "c"] and client.state("b") == ("", True), "it came during the tests"
+    assert client.state("a") == ("True", False)
+
+
+class Leases:
+    """Which nodes other runs hold; what another run writes before it lets one go."""
+
+    def __init__(self, **others: str) -> None:
+        self.others, self.mine, self.asked = others, set(), []  # type: dict[str, str], set[str], list[list[str]]
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def __call__(self, names: Any) -> dict[str, str]:
+        self.asked.append(list(names))
+        self.meanwhile()
+        self.mine |= set(names) - self.others.keys()
+        return {name: why for name, why in self.others.items() if name in names}
+
+
+def test_nodes_of_another_run_are_left_and_another_partner_is_taken(tmp_path: Path) -> None:
+    client = Nodes("a", "b", "c", "d", "e")
+    run = Run(client, tmp_path)
+    run.whole()
+    for name in ("a", "e"):
+        client.nodes[name]["status"]["nodeInfo"]["bootID"] = "boot-2"
+    leases, before = Leases(b="run 1 holds it", e="run 1 holds it"), copy.deepcopy(client.nodes)
+    found = run.choose(hold=leases)
+    assert (found["test"], found["partners"], found["held"]) == (["a"], ["c", "d"], {"e": "run 1 holds it"})
+    assert leases.asked == [["a", "b", "c", "e"], ["d"]] and leases.mine == {"a", "c", "d"}
+    assert all(client.nodes[name] == before[name] for name in "bcde"), "nothing of theirs is written"
+    plan = base_run.read_plan(str(tmp_path / "plan.json"))
+    assert [node.name for node in plan.nodes] == ["a", "c", "d"]
+
+
+def test_what_another_gate_proves_until_this_one_has_its_leases_is_not_tested(tmp_path: Path) -> None:
+    client, leases = Nodes("a", "b"), Leases()
+    other = Run(client, tmp_path / "other")
+    leases.meanwhile = other.whole
+    found = Run(client, tmp_path / "ours").choose(hold=leases)
+    assert (found["test"], found["changed"]) == ([], False)
+
+
+def test_a_quiet_gate_takes_no_lease(tmp_path: Path) -> None:
+    client, leases = Nodes("a", "b"), Leases()
+    run = Run(client, tmp_path)
+    run.whole()
+    run.choose(hold=leases)
+    assert leases.asked == []

@@ -60,12 +60,12 @@ def test_a_foreign_lease_stays_one_however_old_and_whatever_it_lacks() -> None:
 
 def test_a_refusal_says_who_since_when_and_how_to_take_over() -> None:
     held = lease.decide(lease.lease(ALICE, NOW), "bbbb2222", at(7))
-    assert lease.refusal(held, "gpuops-rdma/run") == (
+    assert lease.refusal(held) == (
         "Another run writes to this cluster: run aaaa1111 (site.yml by alice on bastion, AWX job 42) holds the Lease "
         "gpuops-rdma/run since 2026-11-24T16:00:00Z, renewed 7 s ago. Wait until it ends, or end it. A run that "
         "was killed loses the Lease 60 s after its last renewal. If it hangs and you cannot end it, take over: -e "
         "rdma_take_over_run=aaaa1111; it stops before its next write."
     )
-    other = lease.refusal(lease.decide(foreign(), "b", NOW), "gpuops-rdma/run")
+    other = lease.refusal(lease.decide(foreign(), "b", NOW))
     assert "held by 'node-7_3f', is not from this collection" in other
     assert "kubectl -n gpuops-rdma delete lease run" in other

@@ -89,6 +89,10 @@ class Server(Client):
         self._asked()
         return copy.deepcopy(self.world.objects.get(path))
 
+    def list(self, path: str, **_: Any) -> Any:
+        self._asked()
+        return [copy.deepcopy(one) for place, one in self.world.objects.items() if place.startswith(path)]
+
     def create(self, path: str, obj: Any) -> Any:
         self._asked(write=True)
         if obj["kind"] == "Lease" and SPACE not in self.world.objects:
@@ -335,6 +339,176 @@ def test_another_tools_lease_is_left_alone_and_an_unreachable_server_is_not_free
     world.away, api.denied = False, True
     with pytest.raises(Forbidden):
         start().require(api, look=True)
+
+
+# ---- the Leases of nodes -------------------------------------------------------------------------------------------
+
+
+def of_nodes(start: Start, api: Any, take_over: str = "") -> OneRun:
+    run = start(take_over)
+    run.begin_for_nodes(api)
+    return run
+
+
+def leases(world: World) -> list[str]:
+    return sorted(place.rpartition("/")[2] for place in world.objects if place.startswith("Lease/"))
+
+
+def test_runs_for_different_nodes_go_on_at_once_and_a_node_stays_with_the_first(world: World, start: Start) -> None:
+    api = Server(world)
+    first, second = of_nodes(start, api), of_nodes(start, api)
+    assert first.hold(api, ["n1", "n2"]) == {} and first.beside(api) == frozenset()
+    left = second.hold(api, ["n2", "n3"])
+    assert list(left) == ["n2"] and left["n2"].startswith(
+        f"{first.holder} holds the Lease gpuops-rdma/node-n2 since 20"
+    )
+    assert leases(world) == ["node-n1", "node-n2", "node-n3"]
+    assert (first.beside(api), second.beside(api)) == ({second.id}, {first.id})
+    for _ in range(4):
+        world.sleep(50.0)  # both are renewed
+        first.require(api, look=True)
+        second.require(api, look=True)
+    assert second.hold(api, ["n3"]) == {} and len(world.keepers) == 2, "what it has is not taken again"
+    ended(world, first)
+    assert second.hold(api, ["n2"]) == {} and leases(world) == ["node-n2", "node-n3"]
+
+
+def test_a_run_for_the_cluster_and_one_for_nodes_refuse_each_other(world: World, start: Start) -> None:
+    api, cluster = Server(world), start()
+    nodes = of_nodes(start, api)
+    nodes.hold(api, ["10.140.0.4"])
+    with pytest.raises(
+        Taken, match=r"works on node 10\.140\.0\.4: run .* gpuops-rdma/node-10\.140\.0\.4 since .*, renewed"
+    ):
+        cluster.require(api, look=True)
+    assert leases(world) == ["node-10.140.0.4"] and not cluster._states(api), "it holds nothing"
+    nodes.require(api, look=True)
+    world.sleep(1.0)
+    assert len(world.keepers) == 1, "nobody renews what was given up"
+    ended(world, nodes)
+    cluster.require(api, look=True)
+    other = start()
+    with pytest.raises(Taken, match="holds the Lease gpuops-rdma/run"):
+        other.begin_for_nodes(api)
+    with pytest.raises(Taken, match="holds the Lease gpuops-rdma/run"):
+        other.hold(api, ["n1"])
+    with pytest.raises(Taken):
+        other.require(api, look=True)
+    assert leases(world) == ["run"]
+    assert cluster.hold(api, ["n1"]) == {} and cluster.beside(api) is None, "it has the whole cluster"
+
+
+@pytest.mark.parametrize("faster", ["cluster", "nodes"])
+def test_of_two_that_begin_at_once_the_one_for_nodes_goes_on_or_both_are_refused(
+    world: World, start: Start, faster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each makes its Lease before it looks for the other's: whatever comes between, not both go on."""
+    api, cluster = Server(world), start()
+    nodes, create, refused = of_nodes(start, api), api.create, []
+
+    def between(path: str, obj: Any) -> Any:
+        made = create(path, obj)
+        monkeypatch.setattr(api, "create", create)
+        name = obj["metadata"]["name"]
+        with contextlib.suppress(Taken):
+            cluster.take(api) if name != "run" else nodes.hold(api, ["n1"])
+            refused.append("none")
+        return made
+
+    monkeypatch.setattr(api, "create", between)
+    world.objects[SPACE] = {"kind": "Namespace", "metadata": {"resourceVersion": "1"}}
+    if faster == "nodes":
+        assert nodes.hold(api, ["n1"]) == {} and leases(world) == ["node-n1"]
+    else:
+        cluster.take(api)
+        assert leases(world) == ["run"]
+    assert not refused
+
+
+def test_nodes_of_a_dead_run_are_taken_over_after_one_watch(world: World, start: Start) -> None:
+    api = Server(world)
+    dead = of_nodes(start, api)
+    dead.hold(api, ["n1", "n2", "n3"])
+    world.keepers.clear()
+    world.sleep(lease.DURATION + 1.0)
+    began = world.time
+    heir = of_nodes(start, api)
+    assert heir.hold(api, ["n1", "n2"]) == {}
+    assert world.time - began == pytest.approx(one_run.WATCHED, abs=2.0), "all of them at once"
+    assert f"{dead.holder} has not renewed the Lease gpuops-rdma/node-n1 for 61 s" in world.said
+    with pytest.raises(RdmaError, match="stops before its next write"):
+        dead.require(api, look=True)
+    ended(world, heir)
+    cluster = start()
+    cluster.require(api, look=True)
+    assert leases(world) == ["run"], "that of n3 goes with the first who needs it"
+
+
+def test_the_cluster_of_a_dead_run_keeps_no_run_from_nodes(world: World, start: Start) -> None:
+    api, dead = Server(world), start()
+    dead.require(api, look=True)
+    world.keepers.clear()
+    world.sleep(lease.DURATION + 1.0)
+    assert of_nodes(start, api).hold(api, ["n1"]) == {} and leases(world) == ["node-n1"]
+
+
+def test_a_node_whose_clock_says_expired_stays_with_a_living_run(world: World, start: Start) -> None:
+    api = Server(world)
+    first = of_nodes(start, api)
+    first.hold(api, ["n1"])
+    world.objects["Lease/gpuops-rdma/node-n1"]["spec"]["renewTime"] = "2026-11-23T00:00:00.000000Z"
+    assert list(of_nodes(start, api).hold(api, ["n1"])) == ["n1"]
+    with pytest.raises(Taken, match="works on node n1"):
+        start().take(api)
+    first.require(api, look=True)
+
+
+def test_a_hanging_run_for_nodes_is_taken_over_by_its_id(world: World, start: Start) -> None:
+    api = Server(world)
+    hanging = of_nodes(start, api)
+    hanging.hold(api, ["n1", "n2"])
+    cluster = start(take_over=hanging.id)
+    cluster.require(api, look=True)
+    assert leases(world) == ["run"]
+    with pytest.raises(RdmaError, match="stops before its next write"):
+        hanging.require(api, look=True)
+    heir = of_nodes(start, api, take_over=cluster.id)
+    assert heir.hold(api, ["n2"]) == {} and leases(world) == ["node-n2"]
+
+
+def test_a_run_for_nodes_whose_leases_are_not_renewed_stops(world: World, start: Start) -> None:
+    api = Server(world)
+    one = of_nodes(start, api)
+    one.hold(api, ["n1"])
+    world.keepers.clear()
+    world.sleep(one_run.VALID + 1.0)
+    with pytest.raises(RdmaError, match="lost the Lease gpuops-rdma/node-n1: not renewed for 46 s"):
+        one.require(api, look=False)
+
+
+def test_a_foreign_lease_of_a_node_is_left_and_check_mode_takes_none(world: World, start: Start) -> None:
+    api = Server(world)
+    theirs = {"kind": "Lease", "metadata": {"name": "node-n1", "resourceVersion": "7"}, "spec": {}}
+    world.objects.update({SPACE: {}, "Lease/gpuops-rdma/node-n1": theirs})
+    one = of_nodes(start, api)
+    for dry in (True, False):
+        left = one.hold(api, ["n1", "n2"], dry=dry)
+        assert left == {"n1": "the Lease gpuops-rdma/node-n1 is not from this collection"}
+        assert leases(world) == ["node-n1"] + [] * dry + ["node-n2"] * (not dry)
+    assert world.objects["Lease/gpuops-rdma/node-n1"] is theirs
+
+
+def test_a_run_that_may_not_list_leases_takes_none(world: World, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account of an earlier version: it could not see that somebody works on a node."""
+    api, one = Server(world), start()
+
+    def denied(_path: str, **_: Any) -> Any:
+        raise Forbidden("no", 403)
+
+    monkeypatch.setattr(api, "list", denied)
+    with pytest.raises(Forbidden):
+        one.take(api)
+    assert leases(world) == [] and not one._states(api)
 
 
 def test_times_are_those_of_the_servers_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,4 +14,5 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import Rd
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """News, faulty nodes, nodes on which another component works, and why no history was written."""
-        return HealthLook(self.client, args["plan"], self.show, self.hold, dry=self.check_mode).run()
+        run = self.one_run.id
+        return HealthLook(self.client, args["plan"], self.show, self.hold, run=run, dry=self.check_mode).run()

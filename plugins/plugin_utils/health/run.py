@@ -48,8 +48,8 @@ class LookedAt:
 
 
 class HealthLook:
-    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``dry``:
-    nothing is written."""
+    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``run``:
+    this one's id; ``dry``: nothing is written."""
 
     def __init__(
         self,
@@ -58,13 +58,14 @@ class HealthLook:
         show: Callable[[str], None],
         hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
         *,
+        run: str = "",
         dry: bool = False,
     ) -> None:
         self.client, self.show, self.hold, self.dry = client, show, hold, dry
         self.plan, self.run_dir = base_run.read_plan(plan_file), Path(plan_file).parent
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = marks.table(files.document("node_marks.yml"))
-        self.owners = owners_io.read(client, self.plan.looked_for, strict=False)
+        self.owners = owners_io.read(client, [*self.plan.looked_for, owners_io.RUNS], strict=False, run=run)
         self.excluded = {node.name: node.excluded for node in self.plan.nodes}
         self.now = client.now()
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner, NodeOwners, OwnerTable
@@ -24,9 +25,14 @@ def table() -> OwnerTable:
     return owners.table(files.document("node_owners.yml"))
 
 
-def read(client: Client, listed: Collection[ObjectName], *, strict: bool = True) -> NodeOwners:
+RUNS = ObjectName(lease.VERSION, lease.KIND, lease.NAMESPACE, "")
+"""The Leases of nodes that runs of this collection hold."""
+
+
+def read(client: Client, listed: Collection[ObjectName], *, strict: bool = True, run: str = "") -> NodeOwners:
     """With the objects of the kinds in ``listed``, a plan's ``looked_for``: the account has no right to list others.
-    ``strict``: raises Forbidden for one that cannot be listed; else preflight reports it."""
+    ``strict``: raises Forbidden for one that cannot be listed; else preflight reports it. ``run``: of RUNS, those of
+    this one are left out, and those of dead ones."""
     found: dict[str, tuple[NodeOwner, ...]] = {}
     for kind in table().objects:
         if kind.name not in listed:
@@ -38,6 +44,8 @@ def read(client: Client, listed: Collection[ObjectName], *, strict: bool = True)
                 raise
             continue
         for obj in objects:
+            if kind.name == RUNS and lease.decide(obj, run, client.now()).state is not lease.LeaseState.HELD:
+                continue
             for name, owner in owners.of_object(kind, obj).items():
                 found[name] = (*found.get(name, ()), owner)
     return NodeOwners(table(), found)

@@ -113,3 +113,54 @@ def test_six_of_eight_new_nodes_are_released_and_two_are_named(cluster: Any) -> 
     after = states(here)
     assert after[name][:2] == ("True", False) and after[name][2]["tested"]["boot_id"] != before, third.output[-5000:]
     assert {one: after[one][2] for one in good[1:]} == {one: found[one][2] for one in good[1:]}
+
+
+def leases(here: Any) -> dict[str, str]:
+    """Name of a Lease of ours -> its holder."""
+    found = here.json("kubectl", "get", "leases", "-n", "gpuops-rdma")["items"]
+    return {one["metadata"]["name"]: one["spec"]["holderIdentity"] for one in found}
+
+
+@pytest.mark.e2e
+def test_two_gates_of_different_nodes_run_at_once_and_keep_out_a_run_for_the_cluster(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "4", "--shape", SHAPE)
+    nodes = here.nodes()
+    born(here, nodes)
+    site = here.play("site.yml", "--skip-tags", "nccl_test,host_checks,report", report="site")
+    assert site.code == 0, site.output[-3000:]
+    # What a gate that was killed half an hour ago has left.
+    here.apply(left_daemonset())
+    gates = [
+        here.playing(PLAYBOOK, report=f"gate-{index}", rdma_nodes=",".join(nodes[2 * index : 2 * index + 2]))
+        for index in range(2)
+    ]
+    deadline = time.monotonic() + 120
+    while len(held := leases(here)) < 4:
+        assert time.monotonic() < deadline, [log.read_text()[-2000:] for _run, log in gates]
+        time.sleep(0.2)
+    assert sorted(held) == sorted(f"node-{name}" for name in nodes) and len(set(held.values())) == 2
+    refused = here.play("site.yml", report="refused")
+    said = " ".join(refused.output.split())
+    assert refused.code != 0 and f"Another run works on node {nodes[0]}: run" in said and "(gate.yml by" in said
+    third = here.play(PLAYBOOK, report="third")
+    assert third.code != 0 and all(f"{name} stays tainted: run" in third.output for name in nodes), third.output[-3000:]
+    looked = here.play("playbooks/health.yml", report="health")
+    assert looked.code == 0 and "no history was written" in looked.output, looked.output[-3000:]
+    assert f"at work on {nodes[0]}: gpuops.rdma: Lease gpuops-rdma/node-{nodes[0]} of run" in looked.output
+    codes = [run.wait() for run, _log in gates]
+    assert codes == [0, 0], [log.read_text()[-3000:] for _run, log in gates]
+    found = states(here)
+    assert {name: found[name][:2] for name in nodes} == dict.fromkeys(nodes, ("True", False))
+    assert leases(here) == {}
+    left = here.kubectl("get", "ds,cm,role,rolebinding,sa", "-n", "gpuops-rdma", "-o", "name")
+    assert "gpuops-host" not in left, left
+    assert here.play("site.yml", "--tags", "plan", report="after").code == 0
+
+
+def left_daemonset() -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "gpuops-host-probe", "gpuops.rdma/run": "dead0000"}
+    meta = {"name": "gpuops-host-probe-dead0000-1", "namespace": "gpuops-rdma"}
+    meta["labels"] = {**labels, "app.kubernetes.io/managed-by": "gpuops-rdma"}  # type: ignore[assignment]
+    pod = {"containers": [{"name": "probe", "image": "registry.test/probe:1"}], "nodeSelector": {"none": "such"}}
+    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}

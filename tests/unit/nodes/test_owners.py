@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from typing import Any
 
@@ -15,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import (
     CORDONED_FOR_REMOVAL,
     CORDONED_FOR_UPGRADE,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import mark, owners, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner, NodeOwners
 from support.fake_api import Api
@@ -105,6 +107,16 @@ def test_a_cordon_with_a_mark_is_no_persons() -> None:
 def test_who_works_on_a_node_by_an_object(one: Any, words: str) -> None:
     other = owners_io.read(Api(one), KINDS).other(node())
     assert (other.text if other else "") == words
+
+
+def test_a_run_that_holds_a_node_is_named_while_it_lives() -> None:
+    api, holder = Api(), lease.LeaseHolder("aaaa1111", "alice", "bastion", "gate.yml")
+    told = []
+    for age, run in ((5, ""), (500, ""), (5, "aaaa1111")):
+        made = lease.lease(holder, api.now() - datetime.timedelta(seconds=age), "n1")
+        api.add({**made, "kind": "Lease"})
+        told += [one.text for one in owners_io.read(api, [owners_io.RUNS], run=run).all(node())]  # type: ignore[arg-type]
+    assert told == ["gpuops.rdma: Lease gpuops-rdma/node-n1 of run aaaa1111 (gate.yml by alice on bastion)"]
 
 
 def test_there_is_one_answer_the_first_of_the_table_with_its_time_and_objects_come_first() -> None:

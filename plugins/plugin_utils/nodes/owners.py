@@ -111,12 +111,12 @@ def _fields(one: Json) -> Json:
 
 
 def kinds(owners: OwnerTable, served: Mapping[str, Collection[str]]) -> list[ObjectName]:
-    """The kinds of the table that the API server serves. ``served``: name of a definition -> versions."""
+    """The kinds of other components that the API server serves. ``served``: name of a definition -> versions."""
     return [
         one.name
         for one in owners.objects
         for name, version in [one.definition]
-        if name in served and (not version or version in served[name])
+        if one.who != OURS and name in served and (not version or version in served[name])
     ]
 
 

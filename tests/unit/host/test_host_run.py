@@ -93,3 +93,19 @@ def test_without_the_right_to_list_nodes_it_waits_as_before() -> None:
     # Discovery has read the nodes already: 1,000 nodes were listed a second time.
     facts = [node_facts(one, {}) for one in NODES]
     assert statuses(PROBE, Denied(*NODES), facts=facts)["documents/theirs"].stuck
+
+
+def test_what_a_killed_run_left_under_its_own_names_goes_and_what_goes_on_stays() -> None:
+    def named(kind: str, suffix: str) -> Any:
+        labels = {"app.kubernetes.io/managed-by": "gpuops-rdma", "app.kubernetes.io/name": PROBE.name}
+        labels["gpuops.rdma/run"] = suffix.partition("-")[0]
+        return {"kind": kind, "metadata": {"name": f"{PROBE.name}-{suffix}", "namespace": "ns", "labels": labels}}
+
+    kinds = ("DaemonSet", "ConfigMap", "RoleBinding", "Role", "ServiceAccount")
+    api: Any = Api(*(named(kind, suffix) for kind in kinds for suffix in ("dead-1", "gate-1")))
+    api.beside = lambda: frozenset({"gate"})
+    plan = Plan(nodes=(Node("a", "X"),), namespaces=Namespaces(own="ns"), probe=Probe("image"))
+    made = run.for_nodes(api, plan, [], PROBE, lambda _line: None)
+    assert made.name == f"{PROBE.name}-r1-1"
+    made._clear_left()
+    assert sorted(api.objects) == sorted(f"{kind}/ns/{PROBE.name}-gate-1" for kind in kinds)

@@ -52,6 +52,20 @@ def test_pull_secrets_are_the_pods() -> None:
     assert spec["imagePullSecrets"] == [{"name": "mirror"}]
 
 
+def test_beside_other_runs_each_has_names_of_its_own_and_only_its_nodes() -> None:
+    alone, beside = made(run="ab12-1"), made(run="ab12-1", alone=False)
+    assert {one["metadata"]["name"] for one in alone.values()} == {"gpuops-host-probe"}
+    assert {one["metadata"]["name"] for one in beside.values()} == {"gpuops-host-probe-ab12-1"}
+    spec = beside["DaemonSet"]["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == spec["volumes"][0]["configMap"]["name"] == "gpuops-host-probe-ab12-1"
+    assert beside["RoleBinding"]["subjects"][0]["name"] == "gpuops-host-probe-ab12-1"
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [one["matchFields"][0]["values"] for one in terms] == [[name] for name in NODES]
+    selector = beside["DaemonSet"]["spec"]["selector"]["matchLabels"]
+    assert selector["gpuops.rdma/run"] == "ab12" and "matchExpressions" not in beside["DaemonSet"]["spec"]["selector"]
+    assert alone["DaemonSet"]["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "gpuops-host-probe"}
+
+
 def pod_spec(daemon: Daemon) -> dict[str, Any]:
     spec: dict[str, Any] = made(daemon)["DaemonSet"]["spec"]["template"]["spec"]
     return spec

@@ -96,6 +96,14 @@ def test_what_other_runs_left_goes_and_nothing_else(clock: Clock) -> None:
     ]
 
 
+def test_what_belongs_to_a_run_that_goes_on_beside_this_one_stays(clock: Clock) -> None:
+    theirs = [of_test("MPIJob", "scan-gate-1", "gate-1"), of_test("Pod", "scan-gate-1-worker-0", "gate-1", "b")]
+    api = Cluster(*map(node, "ab"), *theirs, of_test("Pod", "nccl-old-1-worker-0", "old-1", "a"))
+    api.beside = lambda: frozenset({"gate"})  # type: ignore[method-assign,assignment,return-value]
+    assert Clear(api, "jobs").leftovers("new-1", ["a"]) == Cleared(1)  # type: ignore[arg-type]
+    assert left(api) == ["MPIJob/jobs/scan-gate-1", "Pod/jobs/scan-gate-1-worker-0"]
+
+
 def test_what_this_run_kept_goes_where_its_nodes_are_needed(clock: Clock) -> None:
     """rdma_nccl_test_keep leaves a job; the next collective needs the same GPUs, a job of another shape others."""
     kept = [of_test("MPIJob", "nccl-new-1", "new-1"), of_test("Pod", "nccl-new-1-worker-0", "new-1", "a")]

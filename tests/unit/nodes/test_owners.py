@@ -154,6 +154,7 @@ def test_kinds_are_listed_only_where_they_are_served() -> None:
     assert [
         (one.kind, one.namespace) for one in owners.kinds(TABLE, {"rebootnodes.janitor.dgxc.nvidia.com": ("v9",)})
     ] == [("Lease", "nvsentinel")], "by the definition of NVSentinel, in any version"
+    assert owners.kinds(TABLE, {"leases.coordination.k8s.io": ("v1",)}) == [], "no plan lists those of our runs"
     assert owners.kinds(TABLE, {}) == [] and owners_io.read(Api(), []).objects == {}
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import functools
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -423,6 +425,106 @@ def test_of_two_that_begin_at_once_the_one_for_nodes_goes_on_or_both_are_refused
         cluster.take(api)
         assert leases(world) == ["run"]
     assert not refused
+
+
+class Turns:
+    """Lets one of several runs send one request at a time, in the order of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.luck, self.waiting, self.off = random.Random(seed), {}, False  # type: ignore[var-annotated]
+        self.changed = threading.Condition()
+        self.running = 0
+
+    def wait(self) -> None:
+        """For a turn, before each request."""
+        if self.off:
+            return
+        mine = threading.Event()
+        with self.changed:
+            self.waiting[mine] = True
+            self.running -= 1
+            self.changed.notify()
+        mine.wait()
+
+    def play(self, *runs: Callable[[], None]) -> None:
+        """All of them to their ends."""
+        errors: list[BaseException] = []
+
+        def whole(one: Callable[[], None]) -> None:
+            try:
+                self.wait()
+                one()
+            except BaseException as error:
+                errors.append(error)
+            with self.changed:
+                self.running -= 1
+                self.changed.notify()
+
+        self.running = len(runs)
+        threads = [threading.Thread(target=whole, args=(one,), daemon=True) for one in runs]
+        for thread in threads:
+            thread.start()
+        while True:
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.running == 0, timeout=60)
+                if not self.waiting:
+                    break
+                chosen = self.luck.choice(list(self.waiting))
+                del self.waiting[chosen]
+                self.running = 1
+            chosen.set()
+        assert not errors, errors
+
+
+def test_in_no_order_of_requests_do_two_runs_have_what_they_may_not_have_together(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs for the cluster, and three for nodes, of which two want the same: the real code, 200 seeds. Not all are
+    refused where one begins alone, and nothing is left."""
+    counted = {"run": 0, "n1": 0, "n2": 0, "refused": 0}
+    for seed in range(200):
+        turns = Turns(seed)
+        at_work: list[str] = []
+        world.objects = {SPACE: {"kind": "Namespace", "metadata": {"resourceVersion": "1"}}}
+
+        def sleep(seconds: float, turns: Turns = turns) -> None:
+            turns.wait()
+            turns.off = True
+            world.sleep(seconds)
+            turns.off = False
+
+        monkeypatch.setattr(one_run.time, "sleep", sleep)
+
+        def asked(api: Server, write: bool = False, turns: Turns = turns) -> None:
+            turns.wait()
+
+        monkeypatch.setattr(Server, "_asked", asked)
+
+        def work(what: str, turns: Turns = turns, at_work: list[str] = at_work) -> None:
+            run, api = start(), Server(world)
+            try:
+                if what == "run":
+                    run.take(api)
+                else:
+                    run.begin_for_nodes(api)
+                    if run.hold(api, [what]):
+                        counted["refused"] += 1
+                        return
+            except Taken:
+                counted["refused"] += 1
+                return
+            assert what not in at_work and "run" not in at_work and (what != "run" or not at_work), (what, at_work)
+            at_work.append(what)
+            counted[what] += 1
+            for _ in range(turns.luck.randrange(4)):
+                turns.wait()
+                run.require(api, look=True)
+            at_work.remove(what)
+            ended(world, run)
+
+        turns.play(*(functools.partial(work, what) for what in ("run", "run", "n1", "n1", "n2")))
+        assert leases(world) == [], seed
+    assert min(counted.values()) > 50, counted
 
 
 def test_nodes_of_a_dead_run_are_taken_over_after_one_watch(world: World, start: Start) -> None:

@@ -20,6 +20,7 @@ class ActionModule(RdmaAction):
             args["plan"],
             self.one_run.id,
             self.show,
+            self.hold,
             limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"]),
             policy=DrainPolicy(tuple(args["evict"]), args["force"]),
             times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Optional
@@ -68,7 +68,8 @@ class RepairTimes:
 
 
 class NodeRepair:
-    """``run``: its id; ``show`` prints a line; ``dry``: nothing is written."""
+    """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
+    with who; ``dry``: nothing is written."""
 
     def __init__(
         self,
@@ -76,13 +77,14 @@ class NodeRepair:
         plan_file: str,
         run: str,
         show: Callable[[str], None],
+        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
         *,
         limits: RepairLimits,
         policy: DrainPolicy,
         times: RepairTimes,
         dry: bool = False,
     ) -> None:
-        self.client, self.run, self.show, self.dry = client, run, show, dry
+        self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
         self.limits, self.policy, self.times = limits, policy, times
         self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
         self.run_dir = self.plan_file.parent
@@ -133,15 +135,17 @@ class NodeRepair:
             raise InputError(blocked)
         if self.dry:
             return {"changed": bool(found.steps), **_summary(found), "back": [], "not_repaired": {}}
-        failed: dict[str, str] = {}
+        others = self.hold([step.node for step in found.steps])
+        for name, who in others.items():
+            self.show(f"repair           {name} is left: {who}")
+        steps = [step for step in found.steps if step.node not in others]
         with ThreadPoolExecutor(max(1, found.at_once)) as pool:
-            for step, why in zip(found.steps, pool.map(self._repair, found.steps)):
-                if why:
-                    failed[step.node] = why
-        back = [step.node for step in found.steps if step.node not in failed]
+            ends = dict(zip((step.node for step in steps), pool.map(self._repair, steps)))
+        failed = {name: why for name, why in ends.items() if why}
+        back = [name for name in ends if name not in failed]
         nodes = (dataclasses.replace(node, excluded="") if node.name in back else node for node in self.plan.nodes)
         base_run.write(self.plan_file, dataclasses.replace(self.plan, nodes=tuple(nodes)))
-        return {"changed": bool(found.steps), **_summary(found), "back": back, "not_repaired": failed}
+        return {"changed": bool(steps), **_summary(found), "back": back, "not_repaired": failed}
 
     def close(self) -> Json:
         """Ends the repairs of the nodes that the gate has judged since they came back."""

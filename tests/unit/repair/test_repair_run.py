@@ -104,6 +104,15 @@ def test_a_restart_that_fails_keeps_the_cordon_and_trips_the_breaker(repair: Any
     assert after["refused"] == "" and [item["node"] for item in after["steps"]] == ["n2"]
 
 
+def test_a_node_of_another_run_is_left(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    one.hold = lambda names: dict.fromkeys(names, "run ffff (repair.yml by ops) holds it")
+    found = one.carry_out(approved(one))
+    assert (found["back"], found["not_repaired"], found["changed"], api.restarts) == ([], {}, False, [])
+
+
 def test_an_owner_who_was_faster_keeps_the_node(repair: Any) -> None:
     for owned in (
         {"metadata": {"labels": {"dgxc.nvidia.com/nvsentinel-state": "draining"}}},

@@ -125,11 +125,16 @@ def short_name(name: str) -> str:
 def replace(path: Path, text: str) -> None:
     """Writes a file atomically, with the permissions of the file that it replaces; a new one with secrets is for its
     owner alone."""
+    put(path, text.encode("utf-8", "replace"), 0o644 if hidden(text) == text else 0o600)
+
+
+def put(path: Path, data: bytes, mode: int) -> None:
+    """As ``replace``; ``mode``: of a new file."""
     try:
-        mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644 if hidden(text) == text else 0o600
+        mode = path.stat().st_mode & 0o7777 if path.exists() else mode
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as out:
-            out.write(text.encode("utf-8", "replace"))
+            out.write(data)
         Path(name).chmod(mode)
         Path(name).replace(path)
     except OSError as error:

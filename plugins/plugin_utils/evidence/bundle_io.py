@@ -18,7 +18,12 @@ from urllib.parse import urlsplit
 
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    InputError,
+    NotFound,
+    RdmaError,
+    Unreachable,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import POLICIES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Namespaces
@@ -29,6 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Cli
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 
 FILE = "support-bundle.tar.gz"
+_VERSION = "cluster/version.json"
 LINES = 200
 """Of each container's log."""
 _PATIENCE = 10.0
@@ -46,14 +52,18 @@ class SupportBundle:
         self.folder = Path(args["dir"])
         self.sources: dict[str, Any] = {}
         self.unread: list[tuple[str, str]] = []
-        self.names: dict[str, list[str]] = {"node": [], "host": [], "user": [], "path": [], "cluster": hosts}
+        self.names: dict[str, list[str]] = {"node": [], "host": [], "user": [], "path": [], "cluster": list(hosts)}
 
     def run(self) -> Json:
         """Writes the archive, unless it has these bytes already; what is in it. Raises InputError if nothing could be
         read, or the file cannot be written."""
         self._folder()
         self._operator_host()
-        self._cluster()
+        try:
+            self._cluster(self.task.client.unguarded(_PATIENCE))
+        except RdmaError as error:  # it does not answer, or not any more
+            what = "the rest of the cluster" if _VERSION in self.sources else "the cluster"
+            self.unread.append((what, str(error)))
         if not self.sources:
             raise InputError(f"There is nothing to bundle: {'; '.join(why for _what, why in self.unread)}")
         for document in self.sources.values():
@@ -64,7 +74,7 @@ class SupportBundle:
         dest = Path(self.args["dest"] or self.folder / FILE)
         changed = not dest.is_file() or dest.read_bytes() != data
         if changed and not self.task.check_mode:
-            evidence_io.put(dest, data)
+            files.put(dest, data, 0o600)
         for what, why in self.unread:
             self.task.progress(f"not in the bundle: {what}: {why}")
         self.task.progress(f"support bundle: {dest}; read its manifest.json before you send it")
@@ -121,13 +131,9 @@ class SupportBundle:
 
     # ---- the cluster -----------------------------------------------------------------------------------------------
 
-    def _cluster(self) -> None:
-        try:
-            client = self.task.client.unguarded(_PATIENCE)
-            self.sources["cluster/version.json"] = client.get("/version")
-        except RdmaError as error:
-            self.unread.append(("the cluster", str(error)))
-            return
+    def _cluster(self, client: Client) -> None:
+        """Raises RdmaError if the cluster does not answer; what may not be read is ``unread``."""
+        self.sources[_VERSION] = client.get("/version")
         self.names["host"].append(urlsplit(client.host).hostname or "")
         nodes = self._list(client, "nodes", "v1", "Node", "", lambda item: (bundle.node(item), _hosts(item)))
         self.sources["cluster/nodes.json"] = [one for one, _names in nodes]
@@ -160,6 +166,8 @@ class SupportBundle:
             return client.projected(client.path(version, kind, space), take)
         except NotFound:
             return []  # an operator that is not installed
+        except Unreachable:
+            raise
         except RdmaError as error:
             self.unread.append((what, str(error)))
             return []
@@ -170,6 +178,8 @@ class SupportBundle:
             try:
                 lines = client.log_lines(space, pod["name"], container=box["name"], tail=LINES)
                 self.sources[name] = "".join(f"{line}\n" for line in lines)
+            except Unreachable:
+                raise
             except RdmaError as error:
                 self.unread.append((name, str(error)))
 

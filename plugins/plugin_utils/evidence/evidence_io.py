@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -90,17 +89,6 @@ def write(folder: Path, report: Json, facts: Optional[Json], key_file: str) -> l
     sealed = dsse.seal(text.encode(), _bytes(Path(key_file).expanduser(), "private key"), key_file)
     files.replace(folder / SIGNED, sealed.decode())
     return [f"evidence: {folder / SIGNED}"]
-
-
-def put(path: Path, data: bytes) -> None:
-    """Writes a file atomically, readable only by its owner. Raises InputError."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        Path(name).replace(path)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def _tables(report: Json) -> dict[str, str]:

@@ -40,23 +40,23 @@ _HEX = r"[0-9a-fA-F]"
 _FORMS = tuple(
     (kind, re.compile(form))
     for kind, form in (
-        ("ocid", r"\bocid1\.[\w.-]*\w"),
-        ("user", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+        ("ocid", r"(?<![A-Za-z0-9])ocid1\.[\w.-]*\w"),
+        ("user", r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
         ("user", r"(?:/home/|/Users/)([\w.-]*\w)"),
         ("user", r"(?i:\buser(?:name)?[\"']?(?:\s*[:=]\s*[\"']?|\s+[\"']))(?!system:|\d+\b)([\w.@+-]+)"),
-        ("path", r"(?:~|\.{1,2})?/[^\s\"',:;]*(?:kubeconfig|\.kube\b)[^\s\"',:;]*"),
+        ("path", r"(?:~|\.{1,2})?/[^\s\"',:;]{0,300}(?:kubeconfig|\.kube\b)[^\s\"',:;]*"),
         ("path", r"kubeconfig[\"']?[\s:=]+[\"']?([^\s\"',;]*[./][^\s\"',;]*)"),
-        ("mac", rf"(?<![0-9A-Za-z])(?:{_HEX}{{2}}[:-]){{5,19}}{_HEX}{{2}}(?!\w)"),
+        ("mac", rf"(?<![0-9A-Za-z])(?:{_HEX}{{2}}[:-]){{5,19}}{_HEX}{{2}}(?![0-9A-Za-z])"),
         ("uuid", rf"(?<!{_HEX}){_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}(?!{_HEX})"),
         # a version of OFED, such as 24.10-3.2.5.0, is none
-        ("ip", r"(?<![\d.])(?<!\d\.\d-)(?<!\d\.\d\d-)(?:\d{1,3}\.){3}\d{1,3}(?!\d)"),
-        ("ip6", rf"(?<![0-9A-Za-z])(?:{_HEX}{{0,4}}:){{2,9}}{_HEX}{{0,4}}(?!\w)"),
-        ("guid", rf"(?<![0-9A-Za-z])(?:{_HEX}{{4}}:){{3}}{_HEX}{{4}}(?!\w)|\b0x{_HEX}{{16}}\b"),
-        ("ip", r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}\b"),
+        ("ip", r"(?<!\d)(?<!\d\.)(?<!\d\.\d-)(?<!\d\.\d\d-)(?:\d{1,3}\.){3}\d{1,3}(?!\d)"),
+        ("ip6", rf"(?<![0-9A-Za-z])(?:{_HEX}{{0,4}}:){{2,9}}{_HEX}{{0,4}}(?![0-9A-Za-z])"),
+        ("guid", rf"(?<![0-9A-Za-z])(?:{_HEX}{{4}}:){{3}}{_HEX}{{4}}(?![0-9A-Za-z])|0x{_HEX}{{16}}(?!{_HEX})"),
+        ("ip", r"(?<![A-Za-z0-9])ip(?:-\d{1,3}){4}(?!\d)"),
         ("tenancy", r"\.ocir\.io/([\w-]+)"),
-        ("host", r"://(?:[^/\s\"'<>@]*@)?([\w.-]*\w)"),
+        ("host", r"://(?:[^/\s\"'<>@]{0,300}@)?([\w.-]*\w)"),
         ("host", r"(?<![\w./:-])([A-Za-z0-9][\w.-]*):\d{2,5}/"),
-        ("host", rf"(?<![\w-])(?:{_DOMAIN})(?![\w-])"),
+        ("host", rf"(?<![\w-])(?<![\w-]\.)(?:{_DOMAIN})(?![A-Za-z0-9])"),
         ("serial", r"(?i:\bserial(?:[ _-]?number)?[\"']?\s*[:=]\s*[\"']?)([\w-]{5,})"),
     )
 )
@@ -87,7 +87,7 @@ def nodes_in(document: Any) -> Iterator[str]:
             elif key == "hosts" and isinstance(value, Mapping):
                 yield from map(str, value)
             elif key in ("nodes", "good", "between") and isinstance(value, list):
-                yield from (one if isinstance(one, str) else str(one.get("name") or "") for one in value if _named(one))
+                yield from (one if isinstance(one, str) else one["name"] for one in value if _named(one))
             yield from nodes_in(value)
     elif isinstance(document, list):
         for item in document:
@@ -95,7 +95,7 @@ def nodes_in(document: Any) -> Iterator[str]:
 
 
 def _named(item: Any) -> bool:
-    return isinstance(item, (str, Mapping))
+    return isinstance(item, str) or (isinstance(item, Mapping) and isinstance(item.get("name"), str))
 
 
 class Redactor:

@@ -101,7 +101,8 @@ OBJECTS: dict[str, Any] = {
 class Cluster:
     host = f"https://{SITE['address']}:6443"
 
-    def __init__(self, error: Exception | None = None, refuses: str = "") -> None:
+    def __init__(self, error: Exception | None = None, refuses: str = "", refusal: type[Exception] = Forbidden) -> None:
+        self.refusal = refusal
         self.error, self.refuses, self.asked = error, refuses, []  # type: ignore[var-annotated]
 
     def unguarded(self, _patience: float) -> Cluster:
@@ -121,7 +122,7 @@ class Cluster:
     def projected(self, path: str, read: Any) -> list[Any]:
         space, _slash, kind = path.partition("/")
         if kind == self.refuses:
-            raise Forbidden(f"{SITE['user']} may not list {kind} at {SITE['address']}")
+            raise self.refusal(f"{SITE['user']} may not list {kind} at {SITE['address']}")
         return [read(OBJECTS[kind])] if space in ("", "gpu-operator") else []
 
     def log_lines(self, _space: str, _pod: str, container: str, tail: int) -> Iterator[str]:
@@ -235,6 +236,12 @@ def test_without_a_cluster_it_has_the_run_folder_and_check_mode_writes_nothing(f
     assert not [name for name in files if name.startswith("cluster/")]
     (missing,) = json.loads(files["manifest.json"])["unread"]
     assert missing["what"] == "the cluster" and "does not answer" in missing["why"] and "10.20" not in missing["why"]
+
+
+def test_a_cluster_that_stops_to_answer_ends_the_reading(folder: Path) -> None:
+    cluster = Cluster(refuses="Event", refusal=Unreachable)
+    result, _task = made(folder, cluster)
+    assert result["unread"] == ["the rest of the cluster"] and cluster.asked.count("Event") == 1
 
 
 def test_what_may_not_be_read_is_listed_and_nothing_at_all_is_an_error(folder: Path, tmp_path: Path) -> None:

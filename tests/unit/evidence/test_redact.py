@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -131,6 +132,14 @@ def test_no_canary_passes(kind: str) -> None:
         assert SECRET not in (one.text(value) if isinstance(value, str) else json.dumps(one.data(value)))
 
 
+@pytest.mark.parametrize("part", ["a", "a-", "a.", "1:", "/a", "a@", "ab:", "user "])
+def test_long_words_take_no_quadratic_time(part: str) -> None:
+    """Which would be minutes."""
+    began = time.monotonic()
+    redactor(node=["a-a"]).text(part * (200_000 // len(part)))
+    assert time.monotonic() - began < 20
+
+
 def test_nodes_are_found_by_their_keys() -> None:
     document = {
         "nodes": ["n1", {"name": "n2", "node": "n3"}],
@@ -143,7 +152,7 @@ def test_nodes_are_found_by_their_keys() -> None:
 
 LABEL = st.from_regex(r"[a-z][a-z0-9]{2,8}(-[a-z0-9]{2,5}){1,3}", fullmatch=True).filter(lambda name: name[0] != "x")
 AROUND = st.text(alphabet=st.characters(codec="ascii"), max_size=30)
-BORDER = st.sampled_from([" ", ":", "\n", '"', "(", "[", ",", ";", "\t", "'", "=", "{", "|"])
+BORDER = st.sampled_from([*" :/_@-.\n\t\"(,;'={|[", "..", "*.", "to..."])
 SITE = st.one_of(
     st.ip_addresses(v=4, network="10.0.0.0/8").map(str),
     st.ip_addresses(v=4, network="192.168.0.0/16").map(str),
@@ -157,7 +166,7 @@ SITE = st.one_of(
 )
 
 
-@given(before=AROUND, left=BORDER, name=SITE, right=BORDER, after=AROUND)
+@given(before=AROUND, left=BORDER, name=SITE, right=BORDER.filter(lambda one: not one[0].isalnum()), after=AROUND)
 @example(before="", left="=", name="10.0.0.1", right=",", after="")
 def test_a_name_with_a_form_passes_in_no_text(before: str, left: str, name: str, right: str, after: str) -> None:
     text = f"{before}{left}{name}{right}{after}"

@@ -68,6 +68,8 @@ class SupportBundle:
             raise InputError(f"There is nothing to bundle: {'; '.join(why for _what, why in self.unread)}")
         for document in self.sources.values():
             self.names["node"] += nodes_in(document)
+        seen = (self.sources.get("run/end.json") or {}).get("evidence") or {}
+        self.names["cluster"].append(str(seen.get("cluster") or ""))
         report = self.sources.get("report.json") or {}
         head = {"collection": files.version(), **{key: report.get(key) for key in ("made", "verdict", "simulated")}}
         data = bundle.archive(Redactor(self._salt(), self.names, TASK), self.sources, self.unread, head)

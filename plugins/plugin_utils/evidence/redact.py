@@ -27,15 +27,18 @@ _PLAIN = re.compile(
 )
 """Words that name nothing of a site."""
 _PUBLIC = re.compile(
-    r"(?:.*\.)?(?:ansible\.com|cluster\.local|cncf\.io|coreos\.com|docker\.io|gcr\.io|ghcr\.io|github\.com|in-toto\.io|"
-    r"k8s\.io|kubeflow\.org|kubernetes\.io|mellanox\.com|nvidia\.com|ocir\.io|openshift\.io|oracle\.com|python\.org|"
-    r"quay\.io|redhat\.(?:com|io)|svc|volcano\.sh|x-k8s\.io)|(?:oke|oci)\.oraclecloud\.com|localhost"
+    r"(?:.*\.)?(?:ansible\.com|cluster\.local|cncf\.io|coreos\.com|docker\.io|gcr\.io|ghcr\.io|github\.com|gnu\.org|"
+    r"in-toto\.io|k8s-sigs\.io|k8s\.io|kubeflow\.org|kubernetes\.io|mellanox\.com|nvcr\.io|nvidia\.com|ocir\.io|"
+    r"openshift\.io|oracle\.com|python\.org|quay\.io|redhat\.(?:com|io)|svc|volcano\.sh|x-k8s\.io)|"
+    r"(?:oke|oci)\.oraclecloud\.com|localhost|v?\d+(?:\.\d+){1,2}(?:[-+~]\w+)*"
 )
-"""Domains of vendors, of Kubernetes' API groups, labels and services, and what is below them."""
+"""Domains of vendors, of Kubernetes' API groups, labels and services, and what is below them; the
+version in containerd://1.7.27."""
 _DOMAIN = (
     r"(?:[\w-]+\.)+(?:com|net|org|io|dev|ai|cloud|internal|intranet|local|localdomain|lan|corp|home|example|test|edu|gov|"
     r"info|biz)|(?:[\w-]+\.){2,}(?:at|au|be|br|ca|ch|cn|cz|de|dk|es|eu|fi|fr|hk|ie|il|in|it|jp|kr|nl|no|pl|se|sg|tw|uk|us)"
 )
+_NO_HOST = re.compile(r"127\.|255\.|0\.0\.0\.0|169\.254\.169\.254")
 _HEX = r"[0-9a-fA-F]"
 _FORMS = tuple(
     (kind, re.compile(form))
@@ -197,8 +200,8 @@ def _tells(kind: str, name: str) -> bool:
     """Whether a match of a form is of a site. Pseudonyms are not replaced again."""
     if re.fullmatch(r"[a-z]+-[0-9a-f]{16}", name) or name == HIDDEN:
         return False
-    if kind == "ip" and name[:1].isdigit() and "." in name:
-        return max(map(int, name.split("."))) < 256 and not re.match(r"127\.|255\.|0\.0\.0\.0", name)
+    if kind in ("ip", "host") and re.fullmatch(r"\d+(?:\.\d+){3}", name):
+        return max(map(int, name.split("."))) < 256 and not _NO_HOST.match(name)
     if kind == "ip":
         return bool(name) and name not in ("::", "::1")
     if kind == "host":

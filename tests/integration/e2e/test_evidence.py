@@ -68,6 +68,7 @@ def test_evidence_of_a_run_is_verified_and_a_changed_one_refused(cluster: Any, t
         texts = {one.name.partition("/")[2]: tar.extractfile(one).read().decode() for one in tar}  # type: ignore[union-attr]
     nodes = {node["node"] for node in json.loads(texts["cluster/nodes.json"])}
     assert {node["id"] for node in said["nodes"]} < nodes and "Planted" in texts["cluster/gpuops-nccl.json"]
+    assert said["cluster"] in texts["run/end.json"], "the same pseudonyms as in the evidence"
     # most simulated pods have no log
     unread = [one["what"] for one in json.loads(texts["manifest.json"])["unread"]]
     assert all(what.startswith("cluster/logs/") for what in unread), unread

@@ -90,6 +90,7 @@ def test_names_are_known_by_what_stands_before_them(text: str, name: str) -> Non
     [
         "apps/v1 Deployment gpu-operator of nvidia.com/v1, oke.oraclecloud.com/pool.name, networking.k8s.io",
         "nvcr.io/nvidia/driver:595.58.03-ubuntu22.04 is 24.10-3.2.5.0 or MLNX_OFED_LINUX-5.8-2.0.3.0",
+        "containerd://1.7.27 cri-o://1.34.0-2 nfd.k8s-sigs.io http://169.254.169.254/opc",
         "0000:0c:00.1 at 18:03:23, 2026-11-28T18:03:23Z, std::string, 127.0.0.1, 255.255.0.0, 26.7.1",
         'User "system:serviceaccount:gpuops-rdma:x" and user: 1000',
         "gpu-operator.svc.cluster.local:443 report.json run.py volcano.sh quay.io/x:1",
@@ -97,7 +98,7 @@ def test_names_are_known_by_what_stands_before_them(text: str, name: str) -> Non
     ],
 )
 def test_what_names_no_site_stays(text: str) -> None:
-    assert redactor(node=["n1"]).text(text) == text.replace("nvcr.io", redact.pseudonym(SALT, "host", "nvcr.io"))
+    assert redactor(node=["n1"]).text(text) == text
 
 
 def test_known_names_are_replaced_within_others_and_by_the_longest() -> None:

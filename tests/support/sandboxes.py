@@ -64,7 +64,7 @@ class Cluster:
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own. The
-        next run need not wait until its Lease expires; that of another run stays."""
+        next run need not wait until its Leases expire; those of another run stay."""
         family = [psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else []
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -76,11 +76,11 @@ class Cluster:
         process.wait()
         places = Path(constants.DEFAULT_LOCAL_TMP).parent.glob(f"*/gpuops-run-{process.pid}/id")
         ids = [place.read_text() for place in places]
-        path = self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE, lease.NAME)
+        path = self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE)
         with contextlib.suppress(RdmaError):
-            found = self.client.find(path)
-            if any(lease.decide(found, one, self.client.now()).state is lease.LeaseState.OURS for one in ids):
-                self.client.delete(path)
+            for found in self.client.list(path):
+                if any(lease.decide(found, one, self.client.now()).state is lease.LeaseState.OURS for one in ids):
+                    self.client.delete(f"{path}/{found['metadata']['name']}")
 
     def done(
         self, *command: str, text: str | None = None, env: Mapping[str, str] | None = None, timeout: float = 900

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run, versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
@@ -251,6 +251,10 @@ def _go_back(wave: WaveStage) -> str:
         return ""
     if kept is None:
         return ""
-    local = {name for name, one in wave.plan.releases.items() if releases.is_local(one.ref)}
-    charts = [f"{one.chart} {one.version} (rdma_charts.{name})" for name, one in kept.releases.items() if name in local]
+    local = {name: one.version for name, one in wave.plan.releases.items() if releases.is_local(one.ref)}
+    charts = [
+        f"{one.chart} {one.version} (rdma_charts.{name})"
+        for name, one in kept.releases.items()
+        if name in local and not versions.same(one.version, local[name])
+    ]
     return f" To go back{f', give the charts {listed(charts)}' if charts else ''}: {ROLLBACK}"

@@ -50,7 +50,7 @@ _CORE = r"(?P<name>[\w.-]{0,60}(?:pass|pwd|token|secret|key|cred|nonce|jwt|psk|a
 _NAME = rf"(?<![\w.-]){_CORE}"
 _FORMS = (
     re.compile(r"(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----)(?P<hide>.*?)(?=-----END|\Z)", re.S),
-    re.compile(r"(?P<keep>\b[a-zA-Z][\w+.-]*://)(?P<hide>[^/\s\"'<>]+|[^/\s\"'<>@:]+:(?!\d+/)[^\s\"'<>@]+)(?=@)"),
+    re.compile(r"(?P<keep>\b[a-zA-Z][\w+.-]*://)(?P<hide>[^/\s\"'<>]+|[^/\s\"'<>@:]+:(?!\d+/)[^\s\"'<>@]{1,512})(?=@)"),
     re.compile(r"(?P<keep>proxy[\"']?\s*[:=]\s*[\"']?)(?P<hide>[^/\s\"'<>@]+)(?=@)", re.I),
     re.compile(r"(?P<keep>://[^/\s\"'<>]+/p/)(?P<hide>[^/\s\"'<>?]+)"),
     re.compile(r"(?P<keep>/p/)(?P<hide>[^/\s\"'<>?]{12,}|[^/\s\"'<>?]+(?=/n/))"),

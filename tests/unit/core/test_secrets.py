@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 
 import pytest
 import yaml
@@ -145,3 +146,11 @@ def test_a_secret_input_is_hidden_whole_wherever_it_occurs() -> None:
     known.learn({"pool": {"first": "Sesam", "n": 12}}, whole=True)
     assert known.text("open Sesam, 12 times") == f"open {HIDDEN}, 12 times"
     assert known.data({"x": ["Sesam!"]}) == {"x": [f"{HIDDEN}!"]}
+
+
+@pytest.mark.parametrize("text", ["://a", "://a:b", "x://a:b"])
+def test_a_long_word_takes_linear_time(text: str) -> None:
+    """Ten times the length took a hundred times as long."""
+    began = time.process_time()
+    hidden(text * 10000)
+    assert time.process_time() - began < 2.0

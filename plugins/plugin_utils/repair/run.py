@@ -35,7 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
@@ -235,8 +235,7 @@ class NodeRepair:
         """Nothing was done to the node: it is as before, and the attempt does not count."""
         node = self.client.find(f"{NODES}/{name}")
         if node and (node["metadata"].get("annotations") or {}).get(CORDONED_FOR_REPAIR) == attempt.id:
-            body = {"metadata": {"annotations": {CORDONED_FOR_REPAIR: None}}, "spec": {"unschedulable": None}}
-            self.client.patch(f"{NODES}/{name}", body)
+            cordons.cordon(self.client, name, CORDONED_FOR_REPAIR, False)
         self._record(lambda now: now.without(name, attempt.id))
 
     def _support_data(self, name: str) -> None:

@@ -66,6 +66,7 @@ class OkeDoor:
         return cls(client)
 
     def knock(self, node: str, attempt: str) -> None:
+        """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
         spec = {
             "actions": ["reboot"],
             "nodeSelector": {"matchTriggerLabel": {TRIGGER: self._value(attempt)}},
@@ -81,9 +82,11 @@ class OkeDoor:
             self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt)}}})
 
     def state(self, node: str, attempt: str) -> str:
+        """The list of the rule's status that has the node."""
         return next((words for part, words in _STATES.items() if node in self._nodes(attempt, part)), "")
 
     def leave(self, node: str, attempt: str) -> None:
+        """Removes the rule, and its label if OKE has not."""
         self.client.delete(self.client.path(*RULE, "", self._value(attempt)))
         live = self.client.get(f"{NODES}/{node}")
         if (live["metadata"].get("labels") or {}).get(TRIGGER) == self._value(attempt):
@@ -111,6 +114,7 @@ class PodDoor:
         self.client, self.namespace = client, namespace
 
     def knock(self, node: str, attempt: str) -> None:
+        """Sets the request on the node's pod. Raises RdmaError without one."""
         pod = self._pod(node)
         if not pod:
             raise RdmaError(f"{node} has no pod {VF_PODS} in {self.namespace} that could reboot it.")
@@ -118,6 +122,7 @@ class PodDoor:
         self.client.patch(path, {"metadata": {"annotations": {REQUEST: attempt}}})
 
     def state(self, node: str, attempt: str) -> str:
+        """Nothing: the pod goes down with its node."""
         return ""
 
     def leave(self, node: str, attempt: str) -> None:

@@ -22,10 +22,12 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, digest, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import FAILED, Repairs, attempt_id
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import CLAIMED, FAILED, Repairs, attempt_id
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REBOOT, RepairRule, RepairTable
 
 SHOWN = 20
+RELEASE = "release"
+"""Instead of an action: the run that claimed the node was killed before it restarted it, and the faults are gone."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +188,10 @@ def plan(
     for node in nodes:
         attempt = repairs.open(node.name)
         if attempt is not None:
-            words = f"goes on with the repair of {attempt.at}"
-            steps.append(
-                RepairStep(node.name, attempt.id, attempt.action, attempt.faults, attempt.boot, words, (), resumes=True)
-            )
+            gone = attempt.step == CLAIMED and not {one.key for one in node.faults} & set(attempt.faults)
+            words = f"{'its faults are gone since' if gone else 'goes on with'} the repair of {attempt.at}"
+            known = (node.name, attempt.id, RELEASE if gone else attempt.action, attempt.faults, attempt.boot, words)
+            steps.append(RepairStep(*known, resumes=True))
             continue
         faults = [one for one in node.faults if not _old(one, repairs.last(node.name))]
         if not faults:

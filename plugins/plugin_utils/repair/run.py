@@ -26,6 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     NotFound,
     RdmaError,
     Unreachable,
+    WaitFailed,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, NODE_HISTORY
@@ -114,7 +115,8 @@ class NodeRepair:
     def _lines(self, found: RepairPlan) -> Iterator[str]:
         for step in found.steps:
             pods = f"; evicts {listed(list(step.evict), 5)}" if step.evict else ""
-            yield f"repair           {step.node}: {step.action}, {self.door.says}{pods}: {step.why}"
+            how = "" if step.action == decide.RELEASE else f", {self.door.says}"
+            yield f"repair           {step.node}: {step.action}{how}{pods}: {step.why}"
         for name, why in (*found.asked.items(), *found.left.items()):
             yield f"repair           {name}: {why}"
         if found.refused:
@@ -142,7 +144,7 @@ class NodeRepair:
         with ThreadPoolExecutor(max(1, found.at_once)) as pool:
             ends = dict(zip((step.node for step in steps), pool.map(self._repair, steps)))
         failed = {name: why for name, why in ends.items() if why}
-        back = [name for name in ends if name not in failed]
+        back = [step.node for step in steps if step.node not in failed and step.action != decide.RELEASE]
         nodes = (dataclasses.replace(node, excluded="") if node.name in back else node for node in self.plan.nodes)
         base_run.write(self.plan_file, dataclasses.replace(self.plan, nodes=tuple(nodes)))
         return {"changed": bool(steps), **_summary(found), "back": back, "not_repaired": failed}
@@ -150,8 +152,9 @@ class NodeRepair:
     def close(self) -> Json:
         """Ends the repairs of the nodes that the gate has judged since they came back."""
         done, failed = [], {}
-        for node in self._live({name for name, found in self._repairs().attempts.items() if found}):
-            name, attempt = node["metadata"]["name"], self._repairs().open(node["metadata"]["name"])
+        repairs = self._repairs()
+        for node in self._live({name for name in repairs.attempts if repairs.open(name)}):
+            name, attempt = node["metadata"]["name"], repairs.open(node["metadata"]["name"])
             if attempt is None or attempt.step != record.BACK:
                 continue
             proof = gate_proof.read(node["metadata"].get("annotations") or {})
@@ -180,6 +183,10 @@ class NodeRepair:
 
     def _once(self, step: RepairStep) -> None:
         attempt = self._claim(step)
+        if step.action == decide.RELEASE:
+            self._let_go(step.node, attempt)
+            self.show(f"repair           {step.node}: released")
+            return
         if attempt.step == record.CLAIMED:
             try:
                 self._cordon(step.node, attempt)
@@ -193,7 +200,7 @@ class NodeRepair:
             try:
                 self._restart(step.node, attempt)
                 self._soak(step.node)
-            except RdmaError as error:
+            except WaitFailed as error:  # after any other error the next run goes on
                 self._step(step.node, attempt, record.FAILED, str(error))
                 self._trip()
                 raise RdmaError(f"{error} It stays cordoned. {self._ticket(step.node)}") from None
@@ -292,14 +299,17 @@ class NodeRepair:
         self._until(late, self.times.back, name, "restart")
 
     def _soak(self, name: str) -> None:
-        """The node has to stay Ready, without a fault that was confirmed after its boot."""
-        began, since = time.monotonic(), self.client.now()
+        """The node has to stay Ready in this boot, without a fault that was confirmed since. Raises WaitFailed."""
+        began, since = time.monotonic(), self._now()
+        boot = self._faulty(self.client.get(f"{NODES}/{name}"), {}).boot
         while time.monotonic() - began < self.times.soak:
-            (node,) = self._live({name}) or [{}]
-            found = self._faulty(node, {}) if node else None
-            new = [one.text for one in found.faults if _after(one.since, moment.stamp(since))] if found else []
+            node = self.client.get(f"{NODES}/{name}")
+            found = self._faulty(node, {})
+            new = [one.text for one in found.faults if _after(one.since, since)]
+            new += [why] if (why := reboot.late(node, "")) else []
+            new += ["it has rebooted by itself"] if found.boot != boot else []
             if new:
-                raise RdmaError(f"{name} has a fault again after its restart: {listed(new, 3)}.")
+                raise WaitFailed(f"{name} is not well after its restart: {listed(new, 3)}.")
             time.sleep(min(POLL, self.times.soak))
 
     def _to_gate(self, name: str) -> None:
@@ -332,7 +342,8 @@ class NodeRepair:
             if not why:
                 return
             if spent > seconds:
-                raise RdmaError(f"The {what} of {name} did not end within {duration(seconds)}: {why} {' '.join(last)}")
+                text = f"The {what} of {name} did not end within {duration(seconds)}: {why} {' '.join(last)}"
+                raise WaitFailed(text.rstrip())
             if why != told:
                 self.show(f"repair           {name}: {what}: {why} | {duration(spent)} of {duration(seconds)}")
                 told = why

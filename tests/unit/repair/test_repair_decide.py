@@ -95,6 +95,14 @@ def test_an_attempt_that_has_not_ended_goes_on_without_another_approval() -> Non
     assert decide.unmatched("", found) is None
 
 
+def test_a_claimed_node_whose_faults_are_gone_is_released() -> None:
+    claimed = Repairs({"n1": (past(record.CLAIMED, 1, "b1"),)})
+    assert plan(FaultyNode("n1", "b1"), repairs=claimed).steps[0].action == decide.RELEASE
+    assert plan(node("n1"), repairs=claimed).steps[0].action == "reboot"
+    sent = Repairs({"n1": (past(record.SENT, 1, "b1"),)})
+    assert plan(FaultyNode("n1", "b1"), repairs=sent).steps[0].action == "reboot", "it may be restarting now"
+
+
 def test_the_approval_is_of_one_plan() -> None:
     found = plan(node("n1"))
     assert "approve it with -e rdma_repair=" + found.id in (decide.unmatched("", found) or "")

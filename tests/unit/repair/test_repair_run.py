@@ -9,12 +9,12 @@ import random
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, proven, says
 
 
@@ -68,6 +68,52 @@ def test_killed_at_each_write_it_goes_on_and_restarts_once(repair: Any, after: b
         assert again.close()["done"] == ["n1"], lives
         assert not api.objects["Node//n1"]["spec"].get("unschedulable")
     assert lives == 9, "claim, cordon, eviction, sent, history, rule, label, taint, back"
+
+
+def test_killed_after_the_cordon_a_node_that_is_well_again_is_released(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    plan, api.lives = approved(repair(api)), 2
+    with pytest.raises(Killed):
+        repair(api).carry_out(plan)
+    api.lives = 1 << 30
+    conditions = api.objects["Node//n1"]["status"]["conditions"]
+    conditions[:] = [one for one in conditions if one["type"] == "Ready"]
+    assert api.objects["Node//n1"]["spec"]["unschedulable"]
+    found = repair(api).carry_out("")
+    assert (found["back"], found["changed"], api.restarts) == ([], True, [])
+    assert not api.objects["Node//n1"]["spec"].get("unschedulable") and api.list("Pod"), "as it was"
+
+
+def test_what_fails_in_between_is_gone_on_with(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    plan, knock = approved(one), one.door.knock
+    one.door.knock = lambda *_args: (_ for _ in ()).throw(ClusterError("no", 500))
+    assert "no" in one.carry_out(plan)["not_repaired"]["n1"] and step(api, "n1") == record.SENT
+    one.door.knock = knock
+    assert one.carry_out("")["back"] == ["n1"] and api.restarts == ["n1"]
+
+
+def test_a_node_that_is_not_well_after_its_restart_stays_cordoned(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    one.times = RepairTimes(drain=0.2, back=0.2, soak=5)
+    plan, now = approved(one), one._now
+
+    def later() -> str:
+        """What is confirmed after the soak began."""
+        began = now()
+        if api.restarts:
+            says(api, "n1")
+        return str(began)
+
+    one._now = later
+    found = one.carry_out(plan)
+    assert "n1 is not well after its restart: GpuXid" in found["not_repaired"]["n1"] and found["back"] == []
+    assert api.objects["Node//n1"]["spec"]["unschedulable"] and step(api, "n1") == record.FAILED
 
 
 def test_a_thousand_replayed_late_and_doubled_events_lead_to_one_restart(repair: Any) -> None:

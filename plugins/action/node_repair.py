@@ -27,5 +27,5 @@ class ActionModule(RdmaAction):
             dry=self.check_mode,
         )
         if args["state"] == "planned":
-            return repair.planned(args["approved"], args["reset"])
+            return repair.planned(args["approved"], args["reset"] and not self.only_plan())
         return repair.carry_out(args["approved"]) if args["state"] == "carried_out" else repair.close()

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, Conflict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
@@ -35,6 +35,7 @@ class Cluster(Api):
         super().__init__(*(node(name) for name in NAMES), {"kind": "Pod", **pod("n1")})
         self.lives, self.after, self.seconds = 1 << 30, False, 0
         self.restarts: list[str] = []
+        self.oke = True
         self.broken: set[str] = set()
 
     def now(self) -> datetime.datetime:
@@ -45,6 +46,8 @@ class Cluster(Api):
         return path.replace("/api/v1/nodes/", "Node//")
 
     def find(self, path: str) -> Any:
+        if path == f"/apis/{door.RULE[0]}":
+            return {"resources": [{"name": "nodeoperationrules", "kind": RULE_KIND}]} if self.oke else None
         return super().find(self._key(path))
 
     def get(self, path: str) -> Any:
@@ -83,6 +86,8 @@ class Cluster(Api):
 
     def evict(self, namespace: str, name: str, *, dry_run: bool = False) -> bool:
         if dry_run:
+            if self.held:
+                raise Busy("The disruption budget web needs 1 healthy pods", 429)
             return True
         if not self.after:
             self._written()

@@ -78,7 +78,7 @@ class NodeGate:
     def choose(self, again: bool, only: Sequence[str] = ()) -> Json:
         """Writes what holds without a test, and narrows the plan to the nodes that are tested. Returns their names,
         those of their partners, and the nodes that stay tainted with the reason."""
-        ruled, notes = self._ruled(), list(self._autoscalers())
+        ruled, notes = self.ruled(), list(self._autoscalers())
         seen, choice = self._held_choice(ruled, again, only)
         gone = self._write_all(seen, {**choice.settled, **choice.waiting}, ruled)
         choice = replace(choice, test=tuple(name for name in choice.test if name not in gone))
@@ -130,7 +130,7 @@ class NodeGate:
         """Judges the tested nodes by the run's results and writes their proofs. A partner keeps its proof unless the
         tests disprove it."""
         chosen = base_run.read(self.plan_file.parent / base_run.GATE)
-        ruled, seen = self._ruled(), self._seen(chosen["test"] + chosen["partners"])
+        ruled, seen = self.ruled(), self._seen(chosen["test"] + chosen["partners"])
         hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
         found: dict[str, Proof] = {}
         left: dict[str, str] = {}
@@ -204,7 +204,7 @@ class NodeGate:
         vfs = (self.plan.resources.vf, self.plan.offered(node.vfs))
         return decide.counts((node.gpu_resource, node.gpus), vfs, fact.allocatable)
 
-    def _ruled(self) -> bool:
+    def ruled(self) -> bool:
         """Whether a NodeReadinessRule has our key: its controller then sets and removes the taint. Raises RdmaError if
         that cannot be found out."""
         group = self.client.find(f"/apis/{RULES}")

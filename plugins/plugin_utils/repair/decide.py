@@ -208,8 +208,12 @@ def plan(
             name = attempt_id(node.name, node.boot, keys)
             pods = tuple(pod.place for pod in drain(node.pods, policy).evict)
             steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods))
+    begun, new = [one for one in steps if one.resumes], [one for one in steps if not one.resumes]
+    number = at_once(limits.most, total)
+    room = max(0, number - repairs.under_way)
+    left |= {one.node: f"{one.why}. It waits for its turn (rdma_repair_most)" for one in new[room:]}
     refused = _refused(nodes, total, repairs, limits, now)
-    return RepairPlan(tuple(steps), at_once(limits.most, total), asked, left, refused)
+    return RepairPlan((*begun, *new[:room]), number, asked, left, refused)
 
 
 def _old(fault: NodeFault, repaired: str) -> bool:
@@ -248,18 +252,24 @@ def _refused(
     failed = repairs.recent(now, FAILED)
     faulty = sum(bool(node.faults) for node in nodes)
     if repairs.breaker:
-        return f"the breaker is tripped: {repairs.breaker}"
+        return f"the breaker is tripped: {repairs.breaker}. {_RESET}"
     if sum(failed.values()) >= limits.failures:
-        return f"{counted(sum(failed.values()), 'repair')} failed within a day: {listed(sorted(failed), SHOWN)}"
+        number = counted(sum(failed.values()), "repair")
+        return f"{number} failed within a day: {listed(sorted(failed), SHOWN)}. {_RESET}"
     if total > 1 and faulty > 1 and 100 * faulty > limits.share * total:
-        return f"{faulty} of {total} nodes have a fault, more than {limits.share} %: one cause for all is likely"
+        return (
+            f"{faulty} of {total} nodes have a fault, more than rdma_repair_share={limits.share}: one cause is likely"
+        )
     return ""
+
+
+_RESET = "Look for the cause, then set rdma_repair_reset=true once"
 
 
 def unmatched(approved: str, found: RepairPlan) -> Optional[str]:
     """Why a plan may not be carried out with this approval; None if it may."""
     if found.refused:
-        return f"Nothing is repaired: {found.refused}. Look for the cause, then set rdma_repair_reset=true once."
+        return f"Nothing is repaired: {found.refused}"
     if not found.steps or found.open or approved == found.id:
         return None
     if approved:

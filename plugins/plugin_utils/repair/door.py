@@ -12,12 +12,15 @@ from __future__ import annotations
 import contextlib
 from typing import Optional, Protocol
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, base_path
 
+NAME = "gpuops-repair-"
+"""Beginning of the name of a rule, and of its trigger label's value."""
 TRIGGER = "oke.oraclecloud.com/node_operation"
 """Label of a node; its controller removes it when the operation is done, and cancels the operation without it."""
 RULE = ("oci.oraclecloud.com/v1beta1", "NodeOperationRule")
@@ -36,6 +39,9 @@ class Door(Protocol):
     """``says``: how it restarts a node, for the plan."""
 
     says: str
+
+    def check(self, node: str) -> None:
+        """Raises RdmaError if it could not restart the node now."""
 
     def knock(self, node: str, attempt: str) -> None:
         """Asks for the restart. Raises RdmaError if it cannot be asked for."""
@@ -59,11 +65,11 @@ class OkeDoor:
     @classmethod
     def of(cls, client: Client) -> Optional[OkeDoor]:
         """The door of this cluster, None where the API is not served."""
-        try:
-            client.path(*RULE)
-        except NotFound:
-            return None
-        return cls(client)
+        served = mapping(client.find(base_path(RULE[0])))
+        return cls(client) if any(one.get("kind") == RULE[1] for one in dicts(served.get("resources"))) else None
+
+    def check(self, node: str) -> None:
+        """OKE says only afterwards whether it can."""
 
     def knock(self, node: str, attempt: str) -> None:
         """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
@@ -101,7 +107,7 @@ class OkeDoor:
 
     @staticmethod
     def _value(attempt: str) -> str:
-        return f"gpuops-repair-{attempt}"
+        return f"{NAME}{attempt}"
 
 
 class PodDoor:
@@ -113,20 +119,30 @@ class PodDoor:
     def __init__(self, client: Client, namespace: str) -> None:
         self.client, self.namespace = client, namespace
 
+    def check(self, node: str) -> None:
+        """A kubelet that is gone starts nothing; then somebody has to cycle the power."""
+        late = reboot.late(self.client.get(f"{NODES}/{node}"), "")
+        if late or not self._pod(node):
+            why = "it is not Ready" if late else f"it has no pod {VF_PODS} in {self.namespace}"
+            raise RdmaError(f"{node} cannot be rebooted from the cluster: {why}. Cycle its power.")
+
     def knock(self, node: str, attempt: str) -> None:
         """Sets the request on the node's pod. Raises RdmaError without one."""
-        pod = self._pod(node)
-        if not pod:
-            raise RdmaError(f"{node} has no pod {VF_PODS} in {self.namespace} that could reboot it.")
-        path = self.client.path("v1", "Pod", self.namespace, pod)
-        self.client.patch(path, {"metadata": {"annotations": {REQUEST: attempt}}})
+        self.check(node)
+        self._request(node, attempt)
 
     def state(self, node: str, attempt: str) -> str:
         """Nothing: the pod goes down with its node."""
         return ""
 
     def leave(self, node: str, attempt: str) -> None:
-        """Nothing was made."""
+        """Removes the request from the node's pod, if there is one."""
+        if self._pod(node):
+            self._request(node, None)
+
+    def _request(self, node: str, attempt: Optional[str]) -> None:
+        path = self.client.path("v1", "Pod", self.namespace, self._pod(node))
+        self.client.patch(path, {"metadata": {"annotations": {REQUEST: attempt}}})
 
     def _pod(self, node: str) -> str:
         path = self.client.path("v1", "Pod", self.namespace)

@@ -61,6 +61,11 @@ class Repairs:
         """The attempt that has not ended."""
         return next((one for one in self.attempts.get(node, ()) if one.step in OPEN), None)
 
+    @property
+    def under_way(self) -> int:
+        """Number of nodes whose repair has not ended."""
+        return sum(self.open(node) is not None for node in self.attempts)
+
     def spent(self, node: str, boot: str) -> set[str]:
         """The faults for which there was an action in this boot."""
         return {fault for one in self.attempts.get(node, ()) if one.boot == boot for fault in one.faults}

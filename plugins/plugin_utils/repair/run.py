@@ -29,16 +29,17 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     WaitFailed,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, NODE_HISTORY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY, NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
@@ -110,7 +111,13 @@ class NodeRepair:
         repairs, nodes = self._repairs(), self._nodes()
         faulty = [one if repairs.open(one.name) else self._with_pods(one) for one in nodes]
         now = self.client.now()
-        return decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now)
+        found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now)
+        if NodeGate(self.client, str(self.plan_file), self.run, self.show).ruled():
+            why = (
+                f"a NodeReadinessRule has the taint {GATE_KEY}: its controller would release a node by an old condition"
+            )
+            return dataclasses.replace(found, refused=found.refused or why)
+        return found
 
     def _lines(self, found: RepairPlan) -> Iterator[str]:
         for step in found.steps:
@@ -151,24 +158,26 @@ class NodeRepair:
 
     def close(self) -> Json:
         """Ends the repairs of the nodes that the gate has judged since they came back."""
-        done, failed = [], {}
+        done, failed, untested = [], {}, {}
         repairs = self._repairs()
         for node in self._live({name for name in repairs.attempts if repairs.open(name)}):
             name, attempt = node["metadata"]["name"], repairs.open(node["metadata"]["name"])
-            if attempt is None or attempt.step != record.BACK:
+            if attempt is None or attempt.step != record.BACK or attempt.run != self.run:
                 continue
             proof = gate_proof.read(node["metadata"].get("annotations") or {})
             valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self._shapes)))
             if proof and valid and proof.status == gate_proof.GOOD:
                 self._step(name, attempt, record.DONE)
                 done.append(name)
-            elif proof and valid:
+            elif proof and valid and proof.status == gate_proof.BAD:
                 failed[name] = f"the gate says: {gate_proof.message(proof)}"
                 self._step(name, attempt, record.FAILED, failed[name])
+            else:  # the next run tests it
+                untested[name] = f"not proven yet: {gate_proof.message(proof) if proof else 'it was not tested'}"
         self._trip()
         for name, why in failed.items():
             self.show(f"repair           {name}: failed, {why}. It stays tainted. {self._ticket(name)}")
-        return {"changed": bool(done or failed), "done": done[:SHOWN], "not_repaired": failed}
+        return {"changed": bool(done or failed), "done": done[:SHOWN], "not_repaired": {**failed, **untested}}
 
     # ---- one node
 
@@ -189,24 +198,41 @@ class NodeRepair:
             return
         if attempt.step == record.CLAIMED:
             try:
+                self.door.check(step.node)
                 self._cordon(step.node, attempt)
                 self._support_data(step.node)
                 self._drain(step.node)
+                if why := self._repairs().breaker:
+                    raise RdmaError(f"{step.node} is left, as the breaker is tripped: {why}.")
             except RdmaError:
                 self._let_go(step.node, attempt)
                 raise
             attempt = self._step(step.node, attempt, record.SENT)
         if attempt.step == record.SENT:
+            self._go_on(step.node, attempt)
+        else:
+            self._record(lambda now: now.put(step.node, dataclasses.replace(attempt, run=self.run)))
+
+    def _go_on(self, name: str, attempt: Attempt) -> None:
+        """From the restart to the gate's taint, for a node that is still as this attempt has left it."""
+        node = self.client.get(f"{NODES}/{name}")
+        cordoned = _mark(node) == attempt.id and mapping(node["spec"]).get("unschedulable") is True
+        if not (cordoned or gate_proof.tainted(node)):
+            self.door.leave(name, attempt.id)
+            self._step(name, attempt, record.PARDONED, "released by somebody else")
+            raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
+        if cordoned:
             try:
-                self._restart(step.node, attempt)
-                self._soak(step.node)
+                self._restart(name, attempt)
+                self._soak(name)
             except WaitFailed as error:  # after any other error the next run goes on
-                self._step(step.node, attempt, record.FAILED, str(error))
+                self.door.leave(name, attempt.id)  # or it would restart later
+                self._step(name, attempt, record.FAILED, str(error))
                 self._trip()
-                raise RdmaError(f"{error} It stays cordoned. {self._ticket(step.node)}") from None
-            self._to_gate(step.node)
-            self._step(step.node, attempt, record.BACK)
-            self.door.leave(step.node, attempt.id)
+                raise RdmaError(f"{error} It stays cordoned. {self._ticket(name)}") from None
+            self.door.leave(name, attempt.id)
+            self._to_gate(name)
+        self._step(name, attempt, record.BACK)
 
     def _claim(self, step: RepairStep) -> Attempt:
         """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
@@ -228,12 +254,20 @@ class NodeRepair:
         """Cordons the node with the version that was read. Raises RdmaError if it has another owner by now."""
         node = self.client.get(f"{NODES}/{name}")
         meta = node["metadata"]
-        if (meta.get("annotations") or {}).get(CORDONED_FOR_REPAIR) == attempt.id:
-            return
-        if found := owners_io.read(self.client, self.plan.looked_for).all(node):
-            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in found)}.")
+        mine = _mark(node) == attempt.id
+        others = [
+            one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not (mine and _ours(one))
+        ]
+        if others:
+            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
         if mapping(mapping(node["status"]).get("nodeInfo")).get("bootID") != attempt.boot:
             raise RdmaError(f"{name} has rebooted since the plan was made.")
+        if not {one.key for one in self._faulty(node, {}).faults} & set(attempt.faults):
+            raise RdmaError(f"{name} is left: its faults are gone.")
+        if mine and mapping(node["spec"]).get("unschedulable") is True:
+            return
+        if mine:
+            raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
         mark = {"annotations": {CORDONED_FOR_REPAIR: attempt.id}, "resourceVersion": meta["resourceVersion"]}
         self.client.patch(f"{NODES}/{name}", {"metadata": mark, "spec": {"unschedulable": True}})
         self.show(f"repair           {name}: cordoned")
@@ -253,7 +287,6 @@ class NodeRepair:
         document = {
             "node": self.client.get(f"{NODES}/{name}"),
             "events": [{key: one.get(key) for key in shown} for one in events],
-            "host": base_run.hosts(self.run_dir).get(name),
         }
         base_run.write(self.run_dir.parent / "repair" / f"{name}.json", document)
 
@@ -262,15 +295,21 @@ class NodeRepair:
         found = decide.drain(self._pods(name), self.policy)
         if found.kept:
             raise RdmaError(f"{name} cannot be drained: {listed(list(found.kept), 3)}.")
-        for pod in found.evict:
-            try:
-                self.client.evict(pod.namespace, pod.name, dry_run=True)
-            except Busy as error:
-                self.show(f"repair           {name}: waits for a PodDisruptionBudget: {error}")
         last: list[str] = []
 
+        def allowed() -> str:
+            try:
+                for pod in decide.drain(self._pods(name), self.policy).evict:
+                    self.client.evict(pod.namespace, pod.name, dry_run=True)
+            except Busy as error:
+                return str(error)
+            return ""
+
         def gone() -> str:
-            left = list(decide.drain(self._pods(name), self.policy).evict)
+            now = decide.drain(self._pods(name), self.policy)
+            if now.kept:
+                raise RdmaError(f"{name} cannot be drained: {listed(list(now.kept), 3)}.")
+            left = list(now.evict)
             for pod in left:
                 try:
                     if not pod.ending:
@@ -281,6 +320,7 @@ class NodeRepair:
                 left = [pod for pod in left if not pod.ending]
             return f"{counted(len(left), 'pod')} left: {listed([pod.place for pod in left], 3)}" if left else ""
 
+        self._until(allowed, self.times.drain, name, "drain")
         self._until(gone, self.times.drain, name, "drain", last)
 
     def _ready(self, name: str) -> bool:
@@ -294,6 +334,7 @@ class NodeRepair:
             return f"{why}; {self.door.state(name, attempt.id)}".rstrip("; ") if why else ""
 
         if late():
+            self._drain(name)  # what came since an earlier run
             self.door.knock(name, attempt.id)
             self.show(f"repair           {name}: drained, {self.door.says}")
         self._until(late, self.times.back, name, "restart")
@@ -316,12 +357,14 @@ class NodeRepair:
         """The gate's taint in place of our cordon, in one write."""
         for _attempt in range(ATTEMPTS):
             node = self.client.get(f"{NODES}/{name}")
-            taints = [one for one in dicts(node["spec"].get("taints")) if one.get("key") != gate_proof.TAINT["key"]]
-            meta = {"annotations": {CORDONED_FOR_REPAIR: None}, "resourceVersion": node["metadata"]["resourceVersion"]}
-            kept = [one for one in taints if one.get("key") != "node.kubernetes.io/unschedulable"]
-            spec = {"taints": [*kept, gate_proof.TAINT], "unschedulable": None}
+            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now())
+            others = [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
+            lifted = body.get("spec", {}) if not others else {}  # who works on it lifts the cordon
+            gone = {GATE_KEY, *([owners.CORDON_TAINT] if lifted else [])}
+            kept = [one for one in dicts(node["spec"].get("taints")) if one.get("key") not in gone]
+            body["spec"] = {**lifted, "taints": [*kept, gate_proof.TAINT]}
             try:
-                self.client.patch(f"{NODES}/{name}", {"metadata": meta, "spec": spec})
+                self.client.patch(f"{NODES}/{name}", body)
                 self.show(f"repair           {name}: back, and tainted until the gate proves it")
                 return
             except Conflict:
@@ -385,10 +428,11 @@ class NodeRepair:
         self.client.patch(self._place, {"metadata": meta, "data": {**wanted["data"], **gone}})
 
     def _step(self, node: str, attempt: Attempt, step: str, text: str = "") -> Attempt:
-        after = dataclasses.replace(attempt, step=step, at=self._now(), run=self.run, text=text[:500])
+        at = attempt.at if step == record.DONE else self._now()  # when it came back
+        after = dataclasses.replace(attempt, step=step, at=at, run=self.run, text=text[:500])
         self._record(lambda now: now.put(node, after))
         if words := {record.SENT: "restarted", record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
-            self._note(node, history.HistoryEntry(after.at, history.REPAIR, f"{', '.join(attempt.faults)}: {words}"))
+            self._note(node, history.HistoryEntry(self._now(), history.REPAIR, f"{', '.join(attempt.faults)}: {words}"))
         return after
 
     def _note(self, name: str, entry: history.HistoryEntry) -> None:
@@ -491,6 +535,16 @@ class NodeRepair:
             )
 
         return list(self.client.projected(self.client.path("v1", "Pod"), read, field_selector=f"spec.nodeName={name}"))
+
+
+def _mark(node: Json) -> str:
+    """The id of the attempt that has cordoned the node, "" without one."""
+    return str((node["metadata"].get("annotations") or {}).get(CORDONED_FOR_REPAIR) or "")
+
+
+def _ours(owner: NodeOwner) -> bool:
+    """Whether it is a repair, or its rule."""
+    return owner.who.startswith(f"{OURS} (repair)") or door.NAME in owner.mark
 
 
 def _after(since: str, moment_: str) -> bool:

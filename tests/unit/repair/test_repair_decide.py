@@ -107,8 +107,22 @@ def test_the_approval_is_of_one_plan() -> None:
     found = plan(node("n1"))
     assert "approve it with -e rdma_repair=" + found.id in (decide.unmatched("", found) or "")
     assert decide.unmatched(found.id, found) is None
-    for other in (plan(node("n2")), plan(node("n1", boot="b2")), plan(node("n1"), node("n2"))):
+    for other in (plan(node("n2")), plan(node("n1", boot="b2")), plan(node("n2"), node("n1"))):
         assert "approves another plan" in (decide.unmatched(found.id, other) or "")
+
+
+def test_a_node_waits_while_as_many_as_may_be_are_under_way() -> None:
+    found = plan(node("n1"), node("n2"), node("n3"), limits=RepairLimits(most="2"))
+    assert [step.node for step in found.steps] == ["n1", "n2"] and "waits for its turn" in found.left["n3"]
+    begun = Repairs({"n9": (past(record.BACK, 1),)})
+    found = plan(node("n1"), node("n2"), repairs=begun, limits=RepairLimits(most="2"))
+    assert [step.node for step in found.steps] == ["n1"], "n9 is not proven yet"
+
+
+def test_what_oci_maintains_is_not_restarted_beside_it() -> None:
+    rule = TABLE.of("condition", "oci.oraclecloud.com/MaintenanceFault")
+    found = plan(node("n1", XID, NodeFault("condition MaintenanceFault", "m", rule)))
+    assert found.steps == () and "OCI maintains or repairs the host" in found.asked["n1"]
 
 
 def test_the_breaker() -> None:

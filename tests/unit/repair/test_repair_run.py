@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRIGGER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, proven, says
 
@@ -39,7 +40,8 @@ def test_a_node_is_drained_restarted_tainted_and_its_repair_ends_with_the_gates_
     assert [taint["key"] for taint in live["spec"]["taints"]] == [GATE_KEY] and not live["spec"].get("unschedulable")
     assert CORDONED_FOR_REPAIR not in live["metadata"]["annotations"] and step(api, "n1") == record.BACK
     assert not [key for key in api.objects if key.startswith(RULE_KIND)]
-    assert one.close() == {"changed": False, "done": [], "not_repaired": {}}, "the gate has not judged it yet"
+    untested = {"n1": "not proven yet: it was not tested"}
+    assert one.close() == {"changed": False, "done": [], "not_repaired": untested} and step(api, "n1") == record.BACK
     proven(api, "n1")
     assert one.close()["done"] == ["n1"] and step(api, "n1") == record.DONE
     log = history.read(api.objects["Node//n1"]["metadata"]["annotations"]).log
@@ -83,6 +85,52 @@ def test_killed_after_the_cordon_a_node_that_is_well_again_is_released(repair: A
     found = repair(api).carry_out("")
     assert (found["back"], found["changed"], api.restarts) == ([], True, [])
     assert not api.objects["Node//n1"]["spec"].get("unschedulable") and api.list("Pod"), "as it was"
+
+
+def test_a_node_that_a_person_has_uncordoned_since_is_left(repair: Any) -> None:
+    """Killed before the restart, and after it was asked for: users' jobs may be on it by now."""
+    for lives in range(2, 7):
+        api = Cluster()
+        says(api, "n1")
+        plan, api.lives = approved(repair(api)), lives
+        api.broken = {"n1"}
+        with pytest.raises(Killed):
+            repair(api).carry_out(plan)
+        api.lives, api.broken = 1 << 30, set()
+        api.objects["Node//n1"]["spec"]["unschedulable"] = None
+        api.objects["Node//n1"]["metadata"]["labels"].pop(TRIGGER, None)
+        found = repair(api).carry_out("")
+        assert found["back"] == [] and "was uncordoned since" in found["not_repaired"]["n1"], lives
+        assert api.restarts == [] and not api.objects["Node//n1"]["spec"].get("unschedulable")
+        assert not [key for key in api.objects if key.startswith(RULE_KIND)], "nothing restarts it later"
+
+
+def test_a_node_that_is_well_by_its_turn_is_left(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    plan = one._plan()
+    conditions = api.objects["Node//n1"]["status"]["conditions"]
+    conditions[:] = [item for item in conditions if item["type"] == "Ready"]
+    assert "its faults are gone" in one._repair(plan.steps[0]) and api.restarts == []
+    assert not api.objects["Node//n1"]["spec"].get("unschedulable")
+
+
+def test_without_okes_rules_the_nodes_pod_reboots_it(repair: Any) -> None:
+    api = Cluster()
+    api.oke = False
+    says(api, "n1")
+    one = repair(api)
+    assert "has no pod" in one.carry_out(approved(one))["not_repaired"]["n1"], "before anything is done"
+    assert not api.objects["Node//n1"]["spec"].get("unschedulable") and api.list("Pod")
+    labels = {"app.kubernetes.io/name": "gpuops-vf-config"}
+    owner = [{"kind": "DaemonSet", "name": "gpuops-vf-config", "controller": True}]
+    meta = {"name": "vf", "namespace": one.plan.namespaces.own, "labels": labels, "ownerReferences": owner}
+    api.add({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1", "containers": []}})
+    asked = one.carry_out(approved(one))["not_repaired"]["n1"]
+    assert "The restart of n1 did not end" in asked, "nobody reboots here"
+    path = f"Pod/{one.plan.namespaces.own}/vf"
+    assert path in api.writes and not api.get(path)["metadata"]["annotations"].get("gpuops.rdma/reboot"), "taken back"
 
 
 def test_what_fails_in_between_is_gone_on_with(repair: Any) -> None:
@@ -143,6 +191,7 @@ def test_a_restart_that_fails_keeps_the_cordon_and_trips_the_breaker(repair: Any
     assert "did not end within" in found["not_repaired"]["n1"] and "repair/n1.json" in found["not_repaired"]["n1"]
     live = api.objects["Node//n1"]
     assert live["spec"]["unschedulable"] and CORDONED_FOR_REPAIR in live["metadata"]["annotations"]
+    assert not [key for key in api.objects if key.startswith(RULE_KIND)], "OKE does not try again"
     says(api, "n2")
     again = repair(api, limits=limits).planned("", False)
     assert "the breaker is tripped" in again["refused"] and "rdma_repair_reset=true" in again["blocked"]

@@ -65,7 +65,9 @@ class Cluster:
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own. The
         next run need not wait until its Leases expire; those of another run stay."""
-        family = [psutil.Process(process.pid)] if psutil.pid_exists(process.pid) else []
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family.append(psutil.Process(process.pid))
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.suspend()  # what does not run starts nothing more

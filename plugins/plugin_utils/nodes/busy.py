@@ -120,6 +120,14 @@ def holder(pod: Json, resources: Collection[str]) -> Optional[PodUse]:
     )
 
 
+def stays(pod: Json) -> bool:
+    """Whether a drain leaves the pod: of a DaemonSet, of the kubelet itself, or over."""
+    meta = pod["metadata"]
+    owners = [owner.get("kind") for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
+    static = "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
+    return "DaemonSet" in owners or static or (pod.get("status") or {}).get("phase") in _ENDED
+
+
 def _devices(container: Mapping[str, Any], resources: Collection[str]) -> Iterable[tuple[str, int]]:
     asked = container.get("resources") or {}
     for name, amount in {**(asked.get("limits") or {}), **(asked.get("requests") or {})}.items():

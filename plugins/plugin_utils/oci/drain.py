@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Bus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REMOVAL
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import cordons, facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 
 POLL = 5.0
@@ -66,11 +66,6 @@ def _of(listed: Sequence[Node], instance: str, address: str) -> Optional[Node]:
 
 
 def _going(pod: Json) -> tuple[str, str, bool]:
-    """(namespace, name, whether it is ending) of a pod that a drain evicts; name "" for one that stays: of a DaemonSet,
-    of the kubelet itself, and one that is over."""
+    """(namespace, name, whether it is ending) of a pod that a drain evicts; name "" for one that stays."""
     meta = pod["metadata"]
-    owners = [owner.get("kind") for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
-    static = "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
-    over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    stays = "DaemonSet" in owners or static or over
-    return meta["namespace"], "" if stays else meta["name"], bool(meta.get("deletionTimestamp"))
+    return meta["namespace"], "" if busy.stays(pod) else meta["name"], bool(meta.get("deletionTimestamp"))

@@ -81,15 +81,17 @@ class OkeDoor:
         }
         meta = {"name": self._value(attempt), "labels": dict(OWNED)}
         rule: Json = {"apiVersion": RULE[0], "kind": RULE[1], "metadata": meta, "spec": spec}
-        if self._rule(attempt) is None:
+        found = self._rule(attempt)
+        if found is None:
             with contextlib.suppress(Conflict):
                 self.client.create(self.client.path(*RULE), rule)
-        if node not in self._nodes(attempt, "succeededNodes"):
+        if node not in _nodes(found, "succeededNodes"):
             self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt)}}})
 
     def state(self, node: str, attempt: str) -> str:
         """The list of the rule's status that has the node."""
-        return next((words for part, words in _STATES.items() if node in self._nodes(attempt, part)), "")
+        found = self._rule(attempt)
+        return next((words for part, words in _STATES.items() if node in _nodes(found, part)), "")
 
     def leave(self, node: str, attempt: str) -> None:
         """Removes the rule, and its label if OKE has not."""
@@ -101,13 +103,14 @@ class OkeDoor:
     def _rule(self, attempt: str) -> Optional[Json]:
         return self.client.find(self.client.path(*RULE, "", self._value(attempt)))
 
-    def _nodes(self, attempt: str, part: str) -> list[str]:
-        status = mapping(mapping(self._rule(attempt)).get("status"))
-        return [str(one.get("nodeName")) for one in dicts(status.get(part))]
-
     @staticmethod
     def _value(attempt: str) -> str:
         return f"{NAME}{attempt}"
+
+
+def _nodes(rule: Optional[Json], part: str) -> list[str]:
+    status = mapping(mapping(rule).get("status"))
+    return [str(one.get("nodeName")) for one in dicts(status.get(part))]
 
 
 class PodDoor:

@@ -90,6 +90,7 @@ class NodeRepair:
         self.limits, self.policy, self.times = limits, policy, times
         self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
         self.run_dir = self.plan_file.parent
+        self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = repair_table.table(files.document("repair.yml"))
         self.marks = marks.table(files.document("node_marks.yml"))
         self.door = door.door(client, self.plan.namespaces.own)
@@ -165,7 +166,7 @@ class NodeRepair:
             if attempt is None or attempt.step != record.BACK or attempt.run != self.run:
                 continue
             proof = gate_proof.read(node["metadata"].get("annotations") or {})
-            valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self._shapes)))
+            valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes)))
             if proof and valid and proof.status == gate_proof.GOOD:
                 self._step(name, attempt, record.DONE)
                 done.append(name)
@@ -262,7 +263,7 @@ class NodeRepair:
             raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
         if mapping(mapping(node["status"]).get("nodeInfo")).get("bootID") != attempt.boot:
             raise RdmaError(f"{name} has rebooted since the plan was made.")
-        if not {one.key for one in self._faulty(node, {}).faults} & set(attempt.faults):
+        if not {one.key for one in self._faulty(node).faults} & set(attempt.faults):
             raise RdmaError(f"{name} is left: its faults are gone.")
         if mine and mapping(node["spec"]).get("unschedulable") is True:
             return
@@ -342,10 +343,10 @@ class NodeRepair:
     def _soak(self, name: str) -> None:
         """The node has to stay Ready in this boot, without a fault that was confirmed since. Raises WaitFailed."""
         began, since = time.monotonic(), self._now()
-        boot = self._faulty(self.client.get(f"{NODES}/{name}"), {}).boot
+        boot = self._faulty(self.client.get(f"{NODES}/{name}")).boot
         while time.monotonic() - began < self.times.soak:
             node = self.client.get(f"{NODES}/{name}")
-            found = self._faulty(node, {})
+            found = self._faulty(node)
             new = [one.text for one in found.faults if _after(one.since, since)]
             new += [why] if (why := reboot.late(node, "")) else []
             new += ["it has rebooted by itself"] if found.boot != boot else []
@@ -457,10 +458,6 @@ class NodeRepair:
 
     # ---- reading
 
-    @property
-    def _shapes(self) -> Json:
-        return shape_table.shapes(self.plan.site_shapes)
-
     def _live(self, names: set[str]) -> list[Json]:
         """These nodes of the plan."""
         wanted = names & {node.name for node in self.plan.nodes}
@@ -477,15 +474,14 @@ class NodeRepair:
         def read(node: Json) -> Optional[FaultyNode]:
             if node["metadata"]["name"] not in planned:
                 return None
-            texts = {node["metadata"]["name"]: [one.text for one in found.all(node)]}
-            return self._faulty(node, texts)
+            return self._faulty(node, [one.text for one in found.all(node)])
 
         return [one for one in self.client.projected(NODES, read) if one is not None]
 
-    def _faulty(self, node: Json, owners: Mapping[str, Sequence[str]]) -> FaultyNode:
+    def _faulty(self, node: Json, working: Sequence[str] = ()) -> FaultyNode:
         name, spec = node["metadata"]["name"], mapping(node.get("spec"))
         boot = str(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID") or "")
-        mine = tuple(one for one in owners.get(name, ()) if not one.startswith(f"{OURS} (repair)"))
+        mine = tuple(one for one in working if not one.startswith(f"{OURS} (repair)"))
         faults = (*self._marked(node), *self._proof(node))
         return FaultyNode(name, boot, str(spec.get("providerID") or ""), faults, mine)
 
@@ -505,7 +501,7 @@ class NodeRepair:
         proof = gate_proof.read(node["metadata"].get("annotations") or {})
         if proof is None or proof.status != gate_proof.BAD:
             return
-        if not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self._shapes))):
+        if not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes))):
             rule = self.table.of(repair_table.PROOF, proof.reason, proof.message)
             yield NodeFault(f"proof {proof.reason}", f"gate: {proof.message}", rule, proof.time)
 
@@ -520,16 +516,13 @@ class NodeRepair:
 
         def read(pod: Json) -> RepairPod:
             meta, use = pod["metadata"], busy.holder(pod, resources)
-            over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            static = "kubernetes.io/config.mirror" in (meta.get("annotations") or {})
-            owner = use.owner if use else ""
             return RepairPod(
                 meta["namespace"],
                 meta["name"],
                 meta.get("labels") or {},
-                owner,
+                use.owner if use else "",
                 ", ".join(f"{count} {what}" for what, count in use.held) if use else "",
-                over or static or owner.startswith("DaemonSet "),
+                busy.stays(pod),
                 any("emptyDir" in one for one in dicts(pod["spec"].get("volumes"))),
                 bool(meta.get("deletionTimestamp")),
             )

@@ -194,7 +194,7 @@ JOBS = (
         "RDMA health",
         "health",
         "Names nodes with faults, news since the last look, and who works on a node.",
-        (*_COMMON, "rdma_host_checks", *_KEEP),
+        (*_COMMON, "rdma_host_checks", "rdma_health_pairs", *_KEEP),
         notifies=True,
     ),
     Template(

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.run import HealthLook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """News, faulty nodes, nodes on which another component works, and why no history was written."""
+        """News, faulty nodes, nodes on which another component works, and why no history was written; or the idle nodes
+        to test."""
         run = self.one_run.id
+        if args["state"] == "chosen":
+            limits = {"most": args["pairs"], "age": args["pairs_age"]}
+            return {"test": pair_run.choose(self.client, args["plan"], run, self.show, self.hold, **limits)}
         return HealthLook(self.client, args["plan"], self.show, self.hold, run=run, dry=self.check_mode).run()

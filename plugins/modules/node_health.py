@@ -20,6 +20,23 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.run_plan
+options:
+  state:
+    description:
+    - V(chosen) takes the Leases of idle nodes, and writes a plan of them into the folder C(pairs) beside the plan. The
+      pods of this plan have the PriorityClass C(gpuops-rdma-idle), so that any other pod evicts them.
+    - V(looked) looks at all nodes of the plan. The results of a scan in C(pairs) are part of a node's history.
+    type: str
+    choices: [chosen, looked]
+    default: looked
+  pairs:
+    description: With V(chosen), the most nodes to test, as a number or a percentage of the plan's nodes.
+    type: str
+    default: '1'
+  pairs_age:
+    description: Seconds for which the result of a node's pair test holds, so that it is not tested again.
+    type: int
+    default: 86400
 """
 
 EXAMPLES = r"""
@@ -29,28 +46,33 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+test:
+  description: Names of the nodes to test.
+  returned: with V(chosen)
+  type: list
+  elements: str
 news:
   description: The first 50 events since the last look.
-  returned: always
+  returned: with V(looked)
   type: list
   elements: dict
   sample: [{node: 10.140.0.3, at: '2026-11-28T12:00:00Z', kind: fault, text: "node.mark: GpuEcc is True"}]
 faulty:
   description: The first 50 nodes with a fault.
-  returned: always
+  returned: with V(looked)
   type: list
   elements: str
 owners:
   description: The first 50 nodes on which another component works, each with the marks that show it.
-  returned: always
+  returned: with V(looked)
   type: dict
 changes:
   description: The first 50 nodes whose history was written.
-  returned: always
+  returned: with V(looked)
   type: list
   elements: str
 note:
   description: Why no history was written; empty if all were.
-  returned: always
+  returned: with V(looked)
   type: str
 """

@@ -42,7 +42,7 @@ LAYERS = {
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
-    "health": ("gate kube nccl nodes", "run"),
+    "health": ("gate host kube nccl nodes", "pair_run run"),
     "repair": ("gate health host kube nodes", "run door"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
@@ -51,7 +51,7 @@ LAYERS = {
         "rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
-    "report": ("host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
+    "report": ("health host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
     "evidence": ("kube operators", "bundle_io evidence_io"),
     "sharing": (
         "kube nccl nodes",

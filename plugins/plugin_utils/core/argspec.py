@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
@@ -28,6 +29,19 @@ NO_SECRETS = {
     "evidence_key_file",
     "public_key_file",
 }
+
+
+def share(text: Any, total: int, asked: str, *, up: bool = False) -> int:
+    """How many of ``total`` the number ``4`` or the percentage ``10%`` are, at least one; a part of one counts with
+    ``up``. ``asked``: name of the input. InputError for another text."""
+    word = str(text).strip()
+    digits = word.removesuffix("%")
+    if not digits.isdigit() or int(digits) < 1:
+        raise InputError(f"{asked} is {text!r}: use a number such as 4, or a percentage such as 10%.")
+    if digits == word:
+        return int(digits)
+    part = total * min(int(digits), 100) / 100
+    return max(1, math.ceil(part) if up else math.floor(part))
 
 
 def spec(options: Mapping[str, Json], module: str) -> dict[str, Json]:

@@ -131,6 +131,8 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_gpu_operator_values": {"type": "raw"},
     "rdma_grace": {"type": "int"},
     "rdma_guide_literal": {"type": "bool"},
+    "rdma_health_pairs": {"type": "str"},
+    "rdma_health_pairs_age": {"type": "int"},
     "rdma_host_become": {"type": "bool"},
     "rdma_host_checks": {"type": "bool"},
     "rdma_host_checks_by": {"type": "str", "choices": ["ssh", "daemonset"]},

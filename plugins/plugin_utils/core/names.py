@@ -75,6 +75,10 @@ MIG_STRATEGY_BEFORE = "gpuops.rdma/mig-strategy-before"
 
 PRIORITY_CLASS = "gpuops-rdma"
 """PriorityClass of all pods that come and go with a run; it preempts nobody. rdma_priority_class names another one."""
+IDLE_PRIORITY_CLASS = "gpuops-rdma-idle"
+"""PriorityClass of tests that only use idle nodes: any other pod evicts them."""
+PRIORITY_CLASSES = {PRIORITY_CLASS: 0, IDLE_PRIORITY_CLASS: -1_000_000_000}
+"""Ours, with their values. Cluster Autoscaler adds no nodes for pods below -10 (--expendable-pods-priority-cutoff)."""
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu")
 """Keys of the taints that GPU nodes commonly have."""
 LAST_WORDS = "FallbackToLogsOnError"

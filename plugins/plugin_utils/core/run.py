@@ -58,8 +58,12 @@ HEALTH = "health.json"
 """What playbooks/health.yml has seen."""
 REPAIR = "repair.json"
 """What playbooks/repair.yml would do."""
+PAIRS = "pairs"
+"""Folder with the plan of the idle nodes that playbooks/health.yml tests, and the results of their scan."""
 RESULTS = ("nccl-*.json", "logs/*.log")
-HOSTS = ("host.json", "host-*.json", "perftest.json")
+PORTS = "ports.json"
+"""Counters of the RDMA ports of the hosts that this run has checked."""
+HOSTS = ("host.json", "host-*.json", PORTS, "perftest.json")
 OURS = (
     "plan.json",
     PLAN_SECRETS,
@@ -74,6 +78,7 @@ OURS = (
     GATE,
     HEALTH,
     REPAIR,
+    f"{PAIRS}/*.json*",
     "charts/*/*.tgz",
     *HOSTS,
     *RESULTS,
@@ -224,7 +229,8 @@ def forget_plan(run_dir: Path, *, passed: bool = False) -> None:
     has only the nodes that it tested, and replaces none."""
     if passed and not (run_dir / GATE).exists():
         write(run_dir / PASSED, read(run_dir / "plan.json"))
-    (run_dir / PLAN_SECRETS).unlink(missing_ok=True)
+    for folder in (run_dir, run_dir / PAIRS):
+        (folder / PLAN_SECRETS).unlink(missing_ok=True)
 
 
 def require_secrets(value: Any, what: str) -> None:

@@ -161,7 +161,7 @@ def _findings(node: GatedNode, evidence: GateEvidence) -> Iterator[Proof]:
     if node.lacks:
         yield Proof(BAD, "ResourcesMissing", node.lacks)
     yield from _host(node, evidence.host)
-    yield from _scan(node.name, evidence.scan)
+    yield from by_scan(node.name, evidence.scan)
 
 
 def _host(node: GatedNode, host: Optional[Json]) -> Iterator[Proof]:
@@ -176,7 +176,8 @@ def _host(node: GatedNode, host: Optional[Json]) -> Iterator[Proof]:
         yield Proof(UNKNOWN, "Rebooted", "it rebooted after its host was checked, or its boot id was not read")
 
 
-def _scan(name: str, scan: Optional[Json]) -> Iterator[Proof]:
+def by_scan(name: str, scan: Optional[Json]) -> Iterator[Proof]:
+    """What the document of a scan proves of a node: the first one decides. Raises what a damaged document raises."""
     if scan is None:
         yield Proof(UNKNOWN, "NotTested", "no scan has tested it")
         return

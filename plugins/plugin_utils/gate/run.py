@@ -46,7 +46,7 @@ ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class _Seen:
+class SeenNode:
     """A Node as it was read: the fields that a patch depends on, its facts, and who else works on it."""
 
     obj: Json
@@ -88,14 +88,14 @@ class NodeGate:
             self.show(f"warning: {note}")
         return self._result(list(choice.test), list(choice.partners), {**_held(choice), **gone}, notes)
 
-    def _held_choice(self, ruled: bool, again: bool, only: Sequence[str]) -> tuple[dict[str, _Seen], GateChoice]:
+    def _held_choice(self, ruled: bool, again: bool, only: Sequence[str]) -> tuple[dict[str, SeenNode], GateChoice]:
         """The choice by nodes that were read after this run took the Leases of all that it tests or writes. A node of
         another run, which may have been faster, is left as it is."""
         mine: set[str] = set()
         others: dict[str, str] = {}
         while True:
-            seen, now = self._seen(), self._now()
-            nodes = [replace(node, owner=others.get(node.name, node.owner)) for node in self._nodes(seen, ruled)]
+            seen, now = self.seen(), self._now()
+            nodes = [replace(node, owner=others.get(node.name, node.owner)) for node in self.nodes(seen, ruled)]
             choice = decide.choose(nodes, self.run, now, again, only)
             proofs = {**choice.settled, **choice.waiting}
             changes = {name: gate_proof.change(seen[name].obj, one, ruled, now) for name, one in proofs.items()}
@@ -130,11 +130,11 @@ class NodeGate:
         """Judges the tested nodes by the run's results and writes their proofs. A partner keeps its proof unless the
         tests disprove it."""
         chosen = base_run.read(self.plan_file.parent / base_run.GATE)
-        ruled, seen = self.ruled(), self._seen(chosen["test"] + chosen["partners"])
+        ruled, seen = self.ruled(), self.seen(chosen["test"] + chosen["partners"])
         hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
         found: dict[str, Proof] = {}
         left: dict[str, str] = {}
-        for node in self._nodes(seen, ruled, tested=True):
+        for node in self.nodes(seen, ruled, tested=True):
             if node.owner:
                 left[node.name] = node.owner
                 continue
@@ -158,19 +158,19 @@ class NodeGate:
     def _now(self) -> str:
         return moment.stamp(self.client.now())
 
-    def _seen(self, names: Optional[Container[str]] = None) -> dict[str, _Seen]:
+    def seen(self, names: Optional[Container[str]] = None) -> dict[str, SeenNode]:
         """The plan's nodes as they are now."""
         wanted = {node.name for node in self.plan.nodes if names is None or node.name in names}
         owners = owners_io.read(self.client, self.plan.looked_for)
 
-        def slim(node: Json) -> Optional[_Seen]:
+        def slim(node: Json) -> Optional[SeenNode]:
             if node["metadata"]["name"] not in wanted:
                 return None
             meta, status = node["metadata"], node.get("status") or {}
             kept = {key: meta.get(key) for key in ("name", "annotations", "resourceVersion")}
             taints = {"taints": (node.get("spec") or {}).get("taints") or []}
             other = owners.other(node)
-            return _Seen(
+            return SeenNode(
                 {"metadata": kept, "spec": taints, "status": {"conditions": status.get("conditions") or []}},
                 facts.node_facts(node, self.shapes),
                 other.text if other else "",
@@ -179,8 +179,8 @@ class NodeGate:
         found = [one for one in self.client.projected(NODES, slim) if one is not None]
         return {one.facts.name: one for one in found}
 
-    def _nodes(self, seen: Mapping[str, _Seen], ruled: bool, tested: bool = False) -> Iterator[GatedNode]:
-        """``tested``: after the tests, when nothing but the node itself bars a verdict."""
+    def nodes(self, seen: Mapping[str, SeenNode], ruled: bool, tested: bool = False) -> Iterator[GatedNode]:
+        """What the gate decides by. ``tested``: after the tests, when nothing but the node itself bars a verdict."""
         planned = {node.name: node for node in self.plan.nodes}
         used = {} if tested else BusyNodes(self.client, self.plan).once(list(seen))
         for name, one in seen.items():
@@ -248,7 +248,7 @@ class NodeGate:
 
     # ---- writing
 
-    def _write_all(self, seen: Mapping[str, _Seen], proofs: Mapping[str, Proof], ruled: bool) -> dict[str, str]:
+    def _write_all(self, seen: Mapping[str, SeenNode], proofs: Mapping[str, Proof], ruled: bool) -> dict[str, str]:
         """Writes each node's proof, also after one that cannot be written. Returns those that have left the cluster,
         with these words; raises the first error of the others."""
         gone, errors = {}, []

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import deco
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters
 
 MOST = 20
 """Entries that a node keeps; older ones are dropped."""
@@ -30,6 +31,7 @@ LONG = 200
 """Characters of an entry's text."""
 SEEN, FAULT, WELL, BOOT, MACHINE, PROOF = "seen", "fault", "well", "boot", "machine", "proof"
 REPAIR = "repair"
+KINDS = (SEEN, FAULT, WELL, BOOT, MACHINE, PROOF, REPAIR)
 """Kinds of entries: first look, a fault that began or ended, another boot or machine, another result of the gate, and
 what a repair did."""
 
@@ -55,11 +57,22 @@ class NodeState:
 
 
 @dataclass(frozen=True)
+class PairResult:
+    """The node's last pair test on idle nodes. ``at``: RFC 3339, in UTC, "" = never; ``fault``: "" for a pass."""
+
+    at: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
 class NodeHistory:
-    """``state``: of the last look; ``log``: newest first."""
+    """``state``: of the last look; ``log``: newest first; ``ports``: what the ports' counters of later looks
+    are compared with, at most a day old."""
 
     state: NodeState = field(default_factory=NodeState)
     log: tuple[HistoryEntry, ...] = ()
+    pairs: PairResult = field(default_factory=PairResult)
+    ports: HostCounters = field(default_factory=HostCounters)
 
 
 def read(annotations: Mapping[str, Any]) -> NodeHistory:

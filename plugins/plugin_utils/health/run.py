@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.codec import decode
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    DataError,
     Forbidden,
+    InputError,
     NotFound,
     Taken,
 )
@@ -23,8 +26,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks, pair_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import kept_counters, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters, RunCounters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner
@@ -38,12 +43,14 @@ FINDINGS = f"findings-{STAGE}.json"
 
 @dataclass(frozen=True)
 class LookedAt:
-    """A node: its findings by its own marks, who works on it, what is new, and its history after this look."""
+    """A node: its findings by its own marks, who works on it, what is new, and its history before and after this
+    look."""
 
     name: str
     findings: tuple[Finding, ...]
     owners: tuple[NodeOwner, ...]
     news: tuple[history.HistoryEntry, ...]
+    before: NodeHistory
     after: NodeHistory
 
 
@@ -68,6 +75,11 @@ class HealthLook:
         self.owners = owners_io.read(client, [*self.plan.looked_for, owners_io.RUNS], strict=False, run=run)
         self.excluded = {node.name: node.excluded for node in self.plan.nodes}
         self.now = client.now()
+        self.ports = self._ports()
+        """Node -> the counters of its ports, of hosts that this run has checked."""
+        self.rules = rules.table(files.document("host_rules.yml")) if self.ports else None
+        self.tested = pair_run.results(self.run_dir, self._at)
+        """Node -> what the pair tests of this run have found."""
 
     def run(self) -> Json:
         """Findings for the report, news, and the nodes' histories; writes those that have news."""
@@ -76,7 +88,7 @@ class HealthLook:
         looked = self._look(faults)
         found = [item for node in looked for item in node.findings]
         base_run.write(self.run_dir / FINDINGS, {"findings": to_dict(found)})
-        fresh = [node for node in looked if node.news]
+        fresh = [node for node in looked if node.news or node.after != node.before]
         written, note = self._write(fresh)
         # A first look at a fleet is one number, not a line of each node.
         first = sum(one.kind == history.SEEN for node in fresh for one in node.news)
@@ -86,7 +98,7 @@ class HealthLook:
         owners = {node.name: [one.text for one in node.owners] for node in looked if node.owners}
         logs = {node.name: to_dict(node.after.log) for node in looked if node.name in told or node.owners}
         document = {"at": self._at, "first": first, "news": news, "logs": logs}
-        document |= {"owners": owners, "faulty": faulty, "note": note}
+        document |= {"owners": owners, "faulty": faulty, "note": note, "pairs": to_dict(self.tested)}
         base_run.write(self.run_dir / base_run.HEALTH, document)
         return {
             "changed": bool(written),
@@ -131,16 +143,39 @@ class HealthLook:
         found += [finding("node.owner", fact.name, one.text) for one in owners if one.other and one.text != named]
         proof = gate_proof.read(annotations)
         found += _of_proof(fact, proof)
+        before, machine = history.read(annotations), digest(fact.provider_id)
+        pairs = self.tested.get(fact.name) or (before.pairs if before.state.machine == machine else PairResult())
+        if pairs.fault:
+            found.append(finding("node.pair-slow", fact.name, f"pair test: {pairs.fault} ({pairs.at})"))
+        ports, risen = self._counted(fact.name, before.ports)
+        found += risen
         own = {_key(one): f"{one.id}: {one.found}" for one in found if one.severity == marks.ERROR}
-        before = history.read(annotations)
         state = NodeState(
             {**faults.get(fact.name, {}), **own},
             digest(fact.boot_id),
-            digest(fact.provider_id),
+            machine,
             f"{proof.status} at {proof.time}: {proof.message}"[: history.LONG] if proof else "",
         )
         news = history.news(before, state, self._at)
-        return LookedAt(fact.name, tuple(found), tuple(owners), tuple(news), history.after(before, state, news))
+        after = replace(history.after(before, state, news), pairs=pairs, ports=ports)
+        return LookedAt(fact.name, tuple(found), tuple(owners), tuple(news), before, after)
+
+    def _ports(self) -> dict[str, HostCounters]:
+        try:
+            return decode(RunCounters, base_run.read(self.run_dir / base_run.PORTS)).hosts
+        except (InputError, DataError):  # no host was checked
+            return {}
+
+    def _counted(self, name: str, before: HostCounters) -> tuple[HostCounters, list[Finding]]:
+        """(the reading that the node keeps, what has risen since the one that it had)."""
+        now = self.ports.get(name)
+        if now is None or self.rules is None or not now.boot:
+            return before, []
+        if not kept_counters.comparable(before, now):
+            return (before if before.boot == now.boot else now), []
+        risen = list(kept_counters.risen(before, now, self.rules))
+        old = now.uptime - before.uptime >= kept_counters.DAY
+        return now if old else before, [finding("node.counters", name, listed(risen, 8, "; "))] if risen else []
 
     # ---- writing
 

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import summary
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.judge import Judge
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import RunCounters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
@@ -48,6 +49,8 @@ def in_cluster(client: Client, plan: Plan, args: Json, show: Show, check: bool) 
     for name, why in missing.items():
         look = f"kubectl -n {daemon.namespace} get pods -o wide; kubectl describe node {name}"
         taken[name] = judge.absent(name, why, look)
+    if args["run_dir"]:
+        run.write(Path(args["run_dir"]) / run.PORTS, RunCounters(judge.readings), compact=True)
     found = result({name: taken[name] for name in nodes}, judge.compared(), args, daemon.run, show)
     return {**found, "changed": bool(args["keep"])}
 

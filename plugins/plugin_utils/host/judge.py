@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Dat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import fleet, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import fleet, kept_counters, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import summary as host_report
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import topology
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -35,6 +35,8 @@ class Judge:
         """Uses mode, profile, driver and ofed of ``plan``. InputError for unknown rules."""
         self.shapes, self.rules, self.mode = shape_table.shapes(plan.site_shapes), table(), plan.mode
         self.fleet = fleet.Fleet(fleet.FleetTable.of(files.document("host_fleet.yml")))
+        self.readings: dict[str, kept_counters.HostCounters] = {}
+        """Host -> the counters of its ports."""
         # hosts are compared unless single rules are selected
         self._silent = fleet.IDS if select else tuple(name for name in mute if name in fleet.IDS)
         mute = [name for name in mute if name not in fleet.IDS]
@@ -68,6 +70,7 @@ class Judge:
             findings = host_report.worst_first([dataclasses.replace(item, subject=name) for item in found])
             summary = host_report.summary(document, findings, shape, self.mode)
             self.fleet.add(name, shape.name, document)
+            self.readings[name] = kept_counters.reading(document, self.rules.limits["counters"])
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = f"its document does not have the expected form: {error}"
             remedy = "use one version of this collection for probe and rules"

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import VF_STATUS
 
@@ -32,12 +31,8 @@ def pending(pods: Mapping[str, Json], wanted: Sequence[str]) -> list[str]:
 
 def batches(names: Sequence[str], size: str) -> list[list[str]]:
     """Splits ``names``; ``size`` is a number or a percentage, at least one node. InputError for another size."""
-    text = str(size).strip()
-    digits = text[:-1] if text.endswith("%") else text
-    if not digits.isdigit() or int(digits) < 1:
-        raise InputError(f"Cannot reboot in batches of {size!r}: use a number such as 4, or a percentage such as 10%.")
-    count = math.ceil(len(names) * min(int(digits), 100) / 100) if text.endswith("%") else int(digits)
-    return [list(names[start : start + count]) for start in range(0, len(names), max(count, 1))]
+    count = argspec.share(size, len(names), "rdma_reboot_batch", up=True)
+    return [list(names[start : start + count]) for start in range(0, len(names), count)]
 
 
 def holds(pod: Json, resource: str) -> bool:

@@ -19,7 +19,7 @@ _FOLDER = "permissions"
 """In the folder of the report."""
 HEAD = """\
 # The permissions that gpuops.rdma.{name} needs with these inputs on this cluster, see docs/permissions.md. An
-# administrator # grants them: kubectl apply -f {path}
+# administrator grants them: kubectl apply -f {path}
 """
 PREFIX = "gpuops-rdma-"
 """The accounts are called gpuops-rdma-verify, gpuops-rdma-site, ..."""

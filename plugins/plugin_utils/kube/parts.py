@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED, PRIORITY_CLASS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED, PRIORITY_CLASS, PRIORITY_CLASSES
 
 RBAC = "rbac.authorization.k8s.io"
 PRIVILEGED_SCC = "system:openshift:scc:privileged"
@@ -22,10 +22,11 @@ def made(version: str, kind: str, meta: Json, **content: Any) -> Json:
 
 
 def priority_class(name: str = PRIORITY_CLASS) -> Json:
-    """Our PriorityClass: pods of it have the priority of pods without any, and evict none to get room."""
+    """A PriorityClass of ours: its pods evict none to get room."""
     text = "Pods of gpuops.rdma that test and check nodes. They wait for room, and no pod is evicted for them."
     meta = {"name": name, "labels": dict(OWNED)}
-    content = {"value": 0, "globalDefault": False, "preemptionPolicy": "Never", "description": text}
+    value = PRIORITY_CLASSES.get(name, 0)
+    content = {"value": value, "globalDefault": False, "preemptionPolicy": "Never", "description": text}
     return made("scheduling.k8s.io/v1", "PriorityClass", meta, **content)
 
 

@@ -10,7 +10,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, Forbidden, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import PRIORITY_CLASS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import PRIORITY_CLASSES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, parts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
@@ -26,7 +26,7 @@ def read(client: Client, name: str) -> Optional[Json]:
 def fault(found: Optional[Json], name: str) -> str:
     """What keeps pods from being made with the class; "" for ours where it does not exist yet."""
     if found is None:
-        return "" if name == PRIORITY_CLASS else "it does not exist"
+        return "" if name in PRIORITY_CLASSES else "it does not exist"
     return "its pods may evict others (preemptionPolicy is not Never)" if parts.preempts(found) else ""
 
 
@@ -46,13 +46,13 @@ def ensure(client: Client, name: str, namespace: str) -> None:
         )
     if found is None:
         try:
-            client.apply(objects.owned(parts.priority_class()))
+            client.apply(objects.owned(parts.priority_class(name)))
             _await_admission(client, name, namespace)
         except Forbidden as error:
             raise InputError(
                 f"Cannot create PriorityClass {name}: {error} Ask an administrator to create it (kubectl create "
-                f"priorityclass {name} --value=0 --preemption-policy=Never), or set rdma_priority_class to one "
-                "with preemptionPolicy Never."
+                f"priorityclass {name} --value={PRIORITY_CLASSES[name]} --preemption-policy=Never), or set "
+                "rdma_priority_class to one with preemptionPolicy Never."
             ) from None
 
 

@@ -14,13 +14,11 @@ A plan follows from the cluster's present state alone: an event that is replayed
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import CLAIMED, FAILED, Repairs, attempt_id
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REBOOT, RepairRule, RepairTable
@@ -163,14 +161,6 @@ def _keeps(pod: RepairPod, policy: DrainPolicy) -> Iterator[str]:
 # ---- nodes ---------------------------------------------------------------------------------------------------------
 
 
-def at_once(most: str, nodes: int) -> int:
-    """How many nodes ``4`` or ``10%`` of them are, at least one. InputError for another text."""
-    number = most.removesuffix("%")
-    if not number.isdigit() or int(number) < 1:
-        raise InputError(f"Cannot repair {most!r} nodes at once: rdma_repair_most is a number, or a percentage as 5%.")
-    return max(1, math.floor(nodes * min(int(number), 100) / 100)) if most.endswith("%") else int(number)
-
-
 def plan(
     nodes: Sequence[FaultyNode],
     total: int,
@@ -209,7 +199,7 @@ def plan(
             pods = tuple(pod.place for pod in drain(node.pods, policy).evict)
             steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods))
     begun, new = [one for one in steps if one.resumes], [one for one in steps if not one.resumes]
-    number = at_once(limits.most, total)
+    number = argspec.share(limits.most, total, "rdma_repair_most")
     room = max(0, number - repairs.under_way)
     left |= {one.node: f"{one.why}. It waits for its turn (rdma_repair_most)" for one in new[room:]}
     refused = _refused(nodes, total, repairs, limits, now)

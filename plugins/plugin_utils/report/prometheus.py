@@ -15,6 +15,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.summary import VERDICTS as HOST_VERDICTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.build import NODE_VERDICTS, VERDICTS
 
@@ -29,7 +30,7 @@ Sample = tuple[Mapping[str, str], Optional[float]]
 def text(report: Json, cluster: str = "") -> str:
     """The report's gauges as text. ``cluster``: name of the inventory host, a label of every series, so that the files
     of several clusters can be combined. Unknown values have no series."""
-    families = [*_run(report), *_nodes(report), *_nccl(report), *_scan(report)]
+    families = [*_run(report), *_nodes(report), *_nccl(report), *_scan(report), *_health(report)]
     lines: list[str] = []
     for name, meaning, samples in families:
         shown = [(labels, value) for labels, value in samples if value is not None and not math.isnan(value)]
@@ -65,6 +66,23 @@ def _nodes(report: Json) -> list[_Family]:
         ("hosts", "Hosts by the verdict of their host checks.", hosts),
         ("node_bad", f"1 for a node that fails or cannot be judged; at most {LISTED} are listed.", listed[:LISTED]),
         ("nodes_bad_not_listed", "Number of such nodes that are not listed.", [({}, float(max(0, len(bad) - LISTED)))]),
+    ]
+
+
+def _health(report: Json) -> list[_Family]:
+    """Of the last look of playbooks/health.yml; none of another run."""
+    health = report["health"]
+    if not health:
+        return []
+    kinds = [str(one["kind"]) for one in health["news"]]
+    news: list[Sample] = [({"kind": one}, float(kinds.count(one))) for one in history.KINDS]
+    pairs = [bool(one["fault"]) for one in health["pairs"].values()]
+    tested: list[Sample] = [({"result": one}, float(pairs.count(one == "slow"))) for one in ("ok", "slow")]
+    return [
+        ("health_faulty_nodes", "Nodes with a fault.", [({}, float(len(health["faulty"])))]),
+        ("health_news", "Events of nodes since the look before, by kind.", news),
+        ("health_owned_nodes", "Nodes on which another component works.", [({}, float(len(health["owners"])))]),
+        ("health_pair_tests", "Idle nodes that the last look tested in pairs, by result.", tested),
     ]
 
 

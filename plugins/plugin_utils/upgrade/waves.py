@@ -9,11 +9,10 @@ pods is of an older revision, no device plugin of an older release is on it, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 
 Outdated = Mapping[str, Mapping[str, str]]
@@ -66,12 +65,7 @@ class WaveState:
 
 def size(wave: str, nodes: int) -> int:
     """How many nodes a wave has, at least one. ``wave``: a number, or a percentage of ``nodes``. Raises InputError."""
-    text = str(wave).strip()
-    digits = text[:-1] if text.endswith("%") else text
-    if not digits.isdigit() or int(digits) < 1:
-        raise InputError(f"rdma_wave is {wave!r}: use a number such as 4, or a percentage such as 10%.")
-    count = math.ceil(nodes * min(int(digits), 100) / 100) if text.endswith("%") else int(digits)
-    return max(1, count)
+    return argspec.share(wave, nodes, "rdma_wave", up=True)
 
 
 def to_do(nodes: Sequence[str], seen: WaveState) -> list[str]:

@@ -80,7 +80,7 @@ def test_batches(number: int, size: str, lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("size", ["0", "0%", "-1", "", "half", "10 %x", "%", "1.5"])
 def test_refused_batch_sizes(size: str) -> None:
-    with pytest.raises(InputError, match="Cannot reboot in batches of"):
+    with pytest.raises(InputError, match="rdma_reboot_batch is"):
         reboot.batches(["a"], size)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
@@ -139,13 +139,13 @@ def test_the_breaker() -> None:
 
 @pytest.mark.parametrize(("most", "nodes", "count"), [("1", 10, 1), ("5%", 100, 5), ("5%", 10, 1), ("7", 3, 7)])
 def test_how_many_at_once(most: str, nodes: int, count: int) -> None:
-    assert decide.at_once(most, nodes) == count
+    assert argspec.share(most, nodes, "rdma_repair_most") == count
 
 
 @pytest.mark.parametrize("most", ["", "0", "x", "-1", "1.5%"])
 def test_another_number_is_refused(most: str) -> None:
     with pytest.raises(InputError, match="rdma_repair_most"):
-        decide.at_once(most, 10)
+        argspec.share(most, 10, "rdma_repair_most")
 
 
 def test_the_record_returns_and_a_damaged_one_is_refused() -> None:

@@ -148,18 +148,18 @@ def begin(absent: Optional[Mapping[str, str]] = None) -> Json:
     return {"v": 2, "absent": dict(absent or {}), "dead": {}, "results": {}}
 
 
-def record(state: Json, results: Iterable[Json], dead: Optional[Mapping[str, str]] = None) -> Json:
+def record(state: Json, results: Iterable[Json], dead: Optional[Mapping[str, tuple[str, bool]]] = None) -> Json:
     """The state with more results: ``{id, kind, nodes, rail, verdict, busbw, threshold, unjudged, expected, why}``.
 
     ``verdict`` is one of OUTCOMES; ``unjudged``: whole, but no threshold applies. ``dead``: node -> how its worker
-    ended. InputError for another verdict.
+    ended, and whether it was taken from the node, which is then unresolved. InputError for another verdict.
     """
     added = {str(item["id"]): item for item in results}
     unknown = sorted({str(item.get("verdict")) for item in added.values()} - set(OUTCOMES))
     if unknown:
         raise InputError(f"Cannot record a scan's results: verdict {', '.join(unknown)} is not one of {OUTCOMES}.")
     after = {**state["results"], **added}
-    gone = {name: {"why": why, "after": len(after)} for name, why in (dead or {}).items()}
+    gone = {name: {"why": why, "after": len(after), "taken": taken} for name, (why, taken) in (dead or {}).items()}
     return {**state, "results": after, "dead": {**gone, **state["dead"]}}
 
 

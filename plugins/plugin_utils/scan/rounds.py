@@ -586,7 +586,8 @@ class Scan:
         extra = [item for ident, item in state["results"].items() if ident not in known]
         dead = {name: {**item, "after": 0} for name, item in state["dead"].items()}
         view = self.view({**state, "dead": dead}, finished)
-        return scan_verdict.ScanVerdict(view, self.nodes, state["absent"], self.rails, complete, extra).conclusion()
+        absent = {**state["absent"], **{name: item["why"] for name, item in dead.items() if item["taken"]}}
+        return scan_verdict.ScanVerdict(view, self.nodes, absent, self.rails, complete, extra).conclusion()
 
     def first_pairs(self) -> tuple[Trial, ...]:
         """The trials of the first round of pairs, as if every node had passed alone."""

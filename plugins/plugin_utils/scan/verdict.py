@@ -98,6 +98,7 @@ class ScanVerdict:
         found = [
             Conviction("node", name, f"its worker ended with {why}", evidence=(f"worker: {why}",))
             for name, why in view.dead.items()
+            if name not in self.absent
         ]
         found += [self._of_single(name) for name in view.alone if name not in view.dead]
         guilty = {name: score for name, score in view.pairs.convicted.items() if name not in {*view.dead, *view.alone}}

@@ -26,19 +26,33 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.trials import Set
 
 SLACK = 180
 _ENDED = ("Succeeded", "Failed")
+DELETED = "its pod was deleted"
+TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
+"""Reasons of the condition DisruptionTarget of a pod that made room for others: no fault of its node."""
 
 
 @dataclass(frozen=True)
 class Worker:
+    """``taken``: what takes it from its node, "" for nothing, or for what may be a fault of the node."""
+
     name: str
     node: str
     phase: str
     ready: bool
     stuck: bool
     why: str
+    uid: str = ""
+    taken: str = ""
 
 
 _NOBODY = Worker("", "", "", False, False, "")
+
+
+def _taken(pod: Json) -> str:
+    for one in pod.get("status", {}).get("conditions") or ():
+        if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
+            return str(one.get("message") or one["reason"]) if one.get("reason") in TAKEN else ""
+    return DELETED if pod["metadata"].get("deletionTimestamp") else ""
 
 
 def _worker(pod: Json) -> Optional[Worker]:
@@ -54,6 +68,8 @@ def _worker(pod: Json) -> Optional[Worker]:
         status.ready and not gone,
         status.stuck or status.state == readiness.BROKEN,
         status.why,
+        meta.get("uid", ""),
+        _taken(pod),
     )
 
 
@@ -165,14 +181,17 @@ class Workers:
         unplaced = next((item.why for item in found if not item.node), "no worker fits on this node")
         return {name: by_node.get(name) or unplaced for name in self.test.nodes if name not in ready}
 
-    def dead(self, ready: Mapping[str, Worker], watcher: Watcher) -> dict[str, str]:
-        """Node -> how its worker ended since. A pod that is only not ready for a moment is none."""
+    def dead(self, ready: Mapping[str, Worker], watcher: Watcher) -> dict[str, tuple[str, bool]]:
+        """Node -> how its worker ended since, and whether it was taken from the node. A pod that is only not ready for
+        a moment is none; another pod of the same name is not the worker."""
         now = {item.name: item for item in self._seen(watcher)}
         if not now:
             return {}
         found = {}
         for node, worker in ready.items():
             item = now.get(worker.name)
-            if item is None or item.phase in _ENDED:
-                found[node] = item.why if item is not None else "its pod was deleted"
+            if item is None or item.uid != worker.uid:
+                found[node] = DELETED, True
+            elif item.taken or item.phase in _ENDED:
+                found[node] = item.taken or item.why, bool(item.taken)
         return found

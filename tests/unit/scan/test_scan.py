@@ -298,7 +298,8 @@ def test_an_absent_node_is_told_and_its_partner_gets_another() -> None:
     assert len(found.good) == 15
 
 
-def test_a_dead_worker_convicts_its_node_and_not_its_partner() -> None:
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_dead_worker_convicts_its_node_unless_it_was_taken_away_and_not_its_partner(taken: bool) -> None:
     here = world(1, 8)
     scan = Scan(here.nodes, here.blocks, "seed", Limits(singles=False), RAILS)
     state = begin()
@@ -306,12 +307,13 @@ def test_a_dead_worker_convicts_its_node_and_not_its_partner() -> None:
     assert now is not None
     dead = now.trials[0].nodes[0]
     here.crash = {dead}
-    state = record(state, [here.answer(trial) for trial in now.trials], {dead: "exit 137 (OOMKilled)"})
+    state = record(state, [here.answer(trial) for trial in now.trials], {dead: ("exit 137 (OOMKilled)", taken)})
     while (now := scan.next_round(state)) is not None:
         assert not any(dead in trial.nodes for trial in now.trials)
         state = record(state, [here.answer(trial) for trial in now.trials])
     found = scan.conclude(state)
-    assert named(found) == [("node", dead)] and "OOMKilled" in found.reason
+    assert named(found) == ([] if taken else [("node", dead)])
+    assert found.unresolved == ({dead: "exit 137 (OOMKilled)"} if taken else {}) and "OOMKilled" in found.reason
     assert len(found.good) == 7
 
 

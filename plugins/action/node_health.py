@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import pair_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io import Prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.run import HealthLook
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -20,4 +21,14 @@ class ActionModule(RdmaAction):
         if args["state"] == "chosen":
             limits = {"most": args["pairs"], "age": args["pairs_age"]}
             return {"test": pair_run.choose(self.client, args["plan"], run, self.show, self.hold, **limits)}
-        return HealthLook(self.client, args["plan"], self.show, self.hold, run=run, dry=self.check_mode).run()
+        asked = Prometheus(args["prometheus"], args["token_file"] or "", args["ca_file"] or "")
+        look = HealthLook(
+            self.client,
+            args["plan"],
+            self.show,
+            self.hold,
+            run=run,
+            prometheus=asked if args["prometheus"] else None,
+            dry=self.check_mode,
+        )
+        return look.run()

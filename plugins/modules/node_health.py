@@ -37,6 +37,17 @@ options:
     description: Seconds for which the result of a node's pair test holds, so that it is not tested again.
     type: int
     default: 86400
+  prometheus:
+    description: URL of a Prometheus with the metrics of dcgm-exporter, which is then queried by
+      C(files/metric_faults.yml).
+    type: str
+    default: ''
+  token_file:
+    description: File with a bearer token for O(prometheus).
+    type: path
+  ca_file:
+    description: Certificates of the CA of O(prometheus), in PEM. The default is those of the machine.
+    type: path
 """
 
 EXAMPLES = r"""

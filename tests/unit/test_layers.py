@@ -42,7 +42,7 @@ LAYERS = {
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
-    "health": ("gate host kube nccl nodes", "pair_run run"),
+    "health": ("gate host kube nccl nodes", "pair_run prometheus_io run"),
     "repair": ("gate health host kube nodes", "run door"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (

@@ -28,6 +28,7 @@ NO_SECRETS = {
     "ssh_public_key",
     "evidence_key_file",
     "public_key_file",
+    "token_file",
 }
 
 

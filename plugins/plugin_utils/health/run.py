@@ -28,6 +28,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import diges
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks, pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.metrics import MetricTable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io import Prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import kept_counters, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters, RunCounters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
@@ -38,6 +40,8 @@ SHOWN = 50
 WRITERS = 8
 """Histories that are written at the same time."""
 STAGE = "health"
+CLUSTER = "cluster"
+"""Subject of what is of no node."""
 FINDINGS = f"findings-{STAGE}.json"
 
 
@@ -56,7 +60,7 @@ class LookedAt:
 
 class HealthLook:
     """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``run``:
-    this one's id; ``dry``: nothing is written."""
+    this one's id; ``prometheus``: None = it is not asked; ``dry``: nothing is written."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class HealthLook:
         hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
         *,
         run: str = "",
+        prometheus: Optional[Prometheus] = None,
         dry: bool = False,
     ) -> None:
         self.client, self.show, self.hold, self.dry = client, show, hold, dry
@@ -78,6 +83,8 @@ class HealthLook:
         self.ports = self._ports()
         """Node -> the counters of its ports, of hosts that this run has checked."""
         self.rules = rules.table(files.document("host_rules.yml")) if self.ports else None
+        self.metrics = self._metrics(prometheus)
+        """Findings of the samples in Prometheus, by node."""
         self.tested = pair_run.results(self.run_dir, self._at)
         """Node -> what the pair tests of this run have found."""
 
@@ -86,7 +93,7 @@ class HealthLook:
         base_run.close_stages(self.run_dir)  # what is written now is not the last stage's
         faults = self._faults()
         looked = self._look(faults)
-        found = [item for node in looked for item in node.findings]
+        found = [*self.metrics.get(CLUSTER, ()), *(item for node in looked for item in node.findings)]
         base_run.write(self.run_dir / FINDINGS, {"findings": to_dict(found)})
         fresh = [node for node in looked if node.news or node.after != node.before]
         written, note = self._write(fresh)
@@ -148,7 +155,7 @@ class HealthLook:
         if pairs.fault:
             found.append(finding("node.pair-slow", fact.name, f"pair test: {pairs.fault} ({pairs.at})"))
         ports, risen = self._counted(fact.name, before.ports)
-        found += risen
+        found += [*risen, *self.metrics.get(fact.name, ())]
         own = {_key(one): f"{one.id}: {one.found}" for one in found if one.severity == marks.ERROR}
         state = NodeState(
             {**faults.get(fact.name, {}), **own},
@@ -159,6 +166,20 @@ class HealthLook:
         news = history.news(before, state, self._at)
         after = replace(history.after(before, state, news), pairs=pairs, ports=ports)
         return LookedAt(fact.name, tuple(found), tuple(owners), tuple(news), before, after)
+
+    def _metrics(self, prometheus: Optional[Prometheus]) -> dict[str, list[Finding]]:
+        if prometheus is None:
+            return {}
+        table = MetricTable.of(files.document("metric_faults.yml"))
+        gpus = {node.name: node.gpus or 0 for node in self.plan.nodes if not node.excluded}
+        try:
+            found = prometheus.findings(table, gpus)
+        except InputError as error:
+            return {CLUSTER: [finding("node.metric-missing", CLUSTER, str(error), severity="unknown")]}
+        by_node: dict[str, list[Finding]] = {}
+        for one in found:
+            by_node.setdefault(one.subject, []).append(one)
+        return by_node
 
     def _ports(self) -> dict[str, HostCounters]:
         try:

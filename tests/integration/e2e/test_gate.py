@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_CONDITION, GATE_KEY, GATE_PROOF
+from support import node_group, page_runs
+from support.paths import ROOT
+from support.sandboxes import BIN
 
 SHAPE, PLAYBOOK = "BM.GPU.H100.8", "playbooks/gate.yml"
 USERS = "users"
@@ -23,23 +27,14 @@ def born(here: Any, names: list[str]) -> None:
 
 
 def users_pods(here: Any, number: int) -> None:
-    """Pods of a user that want a GPU and tolerate what GPU pods tolerate; they wait from the beginning."""
+    """A user's ReplicaSet whose pods want a GPU and tolerate what GPU pods tolerate; they wait from the beginning."""
     here.kubectl("create", "namespace", USERS)
-    gpu = {"limits": {"nvidia.com/gpu": "1"}}
-    here.apply(
-        *(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": f"job-{index}", "namespace": USERS},
-                "spec": {
-                    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-                    "containers": [{"name": "main", "image": "users/job:1", "resources": gpu}],
-                },
-            }
-            for index in range(number)
-        )
-    )
+    container = {"name": "main", "image": "users/job:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}], "containers": [container]}
+    template = {"metadata": {"labels": {"app": "job"}}, "spec": spec}
+    meta = {"name": "job", "namespace": USERS}
+    sets = {"replicas": number, "selector": {"matchLabels": {"app": "job"}}, "template": template}
+    here.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": sets})
 
 
 def placed(here: Any) -> dict[str, str]:
@@ -62,6 +57,16 @@ def states(here: Any) -> dict[str, tuple[str, bool, dict[str, Any]]]:
         proof = json.loads(node["metadata"].get("annotations", {}).get(GATE_PROOF) or "{}")
         found[node["metadata"]["name"]] = (conditions.get(GATE_CONDITION, ""), GATE_KEY in taints, proof)
     return found
+
+
+def until_vfs(here: Any, names: list[str]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        nodes = [here.json("kubectl", "get", "node", name) for name in names]
+        if all(node["status"]["allocatable"].get("nvidia.com/sriov_rdma_vf") == "16" for node in nodes):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"{names} do not offer their VFs")
 
 
 def until_rebooted(here: Any, name: str, before: str) -> None:
@@ -164,3 +169,81 @@ def left_daemonset() -> dict[str, Any]:
     pod = {"containers": [{"name": "probe", "image": "registry.test/probe:1"}], "nodeSelector": {"none": "such"}}
     spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.e2e
+def test_the_page_about_maintenance(cluster: Any, tmp_path: Path) -> None:
+    """docs/maintenance.md, its commands as they are. The test does what OCI and oci-hpc-oke-utils do."""
+    here = cluster("--gpu-nodes", "3", "--shape", SHAPE)
+    name = here.nodes()[1]
+    assert here.play("site.yml", "--skip-tags", "nccl_test,host_checks", report="site").code == 0
+    users_pods(here, 24)
+    one = {"type": "oci.oraclecloud.com/MaintenanceFault", "reason": "HPCGPU-0001-01", "message": "planned"}
+
+    def notice(status: str) -> None:
+        now = here.client.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {"status": {"conditions": [{**one, "status": status, "lastTransitionTime": now}]}}
+        here.client.patch(f"/api/v1/nodes/{name}/status", body, kind="strategic-merge")
+
+    env = {"PATH": f"{BIN}:{here.environment()['PATH']}", "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections")}
+    ran = list(page_runs.page_commands.commands(ROOT / "docs/maintenance.md"))
+    after = next(number for number, command in enumerate(ran) if "uncordon" in command.text)
+
+    def page(*commands: Any) -> None:
+        done = here.done("bash", "-c", f"cd {tmp_path}\n{page_runs.script(commands)}", env=env)
+        faults = page_runs.failed(commands, done.stdout)
+        assert not faults, "\n\n".join(faults)
+
+    notice("True")
+    page(*ran[:after])
+    assert "job-" not in here.kubectl("get", "pods", "-n", USERS, f"--field-selector=spec.nodeName={name}")
+    before = here.json("kubectl", "get", "node", name)["status"]["nodeInfo"]["bootID"]
+    here.fault("add", f"reboot:{name}")
+    until_rebooted(here, name, before)
+    notice("False")
+    here.kubectl("delete", "namespace", USERS, "--wait=true")
+    page(*ran[after:])
+    assert states(here)[name][:2] == ("True", False)
+
+
+@pytest.mark.e2e
+def test_nodes_that_an_autoscaler_adds_are_tested_alone_and_are_enough(cluster: Any) -> None:
+    here = cluster("--gpu-nodes", "3", "--shape", SHAPE)
+    nodes = here.nodes()
+    born(here, nodes)
+    assert here.play("site.yml", "--skip-tags", "nccl_test,host_checks", report="site").code == 0
+    assert here.play(PLAYBOOK, report="first").code == 0
+    args = [f"--startup-taint={GATE_KEY}"]
+    assert not node_group.declared(["--startup-taint=other", "--v=4"], GATE_KEY)
+    with node_group.NodeGroup(here, SHAPE, args, most=8).running() as group:
+        users_pods(here, 40)
+        deadline = time.monotonic() + 60
+        while len(group.joined) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        until_vfs(here, group.joined)
+        before = {name: states(here)[name] for name in nodes}
+        joined = here.play(PLAYBOOK, report="joined")
+        assert joined.code == 0, joined.output[-5000:]
+        chosen = json.loads((here.folder / "joined/run/gate.json").read_text())
+        assert (sorted(chosen["test"]), chosen["partners"]) == (sorted(group.joined), []), "the others are in use"
+        found = states(here)
+        assert {name: found[name] for name in nodes} == before
+        deadline = time.monotonic() + 60
+        while len(here.kubectl("get", "pods", "-n", USERS, "--field-selector=spec.nodeName=", "-o", "name")):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        first_use = placed(here)
+        assert all(found[name][2]["time"] <= first_use[name] for name in group.joined)
+        time.sleep(2)  # rounds that would add nodes
+    assert len(group.joined) == 2, "no node too many while the gate tested"
+
+    # The same autoscaler without the argument: a gated node is a ready one, and the next round adds another.
+    blind = node_group.NodeGroup(here, SHAPE, [], most=8)
+    blind.joined = list(group.joined)
+    born(here, [group.joined[0]])
+    here.kubectl("scale", "replicaset/job", "-n", USERS, "--replicas=41")
+    deadline = time.monotonic() + 60
+    while len(blind.joined) < 3:
+        assert time.monotonic() < deadline
+        blind.look()

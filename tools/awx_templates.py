@@ -181,6 +181,7 @@ JOBS = (
         (
             *_COMMON,
             "rdma_repair",
+            "rdma_repair_by",
             "rdma_repair_most",
             "rdma_repair_evict",
             "rdma_repair_force",

@@ -56,7 +56,7 @@ def document(table: Any) -> str:
         compartment="<compartment OCID>",
         places={name: f"<OCID of the {what}'s compartment>" for name, what in USED.items()},
         facts={"target.key.id": "<key OCID>"},
-        options=frozenset({"create_policies", "host_group"}),
+        options=frozenset({"create_policies", "host_group", "replace"}),
     )
     for name, entry in POLICIES["sets"].items():
         parts.append(f"## {entry['title']}\n\n`{name}`. Source: {entry['source']}.\n")

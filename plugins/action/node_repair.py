@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -24,6 +25,8 @@ class ActionModule(RdmaAction):
             limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"]),
             policy=DrainPolicy(tuple(args["evict"]), args["force"]),
             times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),
+            by=args["by"] or "",
+            connect=lambda: oci.Session(args),
             dry=self.check_mode,
         )
         if args["state"] == "planned":

@@ -15,6 +15,6 @@ options:
     description: Features that need further statements.
     type: list
     elements: str
-    choices: [create_policies, host_group]
+    choices: [create_policies, host_group, replace]
     default: []
 """

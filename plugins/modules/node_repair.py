@@ -19,6 +19,7 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.run_plan
+- gpuops.rdma.oci
 options:
   state:
     description:
@@ -36,6 +37,15 @@ options:
     description: Resets the breaker, which trips after O(failures). It forgets these failures.
     type: bool
     default: false
+  by:
+    description:
+    - What restarts a node. The default is the first that is there.
+    - V(oke) is OKE's NodeOperationRule, which resets the machine.
+    - V(oci) resets the instance through OCI's API. It needs a user of OCI. The set V(repair) of
+      M(gpuops.rdma.oci_rdma_policy) has the rights.
+    - V(pod) lets the node's VF configuration pod reboot it, which does not cycle the power.
+    type: str
+    choices: [oke, oci, pod]
   most:
     description: Number of nodes that are repaired at the same time, or a percentage of all nodes.
     type: str

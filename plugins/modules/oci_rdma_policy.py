@@ -29,13 +29,13 @@ options:
     type: list
     elements: str
     required: true
-    choices: [cluster_creation, pool_operator, self_managed_nodes, managed_compute_cluster, blueprints]
+    choices: [cluster_creation, pool_operator, repair, self_managed_nodes, managed_compute_cluster, blueprints]
   dynamic_group:
     description: Dynamic group of the nodes, as V(name) or V(domain/name). It is created if it does not exist.
     type: str
     default: ''
   group:
-    description: Group of the users, for V(cluster_creation) and V(pool_operator).
+    description: Group of the users, for V(cluster_creation), V(pool_operator) and V(repair).
     type: str
     default: ''
   cluster:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the fake OCI lets a node pool's own principal, and the services that act for it, do.
+"""What the fake OCI lets a node pool's own principal, the services that act for it, and a group of users do.
 
 Since 2026-08-07 node pools authorise as their own principal (Oracle's blog "OKE node pool authorization path update").
 Who needs what: oci-hpc-oke terraform/iam.tf (compute cluster, host group); Oracle's pages on custom images
@@ -105,3 +105,37 @@ def _fits(found: re.Match[str], who: str, verb: str, resource: str, key: str) ->
 def _covers(place: str, around: list[Json]) -> bool:
     name = re.sub(r"^compartment\s+(id\s+)?", "", place, flags=re.IGNORECASE)
     return name.lower() == "tenancy" or any(name in (item["id"], item.get("name")) for item in around)
+
+
+# ---- users ---------------------------------------------------------------------------------------------------------
+
+CALLS = (
+    (r"GET /\d+/instances/[^/]+", [("read", "instances")]),
+    (r"POST /\d+/instances/[^/]+", [("use", "instances")]),  # INSTANCE_POWER_ACTIONS
+    (r"PUT /\d+/instances/[^/]+", [("manage", "instances"), ("use", "tag-namespaces")]),
+    (r"GET /\d+/vnicAttachments", [("read", "vnic-attachments"), ("inspect", "instances")]),
+    (r"GET /\d+/vnics/[^/]+", [("read", "vnics")]),
+    (r"GET /\d+/tagNamespaces.*", [("inspect", "tag-namespaces")]),
+    (r"GET /\d+/nodePools/[^/]+", [("read", "cluster-node-pools")]),
+    (r"DELETE /\d+/nodePools/[^/]+/node/[^/]+", [("manage", "cluster-node-pools")]),
+    (r"GET /\d+/instancePools/.*", [("read", "instance-pools")]),
+    (r"POST /\d+/instancePools/[^/]+/.+", [("manage", "instance-pools"), ("manage", "instances")]),
+)
+"""What the calls of repairs need, by Oracle's policy reference of the Core Services, Kubernetes Engine and IAM; of
+several permissions the highest. Other calls are not judged."""
+MEMBERS = {
+    "vnic-attachments": "virtual-network-family",
+    "vnics": "virtual-network-family",
+    "instances": "instance-family",
+}
+USERS = re.compile(r"allow group \S+ to (\w+) ([\w-]+) in (?:tenancy|compartment id \S+)", re.IGNORECASE)
+
+
+def allowed(oci: Any, call: str, statements: list[str]) -> bool:
+    """Whether the statements of a user's group allow ``METHOD path``. Places are not compared."""
+    needed = next((needs for pattern, needs in CALLS if re.fullmatch(pattern, call)), [])
+    has = [found.groups() for text in statements if (found := USERS.fullmatch(text.strip()))]
+    return all(
+        any(kind in (wanted, MEMBERS.get(wanted)) and VERBS.index(given) >= VERBS.index(verb) for given, kind in has)
+        for verb, wanted in needed
+    )

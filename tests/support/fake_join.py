@@ -19,6 +19,7 @@ import json
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,10 @@ class Joiner:
                     return
             if event["state"] == "RUNNING":
                 self._boot(event)
+            elif event["state"] == "RESET":
+                info = {"nodeInfo": {"bootID": str(uuid.uuid4())}}
+                path = f"/api/v1/nodes/{event['privateIp']}/status"
+                self._api.call("PATCH", path, {"status": info}, "application/merge-patch+json")
             else:
                 self._api.delete(f"/api/v1/nodes/{event['privateIp']}")
 

@@ -19,15 +19,17 @@ Instances of pools, as who makes nodes of them sees them:
     fake.durations["NODEPOOL_CREATE"]       seconds until the pool has its instances (also CreateClusterNetwork,
                                             NODEPOOL_UPDATE, UpdateClusterNetwork, ...)
     fake.durations["boot"]                  seconds from then until an instance is RUNNING; 0: at once
-    fake.watchers.append(call)              call(event) when an instance is RUNNING, and when it is TERMINATED
+    fake.durations["reset"]                 seconds that a RESET of an instance takes
+    fake.watchers.append(call)              call(event) when an instance is RUNNING, was RESET, is TERMINATED
     fake.instance_events                    all events so far; over HTTP, unsigned: GET /fake/instances?after=<seq>
     POST /fake/clock {"advance": seconds}   unsigned, as GET /fake/calls ({"METHOD path": times}), POST /fake/end
 
-An event: {seq, id (OCID = provider ID), state (RUNNING, TERMINATED), displayName, privateIp, shape, availabilityDomain,
-faultDomain, compartmentId, clusterId (of OKE; "" where only the metadata tell), poolKind (node_pool, cluster_network,
-""), poolId, poolName, clusterNetworkId, computeClusterId, labels (initial node labels, {}), metadata (with user_data,
-base64, of cluster networks), imageId, hpcIslandId, networkBlockId, localBlockId}. A node pool's node is CREATING until
-then, and ACTIVE from then on; the pool's work request is done when its instances are there.
+An event: {seq, id (OCID = provider ID), state (RUNNING, RESET, TERMINATED), displayName, privateIp, shape,
+availabilityDomain, faultDomain, compartmentId, clusterId (of OKE; "" where only the metadata tell), poolKind
+(node_pool, cluster_network, ""), poolId, poolName, clusterNetworkId, computeClusterId, labels (initial node labels,
+{}), metadata (with user_data, base64, of cluster networks), imageId, hpcIslandId, networkBlockId, localBlockId}. A node
+pool's node is CREATING until then, and ACTIVE from then on; the pool's work request is done when its instances are
+there.
 
 What OCI refuses, the fake refuses: fake_oci_rules.md has each rule with its source. What is not public is marked "not
 public" and chosen freely; callers must not depend on it. docs/oci.md lists it.
@@ -219,6 +221,7 @@ LISTED = {
     "clusterNetworks": CORE,
     "instancePools": CORE,
     "instanceConfigurations": CORE,
+    "tagNamespaces": CORE,
     "computeCapacityReservations": CORE,
     "clusters": OKE,
     "nodePools": OKE,
@@ -303,6 +306,8 @@ class FakeOci:
         """Private addresses that the next instances get, as OCI gives those of ended ones again."""
         self.denied: list[tuple[str, str]] = []
         """(verb, resource type of DENIED) of deny statements for the caller, see ``deny``."""
+        self.caller: Optional[list[str]] = None
+        """Statements of policies for the caller, by which the calls of fake_iam.CALLS are allowed; None = all are."""
         self.garbling: list[tuple[str, Garbled]] = []
         """(pattern of METHOD path, how its answers are spoilt): the request is carried out all the same."""
         self.calls: Counter[str] = Counter()
@@ -458,6 +463,8 @@ class FakeOci:
             self.settle()
             self.calls[f"{request.method} {request.path}"] += 1
             self._refuse_denied(request)
+            if self.caller is not None and not fake_iam.allowed(self, f"{request.method} {request.path}", self.caller):
+                raise not_found()
             for fault in self.faults:
                 if fault.times and re.search(fault.pattern, f"{request.method} {request.path}"):
                     fault.times -= 1
@@ -530,6 +537,12 @@ class FakeOci:
         item = self.get(table, key)
         if request.method == "PUT":
             matched(item, request)
+            known = {one["name"] for one in self.tables["tagNamespaces"].values()} | set(item["definedTags"])
+            for namespace in request.body.get("definedTags") or {} if table == "instances" else ():
+                if namespace not in known:
+                    raise Refused(
+                        400, "InvalidParameter", f"Failed to validate tags: TagNamespace {namespace} does not exists"
+                    )
             item.update(request.body)
         return Answer(item, {"etag": etag(item)})
 
@@ -1061,6 +1074,31 @@ def _detach(oci: FakeOci, request: Request, key: str) -> Any:
     return Answer(_summary(found), {"opc-work-request-id": work.id})
 
 
+ACTIONS = ("START", "STOP", "RESET", "SOFTRESET", "SOFTSTOP")
+
+
+@route("POST", f"{CORE}/instances/{{key}}")
+def _act(oci: FakeOci, request: Request, key: str) -> Any:
+    """Power actions. Only resets are carried out; which states an instance passes in one is not public."""
+    found, action = oci.get("instances", key), request.query.get("action", "")
+    matched(found, request)
+    if action not in ACTIONS:
+        raise Refused(400, "InvalidParameter", f"action {action}")
+    if found["lifecycleState"] != "RUNNING":
+        raise Refused(409, "IncorrectState", f"The instance {key} is {found['lifecycleState']}.")
+    assert action in ("RESET", "SOFTRESET")
+    found["lifecycleState"] = "STOPPING"
+
+    def up() -> None:
+        if found["lifecycleState"] == "STOPPING":
+            found["lifecycleState"] = "RUNNING"
+            oci.tell(found, "RESET")
+
+    answer = Answer(dict(found), {"etag": etag(found)})
+    oci.later(oci.durations.get("reset", 0.0), up)
+    return answer
+
+
 def alive(oci: FakeOci) -> list[Json]:
     return [item for item in oci.tables["instances"].values() if item["lifecycleState"] != "TERMINATED"]
 
@@ -1147,6 +1185,7 @@ def _launch(oci: FakeOci, pool: Json) -> None:
         "poolKind": "cluster_network",
         "poolName": pool.get("displayName", ""),
         "clusterNetworkId": pool.get("clusterNetworkId", ""),
+        "freeformTags": {"oci:compute:instancepool": pool["id"]},
     }
     labels = details.get("metadata", {}).get("oke-initial-node-labels", "")
     more["labels"] = dict(part.split("=", 1) for part in labels.split(",") if "=" in part)

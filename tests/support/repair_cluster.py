@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, Conflict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 
 from support.fake_api import Api
 
@@ -99,7 +105,7 @@ class Cluster(Api):
     def _operate(self) -> None:
         """OKE's controller: the label of a rule restarts the node once, and goes with success."""
         rules = [one for key, one in self.objects.items() if key.startswith(f"{RULE_KIND}/")]
-        for name in NAMES:
+        for name in NAMES if rules else ():
             live = self.objects[f"Node//{name}"]
             for rule in rules:
                 (value,) = rule["spec"]["nodeSelector"]["matchTriggerLabel"].values()
@@ -110,6 +116,27 @@ class Cluster(Api):
                     live["status"]["nodeInfo"]["bootID"] += "+"
                     live["metadata"]["labels"].pop(door.TRIGGER)
                     rule.setdefault("status", {}).setdefault("succeededNodes", []).append({"nodeName": name})
+
+
+def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
+    """Makes runs whose plan has the nodes that are there; ``patch``: pytest's MonkeyPatch."""
+    there: list[Cluster] = []
+
+    def plan(_path: str) -> Plan:
+        names = [one["metadata"]["name"] for one in there[-1].list("Node")]
+        nodes = tuple(Node(name, "H", gpu_resource="nvidia.com/gpu") for name in names)
+        return Plan(nodes=nodes, resources=Resources(), platform="oke")
+
+    def of(api: Cluster, **more: Any) -> NodeRepair:
+        there.append(api)
+        given = {"limits": RepairLimits(failures=9, share=100), "policy": DrainPolicy(("team=a",))}
+        given["times"] = RepairTimes(drain=0.2, back=0.05, soak=0)  # type: ignore[assignment]
+        path = str(folder / "run" / "plan.json")
+        return NodeRepair(api, path, "r1", lambda _line: None, **{**given, **more})  # type: ignore[arg-type]
+
+    patch.setattr(base_run, "read_plan", plan)
+    patch.setattr(run.time, "sleep", lambda _seconds: None)
+    return of
 
 
 def node(name: str) -> dict[str, Any]:

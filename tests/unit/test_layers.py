@@ -27,8 +27,8 @@ LAYERS = {
     "tasks": ("kube oci", "action one_run"),
     "oci": (
         "kube nodes",
-        "answers copy_image drain host_read iam import_image join_read policy_run pool_run preflight_read session "
-        "stack_run waits work",
+        "answers copy_image drain host_read iam import_image instance_io join_read policy_run pool_run preflight_read "
+        "session stack_run waits work",
     ),
     "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_io record rules stack_inputs"),
     "operators": (
@@ -43,7 +43,7 @@ LAYERS = {
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
     "health": ("gate host kube nccl nodes", "pair_run prometheus_io run"),
-    "repair": ("gate health host kube nodes", "run door"),
+    "repair": ("gate health host kube nodes oci", "run door"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube nccl nodes oci operators",

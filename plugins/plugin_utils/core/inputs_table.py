@@ -343,6 +343,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_remove_lost_pods": {"type": "bool"},
     "rdma_repair": {"type": "str"},
     "rdma_repair_attempts": {"type": "int"},
+    "rdma_repair_by": {"type": "str", "choices": ["oke", "oci", "pod"]},
     "rdma_repair_drain_timeout": {"type": "int"},
     "rdma_repair_evict": {"type": "list"},
     "rdma_repair_failures": {"type": "int"},

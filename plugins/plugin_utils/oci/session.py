@@ -95,7 +95,7 @@ class Session:
         self._retries = retries or answers.Retries()
         self.config, self.signer = self._authenticate()
         if self.config.get("region"):
-            self.config["region"] = self._region_name(self.config["region"])
+            self.config["region"] = self.region_name(self.config["region"])
         self.region = self.config.get("region") or getattr(self.signer, "region", "") or ""
         self.tenancy = self.config.get("tenancy") or getattr(self.signer, "tenancy_id", "") or self._claimed() or ""
         if not self.endpoint:
@@ -220,7 +220,7 @@ class Session:
         name = type(error).__name__
         return known.get(name, f"{name}: {answers.shortened(str(answers.innermost(error))) or 'no reason given'}")
 
-    def _region_name(self, region: str) -> str:
+    def region_name(self, region: str) -> str:
         """The name of a region that may be given by its three-letter key."""
         return str(self.oci.regions.REGIONS_SHORT_NAMES.get(region.lower(), region))
 

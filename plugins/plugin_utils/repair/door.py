@@ -3,24 +3,41 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What restarts a node. PRIVATE to the collection.
 
-Each door takes the id of the attempt, and acts once for an id, however often it is asked: an answer that was lost, or a
-run that was killed, leads to no second restart.
+Each door takes the attempt, and acts once for its id, however often it is asked: an answer that was lost, or a run that
+was killed, leads to no second restart.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+from collections.abc import Callable
 from typing import Optional, Protocol
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
+    Conflict,
+    InputError,
+    RdmaError,
+    WaitFailed,
+)
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, base_path
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, NodeInstance
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.session import Session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
 
 NAME = "gpuops-repair-"
 """Beginning of the name of a rule, and of its trigger label's value."""
+BY = ("oke", "oci", "pod")
+"""Names of the doors, in the order in which they are tried."""
+TOKEN_LIFE = datetime.timedelta(hours=20)
+"""OCI keeps a retry token for 24 hours: later the same request would be a second one."""
 TRIGGER = "oke.oraclecloud.com/node_operation"
 """Label of a node; its controller removes it when the operation is done, and cancels the operation without it."""
 RULE = ("oci.oraclecloud.com/v1beta1", "NodeOperationRule")
@@ -43,13 +60,13 @@ class Door(Protocol):
     def check(self, node: str) -> None:
         """Raises RdmaError if it could not restart the node now."""
 
-    def knock(self, node: str, attempt: str) -> None:
+    def knock(self, node: str, attempt: Attempt) -> None:
         """Asks for the restart. Raises RdmaError if it cannot be asked for."""
 
-    def state(self, node: str, attempt: str) -> str:
+    def state(self, node: str, attempt: Attempt) -> str:
         """What is known of the request, for progress; "" = nothing."""
 
-    def leave(self, node: str, attempt: str) -> None:
+    def leave(self, node: str, attempt: Attempt) -> None:
         """Removes what was made for the request."""
 
 
@@ -71,37 +88,37 @@ class OkeDoor:
     def check(self, node: str) -> None:
         """OKE says only afterwards whether it can."""
 
-    def knock(self, node: str, attempt: str) -> None:
+    def knock(self, node: str, attempt: Attempt) -> None:
         """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
         spec = {
             "actions": ["reboot"],
-            "nodeSelector": {"matchTriggerLabel": {TRIGGER: self._value(attempt)}},
+            "nodeSelector": {"matchTriggerLabel": {TRIGGER: self._value(attempt.id)}},
             "nodeEvictionSettings": {"evictionGracePeriod": 0, "isForceActionAfterGraceDuration": True},
             "maxParallelism": 1,
         }
-        meta = {"name": self._value(attempt), "labels": dict(OWNED)}
+        meta = {"name": self._value(attempt.id), "labels": dict(OWNED)}
         rule: Json = {"apiVersion": RULE[0], "kind": RULE[1], "metadata": meta, "spec": spec}
         found = self._rule(attempt)
         if found is None:
             with contextlib.suppress(Conflict):
                 self.client.create(self.client.path(*RULE), rule)
         if node not in _nodes(found, "succeededNodes"):
-            self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt)}}})
+            self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt.id)}}})
 
-    def state(self, node: str, attempt: str) -> str:
+    def state(self, node: str, attempt: Attempt) -> str:
         """The list of the rule's status that has the node."""
         found = self._rule(attempt)
         return next((words for part, words in _STATES.items() if node in _nodes(found, part)), "")
 
-    def leave(self, node: str, attempt: str) -> None:
+    def leave(self, node: str, attempt: Attempt) -> None:
         """Removes the rule, and its label if OKE has not."""
-        self.client.delete(self.client.path(*RULE, "", self._value(attempt)))
+        self.client.delete(self.client.path(*RULE, "", self._value(attempt.id)))
         live = self.client.get(f"{NODES}/{node}")
-        if (live["metadata"].get("labels") or {}).get(TRIGGER) == self._value(attempt):
+        if (live["metadata"].get("labels") or {}).get(TRIGGER) == self._value(attempt.id):
             self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: None}}})
 
-    def _rule(self, attempt: str) -> Optional[Json]:
-        return self.client.find(self.client.path(*RULE, "", self._value(attempt)))
+    def _rule(self, attempt: Attempt) -> Optional[Json]:
+        return self.client.find(self.client.path(*RULE, "", self._value(attempt.id)))
 
     @staticmethod
     def _value(attempt: str) -> str:
@@ -129,16 +146,16 @@ class PodDoor:
             why = "it is not Ready" if late else f"it has no pod {VF_PODS} in {self.namespace}"
             raise RdmaError(f"{node} cannot be rebooted from the cluster: {why}. Cycle its power.")
 
-    def knock(self, node: str, attempt: str) -> None:
+    def knock(self, node: str, attempt: Attempt) -> None:
         """Sets the request on the node's pod. Raises RdmaError without one."""
         self.check(node)
-        self._request(node, attempt)
+        self._request(node, attempt.id)
 
-    def state(self, node: str, attempt: str) -> str:
+    def state(self, node: str, attempt: Attempt) -> str:
         """Nothing: the pod goes down with its node."""
         return ""
 
-    def leave(self, node: str, attempt: str) -> None:
+    def leave(self, node: str, attempt: Attempt) -> None:
         """Removes the request from the node's pod, if there is one."""
         if self._pod(node):
             self._request(node, None)
@@ -153,6 +170,55 @@ class PodDoor:
         return next((str(pod["metadata"]["name"]) for pod in found), "")
 
 
-def door(client: Client, namespace: str) -> Door:
-    """OKE's where it is served, else the one of our own pods. ``namespace``: of these."""
-    return OkeDoor.of(client) or PodDoor(client, namespace)
+class OciDoor:
+    """OCI's own API: RESET, which Oracle's staff advise since it cycles the power (NVIDIA/NVSentinel 1818, 1819). The
+    account that runs the playbook needs the rights, the cluster's does not."""
+
+    says = "OCI resets its instance (RESET), which cycles its power"
+
+    def __init__(self, client: Client, instances: Instances) -> None:
+        self.client, self.instances = client, instances
+
+    def check(self, node: str) -> None:
+        """The instance has to be the node's, and to run."""
+        wanted = self._instance(node)
+        if (state := self.instances.checked(wanted)["lifecycleState"]) != RUNNING:
+            raise RdmaError(f"The instance of {node} cannot be reset: it is {state}.")
+
+    def knock(self, node: str, attempt: Attempt) -> None:
+        """Sends the request with the attempt's token, unless the instance is at it. Raises WaitFailed once OCI may have
+        forgotten the token."""
+        asked = moment.parsed(attempt.at)
+        if asked is None or self.client.now() - asked > TOKEN_LIFE:
+            raise WaitFailed(f"The reset of {node} was asked for at {attempt.at}, which is too long ago to ask again.")
+        self.instances.reset(self._instance(node), f"{NAME}{attempt.id}")
+
+    def state(self, node: str, attempt: Attempt) -> str:
+        """The instance's state in OCI."""
+        return f"its instance is {self.instances.state(self._instance(node))}"
+
+    def leave(self, node: str, attempt: Attempt) -> None:
+        """A request to OCI cannot be taken back."""
+
+    def _instance(self, node: str) -> NodeInstance:
+        return instance.of_node(self.client.get(f"{NODES}/{node}"))
+
+
+def door(
+    client: Client, namespace: str, by: str = "", connect: Optional[Callable[[], Session]] = None, on_oci: bool = False
+) -> Door:
+    """The one of this name of BY, else the first that is there. ``namespace``: of our own pods; ``connect``: makes a
+    session of OCI; ``on_oci``: the nodes are instances of OCI. Raises InputError if the chosen one is not there."""
+    if by in ("", "oke") and (oke := OkeDoor.of(client)):
+        return oke
+    if by == "oke":
+        raise InputError("rdma_repair_by=oke, but the cluster does not serve OKE's NodeOperationRule.")
+    if connect and (by == "oci" or (not by and on_oci)):
+        instances = Instances(connect)
+        try:
+            instances.session()
+            return OciDoor(client, instances)
+        except InputError:
+            if by:
+                raise
+    return PodDoor(client, namespace)

@@ -40,6 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import durat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.session import Session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
@@ -71,7 +72,8 @@ class RepairTimes:
 
 class NodeRepair:
     """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
-    with who; ``dry``: nothing is written."""
+    with who; ``by``: what restarts nodes, of door.BY; ``connect`` makes a session of OCI; ``dry``: nothing is
+    written."""
 
     def __init__(
         self,
@@ -84,6 +86,8 @@ class NodeRepair:
         limits: RepairLimits,
         policy: DrainPolicy,
         times: RepairTimes,
+        by: str = "",
+        connect: Optional[Callable[[], Session]] = None,
         dry: bool = False,
     ) -> None:
         self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
@@ -93,7 +97,7 @@ class NodeRepair:
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = repair_table.table(files.document("repair.yml"))
         self.marks = marks.table(files.document("node_marks.yml"))
-        self.door = door.door(client, self.plan.namespaces.own)
+        self.door = door.door(client, self.plan.namespaces.own, by, connect, self.plan.platform == "oke")
 
     # ---- the plan
 
@@ -219,7 +223,7 @@ class NodeRepair:
         node = self.client.get(f"{NODES}/{name}")
         cordoned = _mark(node) == attempt.id and mapping(node["spec"]).get("unschedulable") is True
         if not (cordoned or gate_proof.tainted(node)):
-            self.door.leave(name, attempt.id)
+            self.door.leave(name, attempt)
             self._step(name, attempt, record.PARDONED, "released by somebody else")
             raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
         if cordoned:
@@ -227,11 +231,11 @@ class NodeRepair:
                 self._restart(name, attempt)
                 self._soak(name)
             except WaitFailed as error:  # after any other error the next run goes on
-                self.door.leave(name, attempt.id)  # or it would restart later
+                self.door.leave(name, attempt)  # or it would restart later
                 self._step(name, attempt, record.FAILED, str(error))
                 self._trip()
                 raise RdmaError(f"{error} It stays cordoned. {self._ticket(name)}") from None
-            self.door.leave(name, attempt.id)
+            self.door.leave(name, attempt)
             self._to_gate(name)
         self._step(name, attempt, record.BACK)
 
@@ -332,11 +336,11 @@ class NodeRepair:
 
         def late() -> str:
             why = reboot.late(self.client.get(f"{NODES}/{name}"), attempt.boot)
-            return f"{why}; {self.door.state(name, attempt.id)}".rstrip("; ") if why else ""
+            return f"{why}; {self.door.state(name, attempt)}".rstrip("; ") if why else ""
 
         if late():
             self._drain(name)  # what came since an earlier run
-            self.door.knock(name, attempt.id)
+            self.door.knock(name, attempt)
             self.show(f"repair           {name}: drained, {self.door.says}")
         self._until(late, self.times.back, name, "restart")
 

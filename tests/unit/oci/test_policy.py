@@ -48,7 +48,7 @@ def test_a_statement_is_judged(row) -> None:
 def test_pasted_statements_grant_what_was_missing(name: str) -> None:
     """The statements that we print are read by the same parser and close the gap."""
     context = TABLES.context(
-        who="Corp/oke-gpu", groups=("Corp/oke-gpu",), options=frozenset({"host_group", "create_policies"})
+        who="Corp/oke-gpu", groups=("Corp/oke-gpu",), options=frozenset({"host_group", "create_policies", "replace"})
     )
     needs = oci_needs.needs(TABLES.POLICIES, name, context)
     first = missing(needs, [], TABLES.groups(), context, TABLES.KNOWN)
@@ -63,7 +63,7 @@ def test_pasted_statements_grant_what_was_missing(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(TABLES.POLICIES["sets"]))
 def test_an_administrator_needs_nothing(name: str) -> None:
-    context = TABLES.context(options=frozenset({"host_group", "create_policies"}))
+    context = TABLES.context(options=frozenset({"host_group", "create_policies", "replace"}))
     needs = oci_needs.needs(TABLES.POLICIES, name, context)
     assert not missing(needs, ["Allow any-user to manage all-resources in tenancy"], [], context, TABLES.KNOWN)
 
@@ -74,7 +74,7 @@ def test_options_choose_statements() -> None:
         TABLES.POLICIES, "managed_compute_cluster", TABLES.context(options=frozenset({"host_group"}))
     )
     assert len(plain) == 2 and len(more) == 3
-    with pytest.raises(InputError, match="Known: cluster_creation, pool_operator, self_managed_nodes"):
+    with pytest.raises(InputError, match="Known: cluster_creation, pool_operator, repair, self_managed_nodes"):
         oci_needs.needs(TABLES.POLICIES, "nodes", TABLES.context())
 
 
@@ -160,7 +160,7 @@ def test_a_thousand_statements_take_less_than_a_second() -> None:
     """CPU time, because the machine may be busy; the sets that have families of 33 members among them."""
     kinds = ("Allow group Platform to {} subnets in compartment Research:GPU where request.region = 'x{}'",)
     statements = [kinds[0].format(policy_text.VERBS[number % 4], number) for number in range(1000)]
-    context = TABLES.context(who="Platform", options=frozenset({"host_group", "create_policies"}))
+    context = TABLES.context(who="Platform", options=frozenset({"host_group", "create_policies", "replace"}))
     needs = [need for name in TABLES.POLICIES["sets"] for need in oci_needs.needs(TABLES.POLICIES, name, context)]
     started = time.process_time()
     found = policy.review(needs, statements, TABLES.groups(), context, TABLES.KNOWN)

@@ -177,11 +177,12 @@ JOBS = (
     Template(
         "RDMA repair",
         "repair",
-        "Prints which faulty nodes it would drain and restart; with the plan's id in rdma_repair it does so.",
+        "Prints which faulty nodes it would restart or replace; with the plan's id in rdma_repair it does so.",
         (
             *_COMMON,
             "rdma_repair",
             "rdma_repair_by",
+            "rdma_repair_replace",
             "rdma_repair_most",
             "rdma_repair_evict",
             "rdma_repair_force",

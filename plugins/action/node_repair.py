@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -22,13 +23,13 @@ class ActionModule(RdmaAction):
             self.one_run.id,
             self.show,
             self.hold,
-            limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"]),
+            limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"], args["replace"]),
             policy=DrainPolicy(tuple(args["evict"]), args["force"]),
             times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),
             by=args["by"] or "",
-            connect=lambda: oci.Session(args),
+            instances=Instances(lambda: oci.Session(args)),
             dry=self.check_mode,
         )
         if args["state"] == "planned":
             return repair.planned(args["approved"], args["reset"] and not self.only_plan())
-        return repair.carry_out(args["approved"]) if args["state"] == "carried_out" else repair.close()
+        return repair.carry_out(args["approved"], args["nodes"]) if args["state"] == "carried_out" else repair.close()

@@ -6,13 +6,14 @@
 
 DOCUMENTATION = r"""
 module: node_repair
-short_description: Drain and restart faulty nodes, after a person has approved the plan
+short_description: Drain and restart or replace faulty nodes, after a person has approved the plan
 version_added: 0.1.0
 description:
 - C(files/repair.yml) lists what is done about a fault. Faults are conditions and labels of other components, and a
-  failed proof of the gate. This module restarts nodes. For other actions it says what a person does.
-- A node is cordoned and drained, restarted, and comes back with the taint C(readiness.k8s.io/gpuops-rdma), which
-  M(gpuops.rdma.node_gate) removes once the node is proven.
+  failed proof of the gate. This module restarts nodes, and with O(replace) replaces them. For other actions it says
+  what a person does.
+- A node is cordoned and drained, then restarted or replaced. It comes back, or its successor comes, with the taint
+  C(readiness.k8s.io/gpuops-rdma), which M(gpuops.rdma.node_gate) removes once the node is proven.
 - The ConfigMap C(gpuops-rdma/gpuops-repairs) has what was done. There is one action per node, boot and fault. A killed
   run is continued.
 - A node on which another component works, or that a person has cordoned, is left.
@@ -24,7 +25,7 @@ options:
   state:
     description:
     - V(planned) prints the plan and writes C(repair.json) beside O(plan).
-    - V(carried_out) restarts the nodes of the plan.
+    - V(carried_out) restarts or replaces the nodes of the plan.
     - V(closed) ends the repairs of the nodes that the gate has judged since.
     type: str
     choices: [planned, carried_out, closed]
@@ -46,6 +47,19 @@ options:
     - V(pod) lets the node's VF configuration pod reboot it, which does not cycle the power.
     type: str
     choices: [oke, oci, pod]
+  replace:
+    description:
+    - Carry out the action V(replace) of C(files/repair.yml) on OCI. The instance is tagged as unhealthy and ended, and
+      its node pool or instance pool makes another one.
+    - It needs a user of OCI with the set V(repair) of M(gpuops.rdma.oci_rdma_policy), and the defined tag
+      C(ComputeInstanceHostActions.CustomerReportedHostStatus) in the tenancy.
+    type: bool
+    default: false
+  nodes:
+    description: Nodes that the run is for, if some are named. The result has the successors of replaced ones instead.
+    type: list
+    elements: str
+    default: []
   most:
     description: Number of nodes that are repaired at the same time, or a percentage of all nodes.
     type: str
@@ -92,7 +106,7 @@ EXAMPLES = r"""
     state: planned
   register: repairs
 
-- name: Restart the nodes that a person has approved
+- name: Restart or replace the nodes that a person has approved
   gpuops.rdma.node_repair:
     plan: rdma-report/run/plan.json
     state: carried_out
@@ -123,7 +137,12 @@ blocked:
   returned: when planned
   type: str
 back:
-  description: Nodes that were restarted and wait for the gate.
+  description: Nodes that were restarted, or that took the place of others, and wait for the gate.
+  returned: when carried out
+  type: list
+  elements: str
+nodes:
+  description: O(nodes), with successors in place of the nodes that were replaced.
   returned: when carried out
   type: list
   elements: str

@@ -84,8 +84,8 @@ class Api:
 
     def list(self, path: str, label_selector: str = "", field_selector: str = "", **_: Any) -> list[Any]:
         start = PATHS.get(path, path) + "/"
-        found = [self.find(key) for key in self.objects if key.startswith(start)]
-        found = [one for one in found if _labelled(one, label_selector)]
+        found = [self.find(key) for key in tuple(self.objects) if key.startswith(start)]  # threads write meanwhile
+        found = [one for one in found if one and _labelled(one, label_selector)]
         return [one for one in found if _has(one, field_selector)]
 
     def pages(self, path: str, limit: int = 0, **selectors: Any) -> list[Any]:

@@ -119,6 +119,7 @@ class Joiner:
         made = fleet._gpu_node(self._number, event["shape"], event["poolName"])
         node: Json = json.loads(json.dumps(made).replace(f'"{made["metadata"]["name"]}"', f'"{event["privateIp"]}"'))
         node["spec"]["providerID"] = event["id"]
+        node["metadata"]["annotations"]["oci.oraclecloud.com/compartment-id"] = event["compartmentId"]
         node["metadata"]["labels"].update(event["labels"])
         for label, key in PLACES.items():
             node["metadata"]["labels"][f"oci.oraclecloud.com/rdma.{label}"] = event[key][-11:]

@@ -782,6 +782,14 @@ def _patch_domain_group(oci: FakeOci, request: Request, key: str) -> Any:
     return found
 
 
+@route("GET", f"{CORE}/tagNamespaces/{{key}}/tags/{{name}}")
+def _tag(oci: FakeOci, request: Request, key: str, name: str) -> Any:
+    found = oci.get("tagNamespaces", key)
+    if name not in found["tags"]:
+        raise not_found()
+    return {"id": f"{key}.{name}", "name": name, "tagNamespaceId": key, "tagNamespaceName": found["name"]}
+
+
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
@@ -1104,7 +1112,8 @@ def alive(oci: FakeOci) -> list[Json]:
 
 
 def terminate(oci: FakeOci, key: str) -> None:
-    """Ends an instance: its VNIC goes, its host is free again, capacity that was counted comes back."""
+    """Ends an instance: its VNIC goes, its host is free again, capacity that was counted comes back; not so a host that
+    was reported as unhealthy."""
     found = oci.tables["instances"][key]
     found["lifecycleState"] = "TERMINATED"
     oci.tell(found, "TERMINATED")
@@ -1114,11 +1123,13 @@ def terminate(oci: FakeOci, key: str) -> None:
             gone = [one for one, told in oci.tables[table].items() if item["vnicId"] in (told["id"], told["vnicId"])]
             for one in gone:
                 del oci.tables[table][one]
+    reported = found.get("definedTags", {}).get("ComputeInstanceHostActions", {})
+    sick = reported.get("CustomerReportedHostStatus") == "unhealthy"
     for host in oci.tables["computeHosts"].values():
         if host.get("instanceId") == key:
-            host.update({"instanceId": None, "lifecycleState": "AVAILABLE"})
+            host.update({"instanceId": None, "lifecycleState": "REPAIR" if sick else "AVAILABLE"})
     place = (found["availabilityDomain"], found["shape"])
-    if place in oci.capacity:
+    if place in oci.capacity and not sick:
         oci.capacity[place] += 1
 
 
@@ -1235,10 +1246,16 @@ def _running(oci: FakeOci, instance: Json) -> None:
 
 
 def _host(oci: FakeOci, instance: Json) -> None:
-    """The bare metal host below an instance of a pool: 8 hosts share a local block, 16 a network block."""
+    """The bare metal host below an instance of a pool: 8 hosts share a local block, 16 a network block. A free one is
+    taken first."""
     index = sum(1 for item in oci.tables["computeHosts"].values() if item.get("instanceId"))
     if not instance["shape"].startswith("BM.GPU"):
         return
+    kind = {key: instance[key] for key in ("shape", "availabilityDomain")}
+    for host in oci.tables["computeHosts"].values():
+        if host["lifecycleState"] == "AVAILABLE" and kind.items() <= host.items():
+            host.update({"instanceId": instance["id"], "lifecycleState": "OCCUPIED"})
+            return
     host = {"instanceId": instance["id"], "shape": instance["shape"], "health": "HEALTHY", "platform": "GPU"}
     host.update({"availabilityDomain": instance["availabilityDomain"], "faultDomain": instance["faultDomain"]})
     host.update({"compartmentId": oci.tenancy, "lifecycleState": "OCCUPIED", "hasImpactedComponents": False})

@@ -33,6 +33,7 @@ class Machines(Cluster):
         self.of: dict[str, str] = {}
         """OCID of an instance -> name of its node."""
         home = "ocid1.compartment.oc1..gpu"
+        oci_site.host_tag(fake)
         if kind == "node_pool":
             place = {"availabilityDomain": oci_site.DOMAIN, "subnetId": oci_site.SUBNET}
             config = {"size": len(NAMES), "placementConfigs": [place]}
@@ -79,6 +80,9 @@ class Machines(Cluster):
         if writes and self.after:
             self._written()
         return found
+
+    def delete(self, path: str, dry_run: bool = False, **more: Any) -> bool:
+        return super().delete(self._key(path), dry_run, **more)
 
     def _joins(self, ocid: str, address: str) -> None:
         name = self.gone.pop() if self.same_name and self.gone else next(self.names)

@@ -67,6 +67,12 @@ def cluster(fake: FakeOci, name: str = "train") -> dict[str, Any]:
     return fake.add("clusters", {"name": name, "compartmentId": compartment, "endpoints": endpoints, **more})
 
 
+def host_tag(fake: FakeOci) -> dict[str, Any]:
+    """The tag namespace by which unhealthy hosts are reported."""
+    told = {"name": "ComputeInstanceHostActions", "tags": ["CustomerReportedHostStatus"], "isRetired": False}
+    return fake.add("tagNamespaces", {**told, "compartmentId": fake.tenancy, "lifecycleState": "ACTIVE"})
+
+
 def image(fake: FakeOci, name: str = IMAGE, **more: Any) -> dict[str, Any]:
     told = {"displayName": name, "lifecycleState": "AVAILABLE", "operatingSystem": "Canonical Ubuntu", **more}
     return fake.add("images", {"compartmentId": "ocid1.compartment.oc1..gpu", **told})

@@ -17,7 +17,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Bus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
@@ -65,6 +67,14 @@ class Cluster(Api):
         if self.lives < 0:
             raise Killed
 
+    def call(self, write: Callable[[], None]) -> None:
+        """A write to something else than the cluster."""
+        if not self.after:
+            self._written()
+        write()
+        if self.after:
+            self._written()
+
     def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
         if not self.after:
             self._written()
@@ -104,9 +114,10 @@ class Cluster(Api):
 
     def _operate(self) -> None:
         """OKE's controller: the label of a rule restarts the node once, and goes with success."""
-        rules = [one for key, one in self.objects.items() if key.startswith(f"{RULE_KIND}/")]
-        for name in NAMES if rules else ():
-            live = self.objects[f"Node//{name}"]
+        rules = [one for key, one in tuple(self.objects.items()) if key.startswith(f"{RULE_KIND}/")]
+        nodes = [one for key, one in tuple(self.objects.items()) if key.startswith("Node/")]
+        for live in nodes if rules else ():
+            name = live["metadata"]["name"]
             for rule in rules:
                 (value,) = rule["spec"]["nodeSelector"]["matchTriggerLabel"].values()
                 if live["metadata"]["labels"].get(door.TRIGGER) == value and name not in self.broken:
@@ -116,6 +127,65 @@ class Cluster(Api):
                     live["status"]["nodeInfo"]["bootID"] += "+"
                     live["metadata"]["labels"].pop(door.TRIGGER)
                     rule.setdefault("status", {}).setdefault("succeededNodes", []).append({"nodeName": name})
+
+
+class Pool:
+    """The instances of a cluster's nodes, as Instances reads them, of one pool that makes others for those that end.
+    ``same_name``: what joins has the name of what has gone; ``full``: nothing joins until ``join`` is called."""
+
+    def __init__(self, api: Cluster) -> None:
+        self.api, self.same_name, self.full = api, False, False
+        self.ended: list[str] = []
+        self.tagged: set[str] = set()
+        self.missing: list[str] = []
+        """Names of nodes for whose instances there is none yet."""
+        self.number = 0
+        for name in NAMES:
+            api.objects[f"Node//{name}"]["spec"]["providerID"] = self._ocid(name)
+
+    def _ocid(self, name: str) -> str:
+        self.number += 1
+        return f"ocid1.instance.oc1.fra.{name}-{self.number}"
+
+    def replaceable(self, wanted: NodeInstance) -> str:
+        return "ocid1.nodepool.oc1.fra.pool"
+
+    def members(self, wanted: NodeInstance, _pool: str) -> dict[str, str]:
+        return {one["spec"]["providerID"]: "ACTIVE" for one in self.api.list("Node")}
+
+    def leaving(self, wanted: NodeInstance, _pool: str) -> bool:
+        return wanted.ocid in self.ended
+
+    def state(self, wanted: NodeInstance) -> str:
+        return "TERMINATED" if wanted.ocid in self.ended else "RUNNING"
+
+    def tag(self, wanted: NodeInstance) -> None:
+        self.api.call(lambda: self.tagged.add(wanted.ocid))
+
+    def remove(self, wanted: NodeInstance, _pool: str, _token: str) -> None:
+        assert wanted.ocid in self.tagged and wanted.ocid not in self.ended
+        live = self.api.objects[f"Node//{wanted.node}"]
+        assert live["spec"].get("unschedulable") and live["spec"]["providerID"] == wanted.ocid, "drained before"
+        assert not [one for one in self.api.list("Pod") if one["spec"]["nodeName"] == wanted.node]
+        self.api.call(lambda: self._end(wanted))
+
+    def _end(self, wanted: NodeInstance) -> None:
+        self.ended.append(wanted.ocid)
+        del self.api.objects[f"Node//{wanted.node}"]
+        self.missing.append(wanted.node)
+        if not self.full:
+            self.join()
+
+    def join(self) -> None:
+        """The instances that are missing come, and join with the gate's taint."""
+        while self.missing:
+            old = self.missing.pop()
+            ocid = self._ocid(old)
+            made = node(old if self.same_name else f"m{self.number}")
+            made["metadata"]["creationTimestamp"] = moment.stamp(self.api.now())
+            made["spec"] = {"providerID": ocid, "taints": [dict(gate_proof.TAINT)]}
+            made["status"]["nodeInfo"]["bootID"] = f"b-{ocid}"
+            self.api.add(made)
 
 
 def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:

@@ -23,7 +23,10 @@ LAYERS = {
         "",
         "accounts client credential_server login named priority proof proven requests rights rollout task watch writer",
     ),
-    "nodes": ("kube", "awaited cordons gpu_nodes info marking node_cache owners_io shape_table tolerations_io"),
+    "nodes": (
+        "kube",
+        "awaited cordons gpu_nodes info marking node_cache owners_io patching shape_table tolerations_io",
+    ),
     "tasks": ("kube oci", "action one_run"),
     "oci": (
         "kube nodes",

@@ -349,6 +349,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_repair_failures": {"type": "int"},
     "rdma_repair_force": {"type": "bool"},
     "rdma_repair_most": {"type": "str"},
+    "rdma_repair_replace": {"type": "bool"},
     "rdma_repair_reset": {"type": "bool"},
     "rdma_repair_share": {"type": "int"},
     "rdma_repair_soak": {"type": "int"},

@@ -12,12 +12,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment, versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
-    Conflict,
-    Forbidden,
-    NotFound,
-    RdmaError,
-)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     Json,
     NodeFacts,
@@ -35,14 +30,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import BAD,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 
 RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
 AUTOSCALER, NEWER = "cluster-autoscaler", "1.36"
 """Name of its image, and the version since which it knows --startup-taint-prefix."""
 GONE = "the node has left the cluster"
-ATTEMPTS = 5
-"""Attempts to write one node: its kubelet writes it too."""
 
 
 @dataclass(frozen=True)
@@ -267,23 +261,19 @@ class NodeGate:
         """The annotation with the taint, then the condition. The list of taints goes with the version that was read, so
         that a taint of another owner is not lost."""
         name = node["metadata"]["name"]
-        path = f"{NODES}/{name}"
-        for attempt in range(ATTEMPTS):
-            wanted = gate_proof.change(node, one, ruled, self._now())
-            if not wanted.patches:
-                return
-            try:
-                if wanted.node:
-                    meta = {**wanted.node.get("metadata", {}), "resourceVersion": node["metadata"]["resourceVersion"]}
-                    self.client.patch(path, {**wanted.node, "metadata": meta}, dry_run=self.dry)
-                break
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                node = self.client.get(path)
+        wanted = gate_proof.change(node, one, ruled, self._now())
+
+        def change(live: Json) -> Json:
+            nonlocal wanted
+            wanted = gate_proof.change(live, one, ruled, self._now())
+            return wanted.node
+
+        patched(self.client, name, change, node, dry_run=self.dry)
+        if not wanted.patches:
+            return
         if wanted.condition:
             body = {"status": {"conditions": [wanted.condition]}}
-            self.client.patch(f"{path}/status", body, kind="strategic-merge", dry_run=self.dry)
+            self.client.patch(f"{NODES}/{name}/status", body, kind="strategic-merge", dry_run=self.dry)
         self.changed[name] = wanted.words
         if one.status == GOOD:
             self.show(f"{name}: {wanted.words}: {gate_proof.message(one)}")

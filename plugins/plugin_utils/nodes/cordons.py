@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
-
-ATTEMPTS = 5
-"""Attempts to write one node: its kubelet writes it too."""
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 
 
 def cordon(
@@ -31,23 +29,17 @@ def cordon(
     """Cordons or uncordons the node; returns whether that is a change. ``mark``: the annotation that makes the cordon
     ours, with the time as its value; ``notes``: annotations that are written in every case; ``working``: a node on
     which one of these components works now is not uncordoned. The patch goes with the version that was read."""
-    path = client.path("v1", "Node", "", node)
-    for attempt in range(ATTEMPTS):
-        live = client.get(path)
+
+    def change(live: Json) -> Json:
         if not on and working and working.other(live):
-            return False
+            return {}
         body = owners.cordon(live, mark, on, moment.now())
         if notes:
             meta = body.get("metadata", {})
             body["metadata"] = {**meta, "annotations": {**notes, **meta.get("annotations", {})}}
-        try:
-            if body:
-                client.patch(path, body, dry_run=dry_run)
-            break
-        except Conflict:
-            if attempt == ATTEMPTS - 1:
-                raise
-    return "spec" in body
+        return body
+
+    return "spec" in patched(client, node, change, dry_run=dry_run)
 
 
 def cordoned(client: Client, mark: str) -> list[str]:

@@ -13,6 +13,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 COMPARTMENT = "oci.oraclecloud.com/compartment-id"
 """Annotation of a Node; source: oracle/oci-cloud-controller-manager, NodeInfoController."""
 RUNNING, TERMINATED = "RUNNING", "TERMINATED"
+ENDING = ("TERMINATING", TERMINATED, "DELETING", "DELETED")
+"""States of an instance, and of a node of a node pool, that does not come back."""
+TAG = ("ComputeInstanceHostActions", "CustomerReportedHostStatus", "unhealthy")
+"""Namespace, key and value of the defined tag by which a host does not return to its pool; source: oci-hpc,
+mgmt/lib/ociwrap.py."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +58,28 @@ def differs(wanted: NodeInstance, found: Json, addresses: Collection[str], regio
         listed = " and ".join(sorted(addresses)) or "no private address"
         return f"the instance has {listed}, the Node {' and '.join(wanted.addresses) or 'none'}"
     return ""
+
+
+def pool(found: Json) -> str:
+    """OCID of the node pool or instance pool that has made the instance, "" = none. Those that OKE keeps behind a node
+    pool are not to be touched."""
+    of_node_pool = mapping(found.get("metadata")).get("oke-pool-id")
+    return str(of_node_pool or mapping(found.get("freeformTags")).get("oci:compute:instancepool") or "")
+
+
+def of_oke(pool_ocid: str) -> bool:
+    """Whether it is a node pool."""
+    return pool_ocid.startswith("ocid1.nodepool.")
+
+
+def unhealthy(found: Json) -> bool:
+    """Whether the instance has the tag of an unhealthy host."""
+    namespace, key, value = TAG
+    return bool(mapping(mapping(found.get("definedTags")).get(namespace)).get(key) == value)
+
+
+def tagged(found: Json) -> Json:
+    """Its defined tags, with that one."""
+    namespace, key, value = TAG
+    tags = mapping(found.get("definedTags"))
+    return {**tags, namespace: {**mapping(tags.get(namespace)), key: value}}

@@ -14,18 +14,24 @@ A plan follows from the cluster's present state alone: an event that is replayed
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, digest, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import CLAIMED, FAILED, Repairs, attempt_id
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REBOOT, RepairRule, RepairTable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import (
+    CLAIMED,
+    FAILED,
+    Attempt,
+    Repairs,
+    attempt_id,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REBOOT, REPLACE, RepairRule, RepairTable
 
 SHOWN = 20
 RELEASE = "release"
-"""Instead of an action: the run that claimed the node was killed before it restarted it, and the faults are gone."""
+"""Instead of an action: the run that claimed the node was killed, and there is nothing to go on with."""
 
 
 @dataclass(frozen=True)
@@ -78,25 +84,32 @@ class NodeFault:
 
 @dataclass(frozen=True)
 class FaultyNode:
-    """``owners``: who works on it; ``barred``: why it cannot be touched; "" = nothing. ``machine``: provider ID."""
+    """``owners``: who works on it. ``chosen``: whether this run may touch it; another one counts as one with faults."""
 
     name: str
     boot: str
-    machine: str = ""
     faults: tuple[NodeFault, ...] = ()
     owners: tuple[str, ...] = ()
     pods: tuple[RepairPod, ...] = ()
+    chosen: bool = True
 
 
 @dataclass(frozen=True)
 class RepairLimits:
     """``most``: nodes at once, a number or a percentage; ``attempts``: of a node within a day; ``failures``: failed
-    repairs within a day, and ``share``: percentage of nodes with a fault, that trip the breaker."""
+    repairs within a day, and ``share``: percentage of nodes with a fault, that trip the breaker; ``replace``: whether
+    instances may be replaced."""
 
     most: str = "1"
     attempts: int = 2
     failures: int = 3
     share: int = 50
+    replace: bool = False
+
+    @property
+    def does(self) -> tuple[str, ...]:
+        """What is done, of the actions' ``does``."""
+        return (REBOOT, REPLACE) if self.replace else (REBOOT,)
 
 
 @dataclass(frozen=True)
@@ -129,11 +142,6 @@ class RepairPlan:
         """What a person approves: it changes with the nodes, their boots, faults, actions and evicted pods."""
         new = [step for step in self.steps if not step.resumes]
         return digest("\n".join(f"{one.id} {one.action} {' '.join(one.evict)}" for one in new))
-
-    @property
-    def open(self) -> bool:
-        """Whether all there is to do was approved before."""
-        return all(step.resumes for step in self.steps)
 
 
 # ---- pods ----------------------------------------------------------------------------------------------------------
@@ -169,19 +177,21 @@ def plan(
     limits: RepairLimits,
     policy: DrainPolicy,
     now: datetime.datetime,
+    gone: Iterable[str] = (),
 ) -> RepairPlan:
-    """What is done about these nodes, of a cluster with ``total`` nodes."""
-    steps: list[RepairStep] = []
+    """What is done about these nodes, of a cluster with ``total`` GPU nodes. ``gone``: names in the record that are no
+    nodes any more."""
+    steps = [
+        _resumed(name, attempt, None, table, limits) for name in gone if (attempt := repairs.open(name)) is not None
+    ]
     asked: dict[str, str] = {}
     left: dict[str, str] = {}
-    day = repairs.recent(now)
+    day, coming = repairs.recent(now), repairs.successors()
     for node in nodes:
-        attempt = repairs.open(node.name)
+        attempt = repairs.open(node.name) if node.chosen else None
         if attempt is not None:
-            gone = attempt.step == CLAIMED and not {one.key for one in node.faults} & set(attempt.faults)
-            words = f"{'its faults are gone since' if gone else 'goes on with'} the repair of {attempt.at}"
-            known = (node.name, attempt.id, RELEASE if gone else attempt.action, attempt.faults, attempt.boot, words)
-            steps.append(RepairStep(*known, resumes=True))
+            steps.append(_resumed(node.name, attempt, {one.key for one in node.faults}, table, limits))
+        if attempt is not None or not node.chosen or node.name in coming:
             continue
         faults = [one for one in node.faults if not _old(one, repairs.last(node.name))]
         if not faults:
@@ -189,7 +199,7 @@ def plan(
         rule = table.strongest(one.rule for one in faults)
         action, texts = table.action(rule.action), listed([one.text for one in faults], 3)
         why = _left(node, faults, repairs, day.get(node.name, 0), limits, policy)
-        if action.does != REBOOT:
+        if action.does not in limits.does:
             asked[node.name] = f"{texts}. Action {action.name}: {action.person.format(node=node.name)}"
         elif why:
             left[node.name] = f"{texts}. Action {action.name}, but {why}"
@@ -204,6 +214,23 @@ def plan(
     left |= {one.node: f"{one.why}. It waits for its turn (rdma_repair_most)" for one in new[room:]}
     refused = _refused(nodes, total, repairs, limits, now)
     return RepairPlan((*begun, *new[:room]), number, asked, left, refused)
+
+
+def _resumed(
+    node: str, attempt: Attempt, faults: Optional[Collection[str]], table: RepairTable, limits: RepairLimits
+) -> RepairStep:
+    """What goes on. ``faults``: those of now, None = the node has left the cluster, as one does that is replaced."""
+    replaces = table.does(attempt.action) == REPLACE
+    release = ""
+    if faults is None and (attempt.step == CLAIMED or not replaces):
+        release = "it has left the cluster since"
+    elif attempt.step == CLAIMED and not set(faults or ()) & set(attempt.faults):
+        release = "its faults are gone since"
+    elif attempt.step == CLAIMED and replaces and not limits.replace:
+        release = "rdma_repair_replace is not set since"
+    words = f"{release or 'goes on with'} the repair of {attempt.at}"
+    action = RELEASE if release else attempt.action
+    return RepairStep(node, attempt.id, action, attempt.faults, attempt.boot, words, resumes=True)
 
 
 def _old(fault: NodeFault, repaired: str) -> bool:
@@ -256,14 +283,15 @@ def _refused(
 _RESET = "Look for the cause, then set rdma_repair_reset=true once"
 
 
-def unmatched(approved: str, found: RepairPlan) -> Optional[str]:
-    """Why a plan may not be carried out with this approval; None if it may."""
+def approved_steps(approved: str, found: RepairPlan) -> tuple[tuple[RepairStep, ...], str]:
+    """(what may be carried out with this approval, why the rest may not; "" = it may). What an earlier run has begun
+    was approved then, and does not wait for another approval."""
     if found.refused:
-        return f"Nothing is repaired: {found.refused}"
-    if not found.steps or found.open or approved == found.id:
-        return None
+        return (), f"Nothing is repaired: {found.refused}"
+    begun = tuple(step for step in found.steps if step.resumes)
+    if begun == found.steps or approved == found.id:
+        return found.steps, ""
+    what = "Only what was approved before is carried out" if begun else "Nothing was changed"
     if approved:
-        return (
-            f"Nothing was changed: rdma_repair={approved} approves another plan. This one is {found.id}; read it first."
-        )
-    return f"Nothing was changed: read the plan, then approve it with -e rdma_repair={found.id}."
+        return begun, f"{what}: rdma_repair={approved} approves another plan. This one is {found.id}; read it first."
+    return begun, f"{what}: read the plan, then approve it with -e rdma_repair={found.id}."

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What restarts a node. PRIVATE to the collection.
+"""What restarts a node, and what replaces it. PRIVATE to the collection.
 
 Each door takes the attempt, and acts once for its id, however often it is asked: an answer that was lost, or a run that
 was killed, leads to no second restart.
@@ -10,8 +10,8 @@ was killed, leads to no second restart.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
-from collections.abc import Callable
 from typing import Optional, Protocol
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
@@ -29,13 +29,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NOD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.session import Session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
 
 NAME = "gpuops-repair-"
 """Beginning of the name of a rule, and of its trigger label's value."""
-BY = ("oke", "oci", "pod")
-"""Names of the doors, in the order in which they are tried."""
 TOKEN_LIFE = datetime.timedelta(hours=20)
 """OCI keeps a retry token for 24 hours: later the same request would be a second one."""
 TRIGGER = "oke.oraclecloud.com/node_operation"
@@ -57,8 +54,8 @@ class Door(Protocol):
 
     says: str
 
-    def check(self, node: str) -> None:
-        """Raises RdmaError if it could not restart the node now."""
+    def check(self, node: str, attempt: Attempt) -> Attempt:
+        """The attempt with what it has to keep. Raises RdmaError if the node could not be restarted now."""
 
     def knock(self, node: str, attempt: Attempt) -> None:
         """Asks for the restart. Raises RdmaError if it cannot be asked for."""
@@ -85,8 +82,9 @@ class OkeDoor:
         served = mapping(client.find(base_path(RULE[0])))
         return cls(client) if any(one.get("kind") == RULE[1] for one in dicts(served.get("resources"))) else None
 
-    def check(self, node: str) -> None:
+    def check(self, node: str, attempt: Attempt) -> Attempt:
         """OKE says only afterwards whether it can."""
+        return attempt
 
     def knock(self, node: str, attempt: Attempt) -> None:
         """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
@@ -139,16 +137,17 @@ class PodDoor:
     def __init__(self, client: Client, namespace: str) -> None:
         self.client, self.namespace = client, namespace
 
-    def check(self, node: str) -> None:
+    def check(self, node: str, attempt: Attempt) -> Attempt:
         """A kubelet that is gone starts nothing; then somebody has to cycle the power."""
         late = reboot.late(self.client.get(f"{NODES}/{node}"), "")
         if late or not self._pod(node):
             why = "it is not Ready" if late else f"it has no pod {VF_PODS} in {self.namespace}"
             raise RdmaError(f"{node} cannot be rebooted from the cluster: {why}. Cycle its power.")
+        return attempt
 
     def knock(self, node: str, attempt: Attempt) -> None:
         """Sets the request on the node's pod. Raises RdmaError without one."""
-        self.check(node)
+        self.check(node, attempt)
         self._request(node, attempt.id)
 
     def state(self, node: str, attempt: Attempt) -> str:
@@ -179,11 +178,12 @@ class OciDoor:
     def __init__(self, client: Client, instances: Instances) -> None:
         self.client, self.instances = client, instances
 
-    def check(self, node: str) -> None:
+    def check(self, node: str, attempt: Attempt) -> Attempt:
         """The instance has to be the node's, and to run."""
         wanted = self._instance(node)
         if (state := self.instances.checked(wanted)["lifecycleState"]) != RUNNING:
             raise RdmaError(f"The instance of {node} cannot be reset: it is {state}.")
+        return attempt
 
     def knock(self, node: str, attempt: Attempt) -> None:
         """Sends the request with the attempt's token, unless the instance is at it. Raises WaitFailed once OCI may have
@@ -204,17 +204,58 @@ class OciDoor:
         return instance.of_node(self.client.get(f"{NODES}/{node}"))
 
 
-def door(
-    client: Client, namespace: str, by: str = "", connect: Optional[Callable[[], Session]] = None, on_oci: bool = False
-) -> Door:
-    """The one of this name of BY, else the first that is there. ``namespace``: of our own pods; ``connect``: makes a
-    session of OCI; ``on_oci``: the nodes are instances of OCI. Raises InputError if the chosen one is not there."""
+class Replacer:
+    """Ends a node's instance, and lets its pool make another one. The faulty host is tagged first, or it returns to the
+    pool."""
+
+    says = "OCI ends its instance, tagged as unhealthy, and the pool makes another one"
+
+    def __init__(self, client: Client, instances: Instances) -> None:
+        self.client, self.instances = client, instances
+
+    def check(self, node: str, attempt: Attempt) -> Attempt:
+        """The instance has to be the node's, in a pool, and the tag has to be there."""
+        wanted = instance.of_node(self.client.get(f"{NODES}/{node}"))
+        return dataclasses.replace(attempt, machine=wanted.ocid, pool=self.instances.replaceable(wanted))
+
+    def begun(self, node: str, attempt: Attempt) -> bool:
+        """Whether the instance ends, or has ended."""
+        return self.instances.leaving(NodeInstance(node, attempt.machine), attempt.pool)
+
+    def knock(self, node: str, attempt: Attempt) -> str:
+        """Tags and ends the instance, unless it ends already. Returns why that is not possible now, "" if it is."""
+        wanted = NodeInstance(node, attempt.machine)
+        if self.begun(node, attempt):
+            return ""
+        try:
+            self.instances.tag(wanted)
+            self.instances.remove(wanted, attempt.pool, f"{NAME}{attempt.id}")
+        except Conflict as error:
+            return str(error)
+        return ""
+
+    def members(self, node: str, attempt: Attempt) -> set[str]:
+        """OCIDs of the instances of its pool, without its own."""
+        found = self.instances.members(NodeInstance(node, attempt.machine), attempt.pool)
+        return {key for key, state in found.items() if key != attempt.machine and state not in instance.ENDING}
+
+    def state(self, node: str, attempt: Attempt) -> str:
+        """Of the instance, and of its pool."""
+        state = self.instances.state(NodeInstance(node, attempt.machine))
+        return f"its instance is {state}, the pool has {len(self.members(node, attempt))} others"
+
+    def leave(self, node: str, attempt: Attempt) -> None:
+        """A request to OCI cannot be taken back."""
+
+
+def door(client: Client, namespace: str, instances: Instances, by: str = "", on_oci: bool = False) -> Door:
+    """The one of this name of BY, else the first that is there. ``namespace``: of our own pods; ``on_oci``: the nodes
+    are instances of OCI. Raises InputError if the chosen one is not there."""
     if by in ("", "oke") and (oke := OkeDoor.of(client)):
         return oke
     if by == "oke":
         raise InputError("rdma_repair_by=oke, but the cluster does not serve OKE's NodeOperationRule.")
-    if connect and (by == "oci" or (not by and on_oci)):
-        instances = Instances(connect)
+    if by == "oci" or (not by and on_oci):
         try:
             instances.session()
             return OciDoor(client, instances)

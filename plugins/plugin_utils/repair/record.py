@@ -7,6 +7,8 @@ One ConfigMap has all of it, and each change goes with the version that was read
 written before what it is about, so that a killed run is continued and nothing is done twice::
 
     claimed -> sent -> back -> done, or failed -> pardoned, by a person who resets the breaker
+
+A node that is replaced has its attempts under its own name, also when it is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _BREAKER = "breaker"
 @dataclass(frozen=True)
 class Attempt:
     """``id``: digest of node, boot and faults, by which the action is sent; ``at``: of its last step, RFC 3339;
-    ``boot``: boot id before the action; ``text``: why it failed."""
+    ``boot``: boot id before the action; ``text``: why it failed. Of a replacement, OCIDs of the instance and of its
+    pool, and the name of the node that took its place."""
 
     id: str
     faults: tuple[str, ...]
@@ -47,6 +50,9 @@ class Attempt:
     at: str = ""
     run: str = ""
     text: str = ""
+    machine: str = ""
+    pool: str = ""
+    successor: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Repairs:
     def under_way(self) -> int:
         """Number of nodes whose repair has not ended."""
         return sum(self.open(node) is not None for node in self.attempts)
+
+    def successors(self, since: str = "") -> set[str]:
+        """The nodes that took the place of others: of attempts that have not ended, or of all since then."""
+        found = [one for mine in self.attempts.values() for one in mine if one.successor]
+        return {one.successor for one in found if (one.at >= since if since else one.step in OPEN)}
 
     def spent(self, node: str, boot: str) -> set[str]:
         """The faults for which there was an action in this boot."""

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans repairs, and carries them out node by node. PRIVATE to the collection.
 
-A node is cordoned and drained, restarted, and comes back with the gate's taint, which only the gate removes. What is
-about to be done is in the record before it is done.
+A node is cordoned and drained, restarted, and comes back with the gate's taint, which only the gate removes; or its
+instance is replaced, and the node that takes its place has the taint. What is about to be done is in the record before
+it is done.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Busy,
     Conflict,
+    Forbidden,
     InputError,
     NotFound,
     RdmaError,
@@ -38,9 +40,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners, owners_io, shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import node_facts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_gpu, node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.session import Session
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
@@ -52,11 +56,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
     RepairPod,
     RepairStep,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import Door, Replacer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
 
 ATTEMPTS = 8
 """Attempts to write the record, which another thread writes too."""
-POLL = 2.0
+POLL, POLL_OCI = 2.0, 10.0
 SHOWN = 50
 
 
@@ -72,8 +77,7 @@ class RepairTimes:
 
 class NodeRepair:
     """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
-    with who; ``by``: what restarts nodes, of door.BY; ``connect`` makes a session of OCI; ``dry``: nothing is
-    written."""
+    with who; ``by``: what restarts nodes, of door.BY; ``instances``: of OCI; ``dry``: nothing is written."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class NodeRepair:
         policy: DrainPolicy,
         times: RepairTimes,
         by: str = "",
-        connect: Optional[Callable[[], Session]] = None,
+        instances: Optional[Instances] = None,
         dry: bool = False,
     ) -> None:
         self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
@@ -97,7 +101,9 @@ class NodeRepair:
         self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = repair_table.table(files.document("repair.yml"))
         self.marks = marks.table(files.document("node_marks.yml"))
-        self.door = door.door(client, self.plan.namespaces.own, by, connect, self.plan.platform == "oke")
+        instances = instances or Instances()
+        self.door = door.door(client, self.plan.namespaces.own, instances, by, self.plan.platform == "oke")
+        self.replacer = door.Replacer(client, instances)
 
     # ---- the plan
 
@@ -109,14 +115,15 @@ class NodeRepair:
         base_run.write(self.run_dir / base_run.REPAIR, {**to_dict(found), "id": found.id})
         for line in self._lines(found):
             self.show(line)
-        blocked = decide.unmatched(approved, found)
-        return {"changed": False, **_summary(found), "blocked": blocked or ""}
+        steps, why = decide.approved_steps(approved, found)
+        return {"changed": False, **_summary(found), "blocked": "" if steps else why}
 
     def _plan(self) -> RepairPlan:
-        repairs, nodes = self._repairs(), self._nodes()
-        faulty = [one if repairs.open(one.name) else self._with_pods(one) for one in nodes]
+        repairs, (nodes, names) = self._repairs(), self._nodes()
+        faulty = [one if repairs.open(one.name) or not one.chosen else self._with_pods(one) for one in nodes]
+        gone = [name for name in repairs.attempts if name not in names]
         now = self.client.now()
-        found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now)
+        found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now, gone)
         if NodeGate(self.client, str(self.plan_file), self.run, self.show).ruled():
             why = (
                 f"a NodeReadinessRule has the taint {GATE_KEY}: its controller would release a node by an old condition"
@@ -127,7 +134,7 @@ class NodeRepair:
     def _lines(self, found: RepairPlan) -> Iterator[str]:
         for step in found.steps:
             pods = f"; evicts {listed(list(step.evict), 5)}" if step.evict else ""
-            how = "" if step.action == decide.RELEASE else f", {self.door.says}"
+            how = "" if step.action == decide.RELEASE else f", {self._way(step.action).says}"
             yield f"repair           {step.node}: {step.action}{how}{pods}: {step.why}"
         for name, why in (*found.asked.items(), *found.left.items()):
             yield f"repair           {name}: {why}"
@@ -141,33 +148,44 @@ class NodeRepair:
 
     # ---- what is done
 
-    def carry_out(self, approved: str) -> Json:
-        """Restarts the nodes of the plan if it is the approved one. ``back``: those to test, which the run's plan no
-        longer excludes; ``not_repaired``: node -> why. Raises InputError if the plan is another one by now."""
+    def carry_out(self, approved: str, named: Sequence[str] = ()) -> Json:
+        """Restarts or replaces the nodes of the plan as far as it is approved. ``back``: those to test, which the run's
+        plan no longer excludes; ``nodes``: ``named`` with successors in place of replaced ones; ``not_repaired``: node
+        -> why. Raises InputError if nothing is approved."""
         found = self._plan()
-        if blocked := decide.unmatched(approved, found):
-            raise InputError(blocked)
+        steps, why = decide.approved_steps(approved, found)
+        if why and not steps:
+            raise InputError(why)
         if self.dry:
-            return {"changed": bool(found.steps), **_summary(found), "back": [], "not_repaired": {}}
-        others = self.hold([step.node for step in found.steps])
+            more = {"back": [], "nodes": list(named), "not_repaired": {}}
+            return {"changed": bool(found.steps), **_summary(found), **more}
+        others = self.hold([step.node for step in steps])
         for name, who in others.items():
             self.show(f"repair           {name} is left: {who}")
-        steps = [step for step in found.steps if step.node not in others]
+        steps = tuple(step for step in steps if step.node not in others)
         with ThreadPoolExecutor(max(1, found.at_once)) as pool:
             ends = dict(zip((step.node for step in steps), pool.map(self._repair, steps)))
-        failed = {name: why for name, why in ends.items() if why}
+        failed = {name: text for name, text in ends.items() if text}
+        waiting = [step.node for step in found.steps if not step.resumes] if why else []
+        repairs = self._repairs()
+        new = {name: one.successor for name in ends if (one := repairs.open(name)) and one.successor}
         back = [step.node for step in steps if step.node not in failed and step.action != decide.RELEASE]
+        back = [new.get(name, name) for name in back]
         nodes = (dataclasses.replace(node, excluded="") if node.name in back else node for node in self.plan.nodes)
         base_run.write(self.plan_file, dataclasses.replace(self.plan, nodes=tuple(nodes)))
-        return {"changed": bool(steps), **_summary(found), "back": back, "not_repaired": failed}
+        more = {"back": back, "nodes": [new.get(name, name) for name in named]}
+        return {"changed": bool(steps), **_summary(found), **more, "not_repaired": failed | dict.fromkeys(waiting, why)}
 
     def close(self) -> Json:
         """Ends the repairs of the nodes that the gate has judged since they came back."""
         done, failed, untested = [], {}, {}
         repairs = self._repairs()
-        for node in self._live({name for name in repairs.attempts if repairs.open(name)}):
-            name, attempt = node["metadata"]["name"], repairs.open(node["metadata"]["name"])
-            if attempt is None or attempt.step != record.BACK or attempt.run != self.run:
+        mine = {name: one for name in repairs.attempts if (one := repairs.open(name)) and one.run == self.run}
+        mine = {name: one for name, one in mine.items() if one.step == record.BACK}
+        live = {node["metadata"]["name"]: node for node in self._live({one.successor or n for n, one in mine.items()})}
+        for name, attempt in mine.items():
+            node = live.get(attempt.successor or name)
+            if node is None:  # the next run sees that it is gone
                 continue
             proof = gate_proof.read(node["metadata"].get("annotations") or {})
             valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes)))
@@ -187,7 +205,7 @@ class NodeRepair:
     # ---- one node
 
     def _repair(self, step: RepairStep) -> str:
-        """Why it failed; "" once the node is back, with the gate's taint."""
+        """Why it failed; "" once the node, or its successor, is there with the gate's taint."""
         try:
             self._once(step)
         except RdmaError as error:
@@ -203,7 +221,7 @@ class NodeRepair:
             return
         if attempt.step == record.CLAIMED:
             try:
-                self.door.check(step.node)
+                attempt = self._way(step.action).check(step.node, attempt)
                 self._cordon(step.node, attempt)
                 self._support_data(step.node)
                 self._drain(step.node)
@@ -215,29 +233,99 @@ class NodeRepair:
             attempt = self._step(step.node, attempt, record.SENT)
         if attempt.step == record.SENT:
             self._go_on(step.node, attempt)
+        elif attempt.successor and self.client.find(f"{NODES}/{attempt.successor}") is None:
+            self._step(step.node, attempt, record.PARDONED, f"{attempt.successor}, its successor, has left the cluster")
+            raise RdmaError(f"{attempt.successor}, which took the place of {step.node}, has left the cluster.")
         else:
             self._record(lambda now: now.put(step.node, dataclasses.replace(attempt, run=self.run)))
 
+    def _way(self, action: str) -> Union[Door, Replacer]:
+        return self.replacer if self.table.does(action) == repair_table.REPLACE else self.door
+
     def _go_on(self, name: str, attempt: Attempt) -> None:
-        """From the restart to the gate's taint, for a node that is still as this attempt has left it."""
-        node = self.client.get(f"{NODES}/{name}")
-        cordoned = _mark(node) == attempt.id and mapping(node["spec"]).get("unschedulable") is True
-        if not (cordoned or gate_proof.tainted(node)):
-            self.door.leave(name, attempt)
+        """From the action to the gate's taint, for a node that is still as this attempt has left it."""
+        way = self._way(attempt.action)
+        replaces = way is self.replacer
+        node = self.client.find(f"{NODES}/{name}")
+        cordoned = bool(node and _mark(node) == attempt.id and mapping(node["spec"]).get("unschedulable") is True)
+        if replaces:
+            same = node is not None and instance.of_node(node).ocid == attempt.machine
+            free = same and not cordoned and not self.replacer.begun(name, attempt)
+        else:
+            free = not (cordoned or (node and gate_proof.tainted(node)))
+        if free:
+            way.leave(name, attempt)
             self._step(name, attempt, record.PARDONED, "released by somebody else")
             raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
-        if cordoned:
-            try:
+        try:
+            if replaces:
+                attempt = self._replace(name, attempt)
+            elif cordoned:
                 self._restart(name, attempt)
-                self._soak(name)
-            except WaitFailed as error:  # after any other error the next run goes on
-                self.door.leave(name, attempt)  # or it would restart later
-                self._step(name, attempt, record.FAILED, str(error))
-                self._trip()
-                raise RdmaError(f"{error} It stays cordoned. {self._ticket(name)}") from None
-            self.door.leave(name, attempt)
+            if replaces or cordoned:
+                self._soak(attempt.successor or name)
+        except WaitFailed as error:  # after any other error the next run goes on
+            attempt = self._attempt(name, attempt.id)
+            way.leave(name, attempt)  # or it would restart later
+            self._step(name, attempt, record.FAILED, str(error))
+            self._trip()
+            stays = f"{attempt.successor} stays tainted." if attempt.successor else "It stays cordoned."
+            raise RdmaError(f"{error} {stays} {self._ticket(name)}") from None
+        if replaces:
+            self._bury(name, attempt)
+        elif cordoned:
+            way.leave(name, attempt)
             self._to_gate(name)
         self._step(name, attempt, record.BACK)
+
+    def _replace(self, name: str, attempt: Attempt) -> Attempt:
+        """Asks for the end of the node's instance unless that has begun, and waits for the node that takes its place,
+        which has the gate's taint from its birth, or from now on. Returns the attempt with its name."""
+        if not self.replacer.begun(name, attempt):
+            self._drain(name)  # what came since an earlier run
+            self.show(f"repair           {name}: drained, {self.replacer.says}")
+
+        def late() -> str:
+            nonlocal attempt
+            attempt = self._joined(name, attempt)
+            if not attempt.successor:
+                return self.replacer.knock(name, attempt) or self.replacer.state(name, attempt)
+            node = self.client.find(f"{NODES}/{attempt.successor}")
+            return reboot.late(node, attempt.boot) if node else f"{attempt.successor} has left the cluster again"
+
+        self._until(late, self.times.back, name, "replacement", poll=POLL_OCI)
+        self.show(f"repair           {name}: {attempt.successor} takes its place")
+        self._to_gate(attempt.successor)
+        return attempt
+
+    def _joined(self, name: str, attempt: Attempt) -> Attempt:
+        """The attempt with its successor: a node of the pool that joined since it was sent, and that is no other's."""
+        if attempt.successor:
+            return attempt
+
+        def young(node: Json) -> tuple[str, str]:
+            there = node["metadata"].get("creationTimestamp", "") >= attempt.at
+            return (node["metadata"]["name"], instance.of_node(node).ocid) if there else ("", "")
+
+        new = [one for one in self.client.projected(NODES, young) if one[0]]
+        members = self.replacer.members(name, attempt) if new else set()
+
+        def take(now: Repairs) -> Repairs:
+            free = sorted({node for node, ocid in new if ocid in members} - now.successors(attempt.at))
+            return now.put(name, dataclasses.replace(attempt, successor=free[0])) if free else now
+
+        self._record(take)
+        return self._attempt(name, attempt.id)
+
+    def _bury(self, name: str, attempt: Attempt) -> None:
+        """Deletes the Node of the instance that is gone where its platform has left it."""
+        node = self.client.find(f"{NODES}/{name}")
+        if node is None or instance.of_node(node).ocid != attempt.machine:
+            return
+        try:
+            self.client.delete(f"{NODES}/{name}", version=node["metadata"]["resourceVersion"])
+        except (Conflict, Forbidden):
+            self.show(f"repair           {name}: its instance is gone, its Node is not: kubectl delete node {name}")
 
     def _claim(self, step: RepairStep) -> Attempt:
         """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
@@ -359,33 +447,44 @@ class NodeRepair:
             time.sleep(min(POLL, self.times.soak))
 
     def _to_gate(self, name: str) -> None:
-        """The gate's taint in place of our cordon, in one write."""
-        for _attempt in range(ATTEMPTS):
-            node = self.client.get(f"{NODES}/{name}")
+        """The gate's taint in place of our cordon, in one write; a new node has none, and may be proven by now."""
+
+        def change(node: Json) -> Json:
             body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now())
+            if not body and (gate_proof.tainted(node) or self._proven(node)):
+                return {}
             others = [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
             lifted = body.get("spec", {}) if not others else {}  # who works on it lifts the cordon
             gone = {GATE_KEY, *([owners.CORDON_TAINT] if lifted else [])}
             kept = [one for one in dicts(node["spec"].get("taints")) if one.get("key") not in gone]
-            body["spec"] = {**lifted, "taints": [*kept, gate_proof.TAINT]}
-            try:
-                self.client.patch(f"{NODES}/{name}", body)
-                self.show(f"repair           {name}: back, and tainted until the gate proves it")
-                return
-            except Conflict:
-                continue
-        raise RdmaError(f"{name} is written by others all the time, so that it could not be tainted.")
+            return {**body, "spec": {**lifted, "taints": [*kept, gate_proof.TAINT]}}
+
+        patched(self.client, name, change)
+        self.show(f"repair           {name}: back, and tainted until the gate proves it")
+
+    def _proven(self, node: Json) -> bool:
+        proof = gate_proof.read(node["metadata"].get("annotations") or {})
+        now = gate_proof.tested(node_facts(node, self.shapes))
+        return proof is not None and proof.status == gate_proof.GOOD and not gate_proof.stale(proof, now)
 
     def _ticket(self, name: str) -> str:
         return f"For a ticket with the provider: {self.run_dir.parent / 'repair' / name}.json"
 
-    def _until(self, late: Callable[[], str], seconds: float, name: str, what: str, last: Sequence[str] = ()) -> None:
+    def _until(
+        self,
+        late: Callable[[], str],
+        seconds: float,
+        name: str,
+        what: str,
+        last: Sequence[str] = (),
+        poll: float = POLL,
+    ) -> None:
         began, told = time.monotonic(), ""
         while True:
             try:
                 why = late()
             except Unreachable as error:
-                why = f"no answer from the API server: {error}"
+                why = f"no answer: {error}"
             spent = time.monotonic() - began
             if not why:
                 return
@@ -395,12 +494,15 @@ class NodeRepair:
             if why != told:
                 self.show(f"repair           {name}: {what}: {why} | {duration(spent)} of {duration(seconds)}")
                 told = why
-            time.sleep(min(POLL, max(0.1, seconds / 20)))
+            time.sleep(min(poll, max(0.1, seconds / 20)))
 
     # ---- the record
 
     def _repairs(self) -> Repairs:
         return record.read(self.client.find(self._place))
+
+    def _attempt(self, node: str, key: str) -> Attempt:
+        return next(one for one in self._repairs().attempts[node] if one.id == key)
 
     @property
     def _place(self) -> str:
@@ -436,19 +538,21 @@ class NodeRepair:
         at = attempt.at if step == record.DONE else self._now()  # when it came back
         after = dataclasses.replace(attempt, step=step, at=at, run=self.run, text=text[:500])
         self._record(lambda now: now.put(node, after))
-        if words := {record.SENT: "restarted", record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
-            self._note(node, history.HistoryEntry(self._now(), history.REPAIR, f"{', '.join(attempt.faults)}: {words}"))
+        sent = "replaced" if attempt.machine else "restarted"
+        if words := {record.SENT: sent, record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
+            what = f"{', '.join(attempt.faults)}{f' of {node}' if attempt.successor else ''}: {words}"
+            self._note(attempt.successor or node, history.HistoryEntry(self._now(), history.REPAIR, what))
         return after
 
     def _note(self, name: str, entry: history.HistoryEntry) -> None:
-        """Into the node's history, unless others write the node all the time: the record has it, too."""
-        for _attempt in range(ATTEMPTS):
-            meta = self.client.get(f"{NODES}/{name}")["metadata"]
-            after = history.noted(history.read(meta.get("annotations") or {}), entry)
-            body = {"annotations": {NODE_HISTORY: history.text(after)}, "resourceVersion": meta["resourceVersion"]}
-            with contextlib.suppress(Conflict):
-                self.client.patch(f"{NODES}/{name}", {"metadata": body})
-                return
+        """Into the node's history, unless it is gone or others write it all the time: the record has it, too."""
+
+        def change(node: Json) -> Json:
+            after = history.noted(history.read(node["metadata"].get("annotations") or {}), entry)
+            return {"metadata": {"annotations": {NODE_HISTORY: history.text(after)}}}
+
+        with contextlib.suppress(Conflict, NotFound):
+            patched(self.client, name, change)
 
     def _trip(self) -> None:
         """Trips the breaker after too many failures: only a person resets it."""
@@ -463,31 +567,28 @@ class NodeRepair:
     # ---- reading
 
     def _live(self, names: set[str]) -> list[Json]:
-        """These nodes of the plan."""
-        wanted = names & {node.name for node in self.plan.nodes}
-        return [
-            one
-            for one in self.client.projected(NODES, lambda node: node if node["metadata"]["name"] in wanted else None)
-            if one
-        ]
+        """These nodes, as far as they are there."""
+        listed = self.client.projected(NODES, lambda node: node if node["metadata"]["name"] in names else None)
+        return [one for one in listed if one]
 
-    def _nodes(self) -> list[FaultyNode]:
+    def _nodes(self) -> tuple[list[FaultyNode], set[str]]:
+        """(GPU nodes, of which the plan's are chosen; names of all nodes)."""
         found = owners_io.read(self.client, self.plan.looked_for)
-        planned = {node.name for node in self.plan.nodes}
+        planned, names = {node.name for node in self.plan.nodes}, set()
 
         def read(node: Json) -> Optional[FaultyNode]:
-            if node["metadata"]["name"] not in planned:
+            names.add(name := node["metadata"]["name"])
+            if name not in planned and not has_gpu(node_facts(node, self.shapes)):
                 return None
-            return self._faulty(node, [one.text for one in found.all(node)])
+            one = self._faulty(node, [owner.text for owner in found.all(node)])
+            return dataclasses.replace(one, chosen=name in planned)
 
-        return [one for one in self.client.projected(NODES, read) if one is not None]
+        return [one for one in self.client.projected(NODES, read) if one is not None], names
 
     def _faulty(self, node: Json, working: Sequence[str] = ()) -> FaultyNode:
-        name, spec = node["metadata"]["name"], mapping(node.get("spec"))
         boot = str(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID") or "")
         mine = tuple(one for one in working if not one.startswith(f"{OURS} (repair)"))
-        faults = (*self._marked(node), *self._proof(node))
-        return FaultyNode(name, boot, str(spec.get("providerID") or ""), faults, mine)
+        return FaultyNode(node["metadata"]["name"], boot, (*self._marked(node), *self._proof(node)), mine)
 
     def _marked(self, node: Json) -> Iterator[NodeFault]:
         conditions = {str(one.get("type")): one for one in dicts(mapping(node.get("status")).get("conditions"))}
@@ -510,7 +611,7 @@ class NodeRepair:
             yield NodeFault(f"proof {proof.reason}", f"gate: {proof.message}", rule, proof.time)
 
     def _with_pods(self, node: FaultyNode) -> FaultyNode:
-        does = {one.name for one in self.table.actions if one.does}
+        does = {one.name for one in self.table.actions if one.does in self.limits.does}
         if not any(one.rule.action in does for one in node.faults):
             return node
         return dataclasses.replace(node, pods=tuple(self._pods(node.name)))

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 
 CONDITION, LABEL, FINDING, PROOF = "condition", "label", "finding", "proof"
-REBOOT = "reboot"
+REBOOT, REPLACE = "reboot", "replace"
 ASK = "ask"
 _XID = re.compile(r"\bXids?\b(?: errors?| codes?)?[\s:=#]*((?:\d{1,3}(?:,\s*|\s+and\s+)?)+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class RepairAction:
-    """``does``: reboot, or "" for what a person does: ``person``, in which {node} is the node's name."""
+    """``does``: reboot or replace, "" for what only a person does: ``person``, in which {node} is the node's name."""
 
     name: str
     does: str = ""
@@ -53,6 +53,10 @@ class RepairTable:
     def action(self, name: str) -> RepairAction:
         """The action of that name."""
         return next(one for one in self.actions if one.name == name)
+
+    def does(self, name: str) -> str:
+        """What is done for the action of that name, "" also for one that the table does not have any more."""
+        return next((one.does for one in self.actions if one.name == name), "")
 
     def strongest(self, rules: Iterable[RepairRule]) -> RepairRule:
         """The rule whose action stands last in the table."""

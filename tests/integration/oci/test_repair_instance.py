@@ -1,7 +1,8 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repairs through OCI's API: the real SDK on the fake OCI, with a client that holds the nodes of its instances."""
+"""Resets and replacements through OCI's API: the real SDK on the fake OCI, with a client that holds the nodes of its
+instances."""
 
 from __future__ import annotations
 
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs as oci_needs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TOKEN_LIFE, OciDoor, PodDoor
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import RepairTimes
 from support import oci_site, repair_cluster
 from support.fake_oci import FakeOci
-from support.oci_machines import Machines
+from support.oci_machines import KINDS, Machines
 from support.repair_cluster import Killed, attempts, proven, says
 
 GPU = "ocid1.compartment.oc1..gpu"
@@ -26,7 +32,7 @@ RESET = "POST /20160918/instances/"
 @pytest.fixture
 def repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     made = repair_cluster.repairs(tmp_path, monkeypatch)
-    return lambda site, **more: made(site, **{"by": "oci", "connect": site.connect, **more})
+    return lambda site, **more: made(site, **{"by": "oci", "instances": Instances(site.connect), **more})
 
 
 @pytest.fixture
@@ -37,6 +43,11 @@ def options(fake: FakeOci, config: dict[str, Any], tmp_path: Path) -> dict[str, 
 @pytest.fixture
 def site(fake: FakeOci, options: dict[str, Any]) -> Machines:
     return Machines(fake, options)
+
+
+@pytest.fixture(params=KINDS)
+def either(request: pytest.FixtureRequest, fake: FakeOci, options: dict[str, Any]) -> Machines:
+    return Machines(fake, options, request.param)
 
 
 def approved(one: Any) -> str:
@@ -168,3 +179,230 @@ def test_the_first_door_that_is_there_is_taken(site: Machines, repair: Any, tmp_
         repair(site, by="oke")
     site.oke = True
     assert "NodeOperationRule" in repair(site, by="").door.says
+
+
+# ---- replacement -----------------------------------------------------------------------------------------------------
+
+LIMITS = RepairLimits(most="2", failures=9, share=100, replace=True)
+LONG = RepairTimes(drain=0.2, back=0.5, soak=0)
+ENDS = ("DELETE /20180222/nodePools/", "POST /20160918/instancePools/")
+
+
+def ends(site: Machines) -> int:
+    """Destructive calls that were carried out."""
+    return sum(site.calls(start) for start in ENDS)
+
+
+def remaps(site: Machines, name: str = "n1") -> None:
+    says(site, name, "GpuRowRemap", "failed")
+
+
+def replacing(repair: Any, site: Machines, **more: Any) -> Any:
+    return repair(site, **{"by": "pod", "limits": LIMITS, "times": LONG, **more})
+
+
+def size(site: Machines) -> int:
+    return int(site.pool["nodeConfigDetails"]["size"] if "nodeConfigDetails" in site.pool else site.pool["size"])
+
+
+def test_an_instance_is_tagged_ended_and_replaced(either: Machines, repair: Any) -> None:
+    remaps(either)
+    old = either.instance("n1")
+    host = next(one for one in either.fake.tables["computeHosts"].values() if one["instanceId"] == old["id"])
+    old["definedTags"] = {"Oracle-Tags": {"CreatedBy": "oke"}}
+    one = replacing(repair, either)
+    assert "n1: replace, OCI ends its instance, tagged as unhealthy" in "".join(one._lines(one._plan()))
+    found = one.carry_out(approved(one), ["n1", "n2"])
+    assert (found["back"], found["nodes"], found["not_repaired"]) == (["n9"], ["n9", "n2"], {})
+    tags = {"CreatedBy": "oke"}, {"CustomerReportedHostStatus": "unhealthy"}
+    assert old["definedTags"] == dict(zip(("Oracle-Tags", "ComputeInstanceHostActions"), tags)), "beside the others"
+    assert (old["lifecycleState"], ends(either), size(either)) == ("TERMINATED", 1, 8)
+    assert (host["instanceId"], host["lifecycleState"]) == (None, "REPAIR"), "it did not return to the pool"
+    assert "Node//n1" not in either.objects and GATE_KEY in str(either.objects["Node//n9"]["spec"]["taints"])
+    (attempt,) = attempts(either, "n1")
+    assert (attempt.step, attempt.successor, attempt.machine) == (record.BACK, "n9", old["id"])
+    untested = {"n1": "not proven yet: it was not tested"}
+    assert one.close() == {"changed": False, "done": [], "not_repaired": untested}
+    proven(either, "n9")
+    assert one.close()["done"] == ["n1"] and step(either) == record.DONE
+    log = history.read(either.objects["Node//n9"]["metadata"]["annotations"]).log
+    assert [entry.text for entry in log] == ["condition GpuRowRemap of n1: repaired"]
+    assert replacing(repair, either).planned("", False)["steps"] == []
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it, unseen"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_each_write_and_call_it_goes_on_and_ends_one_instance(
+    options: dict[str, Any], repair: Any, kind: str, after: bool
+) -> None:
+    for lives in range(60):
+        site = Machines(oci_site.tenancy(), options, kind)
+        site.same_name = bool(lives % 2)
+        remaps(site)
+        plan = approved(replacing(repair, site))
+        site.lives, site.after = lives, after
+        try:
+            assert replacing(repair, site).carry_out(plan)["not_repaired"] == {}
+            break
+        except Killed:
+            site.lives = 1 << 30
+        again = replacing(repair, site)
+        found = again.carry_out(approved(again))
+        new = "n1" if site.same_name else "n9"
+        assert (found["not_repaired"], found["back"]) == ({}, [new]), lives
+        proven(site, new)
+        assert again.close()["done"] == ["n1"], lives
+        assert (ends(site), size(site), len(site.list("Node"))) == (1, 8, 8), lives
+    assert lives == 9, "claim, cordon, eviction, sent, history, tag, end, successor, back"
+
+
+def test_without_the_input_a_person_replaces_it(site: Machines, repair: Any) -> None:
+    remaps(site)
+    found = repair(site).planned("", False)
+    assert found["steps"] == [] and "set rdma_repair_replace" in found["left"]["n1"]
+
+
+def test_what_a_replacement_needs_is_there_before_anything_is_done(either: Machines, repair: Any) -> None:
+    remaps(either)
+    (namespace,) = either.fake.tables["tagNamespaces"].values()
+    one = replacing(repair, either)
+
+    def refused() -> str:
+        why = str(one.carry_out(approved(one))["not_repaired"]["n1"])
+        assert either.done == {} and not either.objects["Node//n1"]["spec"].get("unschedulable"), why
+        return why
+
+    lacking = "no defined tag ComputeInstanceHostActions.CustomerReportedHostStatus"
+    for change in ({"tags": []}, {"tags": ["CustomerReportedHostStatus"], "isRetired": True}):
+        namespace.update(change)
+        assert lacking in refused() and "Create the tag namespace" in refused()
+    namespace["isRetired"] = False
+    found = either.instance("n1")
+    kept = {key: found.pop(key) for key in ("metadata", "freeformTags")}
+    assert "in no node pool of OKE and in no instance pool" in refused()
+    found.update(kept)
+    assert one.carry_out(approved(one))["back"] == ["n9"]
+
+
+def test_the_statements_for_a_replacement_are_enough_and_each_is_needed(options: dict[str, Any], repair: Any) -> None:
+    """`use instances` is in `manage instances`; each kind of pool needs its own."""
+    statements = needed(replace=True)
+    for kind, other in zip(KINDS, ("instance-pools", "cluster-node-pools")):
+        enough = [one for one in statements if "to use instances" not in one and other not in one]
+        for lacking in (*enough, ""):
+            site = Machines(oci_site.tenancy(), options, kind)
+            remaps(site)
+            site.fake.caller = [one for one in enough if one != lacking]
+            one = replacing(repair, site, times=RepairTimes(drain=0.2, back=0.05, soak=0))
+            found = one.carry_out(approved(one))
+            assert found["back"] == ([] if lacking else ["n9"]), (kind, lacking)
+            assert ends(site) == (0 if lacking else 1) and (not lacking or "docs/oci_policies.md" in str(found))
+
+
+def test_a_pool_that_is_busy_is_waited_for(either: Machines, repair: Any) -> None:
+    remaps(either)
+    one = replacing(repair, either)
+    plan = approved(one)
+    for pattern in ("DELETE .*/node/", "POST .*/actions/detachInstance"):
+        either.fake.fail(pattern, 409, "IncorrectState", "The pool has a work request in progress.", times=2)
+    assert one.carry_out(plan)["back"] == ["n9"] and ends(either) == 1
+    assert either.calls("PUT /20160918/instances/") == 1, "it is tagged once"
+
+
+def test_an_instance_that_ends_slowly_is_not_ended_again(either: Machines, repair: Any) -> None:
+    """Killed, and run again, while OCI is at it; the answer was lost."""
+    remaps(either)
+    either.fake.durations.update({"NODEPOOL_RECONCILE": 300.0, "DetachInstancePoolInstance": 300.0, "boot": 100.0})
+    plan, either.lives, either.after = approved(replacing(repair, either)), 6, True
+    with pytest.raises(Killed):
+        replacing(repair, either).carry_out(plan)
+    either.lives = 1 << 30
+    assert ends(either) == 1 and either.instance("n1")["lifecycleState"] in ("RUNNING", "TERMINATING")
+    for _run in range(2):
+        again = replacing(repair, either)
+        again._until = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError("killed")))
+        assert "killed" in str(again.carry_out("")["not_repaired"])
+    either.fake.clock.advance(301.0)
+    again = replacing(repair, either, times=RepairTimes(drain=0.2, back=0.05, soak=0))
+    again._until = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError(late())))
+    assert "its instance is TERMINATED, the pool has 8 others" in str(again.carry_out("")["not_repaired"]), "it boots"
+    either.fake.clock.advance(101.0)
+    assert replacing(repair, either).carry_out("")["back"] == ["n9"] and ends(either) == 1
+
+
+def test_a_host_is_not_found_and_the_repair_has_failed(either: Machines, repair: Any) -> None:
+    remaps(either)
+    either.fake.capacity[(oci_site.DOMAIN, oci_site.H100)] = 0
+    limits = RepairLimits(failures=1, share=100, replace=True)
+    one = replacing(repair, either, limits=limits)
+    why = one.carry_out(approved(one))["not_repaired"]["n1"]
+    assert "The replacement of n1 did not end" in why and "the pool has 7 others" in why
+    assert step(either) == record.FAILED and ends(either) == 1
+    remaps(either, "n2")
+    assert "the breaker is tripped" in replacing(repair, either, limits=limits).planned("", False)["refused"]
+
+
+def test_two_at_once_have_a_successor_each(either: Machines, repair: Any) -> None:
+    for name in ("n2", "n3"):
+        remaps(either, name)
+    one = replacing(repair, either)
+    found = one.carry_out(approved(one))
+    assert sorted(found["back"]) == ["n10", "n9"] and found["not_repaired"] == {} and ends(either) == 2
+    assert {attempts(either, name)[0].successor for name in ("n2", "n3")} == {"n9", "n10"}
+
+
+def test_a_node_that_was_not_born_tainted_is_tainted_and_a_node_that_is_left_over_is_deleted(
+    either: Machines, repair: Any
+) -> None:
+    remaps(either)
+    either.born_tainted, either.leaves_nodes = False, True
+    one = replacing(repair, either)
+    assert one.carry_out(approved(one))["back"] == ["n9"]
+    assert GATE_KEY in str(either.objects["Node//n9"]["spec"]["taints"]) and "Node//n1" not in either.objects
+
+
+def test_a_node_that_may_not_be_deleted_is_named(site: Machines, repair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    remaps(site)
+    site.leaves_nodes = True
+    one, told = replacing(repair, site), []
+
+    def denied(*_args: Any, **_more: Any) -> bool:
+        raise Forbidden("no", 403)
+
+    monkeypatch.setattr(site, "delete", denied)
+    one.show = told.append
+    assert one.carry_out(approved(one))["back"] == ["n9"] and "kubectl delete node n1" in "".join(told)
+
+
+def test_a_node_that_a_person_has_uncordoned_since_is_not_replaced(either: Machines, repair: Any) -> None:
+    remaps(either)
+    plan, either.lives = approved(replacing(repair, either)), 4
+    with pytest.raises(Killed):
+        replacing(repair, either).carry_out(plan)
+    either.lives = 1 << 30
+    either.objects["Node//n1"]["spec"]["unschedulable"] = None
+    assert "was uncordoned since" in replacing(repair, either).carry_out("")["not_repaired"]["n1"]
+    assert either.done == {} and step(either) == record.PARDONED
+
+
+def test_a_successor_that_leaves_again_ends_the_repair(site: Machines, repair: Any) -> None:
+    remaps(site)
+    one = replacing(repair, site)
+    assert one.carry_out(approved(one))["back"] == ["n9"]
+    site.objects.pop("Node//n9")
+    assert one.close()["done"] == []
+    assert "has left the cluster" in replacing(repair, site).carry_out("")["not_repaired"]["n1"]
+    assert step(site) == record.PARDONED and ends(site) == 1
+
+
+def test_an_untagged_host_returns_to_the_pool(either: Machines) -> None:
+    """What the tag is for, in the fake as in OCI."""
+    key = either.instance("n1")["id"]
+    host = next(one for one in either.fake.tables["computeHosts"].values() if one["instanceId"] == key)
+    session = either.connect()
+    if either.pool["id"].startswith("ocid1.nodepool"):
+        session.call("x", "oke", "delete_node", either.pool["id"], key, is_decrement_size=False)
+    else:
+        body = {"instanceId": key, "isDecrementSize": False, "isAutoTerminate": True}
+        session.call("x", "management", "detach_instance_pool_instance", either.pool["id"], body)
+    assert host["instanceId"] == either.objects["Node//n9"]["spec"]["providerID"]

@@ -51,8 +51,8 @@ class Nodes:
     def now(self) -> datetime.datetime:
         return datetime.datetime(2026, 11, 28, 5, 0, tzinfo=datetime.timezone.utc)
 
-    def path(self, _version: str, kind: str) -> str:
-        return kind
+    def path(self, _version: str, kind: str, _namespace: str = "", name: str = "") -> str:
+        return f"/api/v1/nodes/{name}" if name else kind
 
     def find(self, _path: str) -> Any:
         return None if self.rules is None else {"preferredVersion": {"groupVersion": "readiness.node.x-k8s.io/v1"}}

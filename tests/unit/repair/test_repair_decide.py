@@ -38,7 +38,13 @@ def node(name: str = "n1", *faults: NodeFault, **more: Any) -> FaultyNode:
 
 def plan(*nodes: FaultyNode, repairs: Repairs | None = None, total: int = 10, **more: Any) -> RepairPlan:
     limits, policy = more.get("limits", RepairLimits()), more.get("policy", DrainPolicy())
-    return decide.plan(nodes, total, repairs or Repairs(), TABLE, limits, policy, NOW)
+    return decide.plan(nodes, total, repairs or Repairs(), TABLE, limits, policy, NOW, more.get("gone", ()))
+
+
+def unapproved(approved: str, found: RepairPlan) -> str:
+    """Why nothing of it may be carried out; "" if something may."""
+    steps, why = decide.approved_steps(approved, found)
+    return "" if steps else why
 
 
 def past(step: str, hours: float, boot: str = "b0", **more: Any) -> Attempt:
@@ -50,7 +56,7 @@ def test_a_fault_with_an_action_of_ours_is_a_step_and_others_say_what_a_person_d
     found = plan(node("n1"), node("n2", REMAP), node("n3", XID, REMAP), FaultyNode("n4", "b"))
     assert [step.node for step in found.steps] == ["n1"]
     assert "tag the instance as unhealthy" in found.asked["n2"] and "n3" in found.asked, "a restart would not help"
-    assert found.left == {} and found.refused == "" and not found.open
+    assert found.left == {} and found.refused == ""
 
 
 @pytest.mark.parametrize(
@@ -91,8 +97,13 @@ def test_what_was_confirmed_before_the_node_came_back_is_of_the_boot_before() ->
 def test_an_attempt_that_has_not_ended_goes_on_without_another_approval() -> None:
     begun = past(record.SENT, 1, "b1")
     found = plan(node("n1"), repairs=Repairs({"n1": (begun,)}))
-    assert found.open and found.steps[0].resumes and found.steps[0].id == begun.id
-    assert decide.unmatched("", found) is None
+    assert found.steps[0].resumes and found.steps[0].id == begun.id
+    assert decide.approved_steps("", found) == (found.steps, "")
+    both = plan(node("n1"), node("n2"), repairs=Repairs({"n1": (begun,)}), limits=RepairLimits(most="2"))
+    steps, why = decide.approved_steps("", both)
+    assert [one.node for one in steps] == ["n1"], "it does not wait for the approval of n2"
+    assert why.startswith("Only what was approved before is carried out: read the plan")
+    assert decide.approved_steps(both.id, both) == (both.steps, "")
 
 
 def test_a_claimed_node_whose_faults_are_gone_is_released() -> None:
@@ -105,10 +116,10 @@ def test_a_claimed_node_whose_faults_are_gone_is_released() -> None:
 
 def test_the_approval_is_of_one_plan() -> None:
     found = plan(node("n1"))
-    assert "approve it with -e rdma_repair=" + found.id in (decide.unmatched("", found) or "")
-    assert decide.unmatched(found.id, found) is None
+    assert "approve it with -e rdma_repair=" + found.id in unapproved("", found)
+    assert unapproved(found.id, found) == ""
     for other in (plan(node("n2")), plan(node("n1", boot="b2")), plan(node("n2"), node("n1"))):
-        assert "approves another plan" in (decide.unmatched(found.id, other) or "")
+        assert "approves another plan" in unapproved(found.id, other)
 
 
 def test_a_node_waits_while_as_many_as_may_be_are_under_way() -> None:
@@ -117,6 +128,46 @@ def test_a_node_waits_while_as_many_as_may_be_are_under_way() -> None:
     begun = Repairs({"n9": (past(record.BACK, 1),)})
     found = plan(node("n1"), node("n2"), repairs=begun, limits=RepairLimits(most="2"))
     assert [step.node for step in found.steps] == ["n1"], "n9 is not proven yet"
+
+
+REPLACING = RepairLimits(replace=True, most="3")
+
+
+def test_a_replacement_is_a_step_only_if_it_is_asked_for() -> None:
+    assert "or set rdma_repair_replace" in plan(node("n1", REMAP)).asked["n1"]
+    found = plan(node("n1", REMAP), node("n2", XID), limits=REPLACING)
+    assert [(step.node, step.action) for step in found.steps] == [("n1", "replace"), ("n2", "reboot")]
+
+
+def test_a_replacement_goes_on_when_its_node_is_gone() -> None:
+    sent = replace(past(record.SENT, 1), action="replace", machine="ocid1.instance.oc1.fra.x")
+    gone = Repairs({"n1": (sent,)})
+    for limits in (REPLACING, RepairLimits()):
+        found = plan(repairs=gone, gone=("n1", "n8"), limits=limits)
+        assert [(step.node, step.action, step.resumes) for step in found.steps] == [("n1", "replace", True)]
+    claimed = Repairs({"n1": (replace(sent, step=record.CLAIMED, faults=(REMAP.key,)),)})
+    assert plan(repairs=claimed, gone=("n1",)).steps[0].action == decide.RELEASE, "nothing was done"
+    assert plan(node("n1", REMAP), repairs=claimed).steps[0].action == decide.RELEASE, "it is not asked for any more"
+    assert plan(node("n1", REMAP), repairs=claimed, limits=REPLACING).steps[0].action == "replace"
+    rebooting = Repairs({"n1": (past(record.SENT, 1),)})
+    assert plan(repairs=rebooting, gone=("n1",)).steps[0].action == decide.RELEASE, "it cannot come back"
+
+
+def test_a_successor_is_not_repaired_before_it_is_proven() -> None:
+    back = replace(past(record.BACK, 1), action="replace", successor="n9")
+    found = plan(node("n9", XID), repairs=Repairs({"n1": (back,)}), gone=("n1",), limits=REPLACING)
+    assert [step.node for step in found.steps] == ["n1"]
+    done = Repairs({"n1": (replace(back, step=record.DONE),)})
+    assert [step.node for step in plan(node("n9", XID), repairs=done, gone=("n1",)).steps] == ["n9"]
+
+
+def test_nodes_that_a_run_may_not_touch_count_as_faulty() -> None:
+    others = [node(f"n{number}", chosen=False) for number in range(2, 8)]
+    assert "7 of 10 nodes have a fault" in plan(node("n1"), *others).refused
+    found = plan(node("n1"), *others[:2])
+    assert [step.node for step in found.steps] == ["n1"] and not found.left, "the others are not its business"
+    begun = Repairs({"n2": (past(record.SENT, 1),)})
+    assert plan(node("n1"), *others[:2], repairs=begun).steps == (), "n2 is under way"
 
 
 def test_what_oci_maintains_is_not_restarted_beside_it() -> None:
@@ -133,7 +184,7 @@ def test_the_breaker() -> None:
     assert "too many" in plan(node(), repairs=tripped).refused and plan(node(), repairs=tripped.reset()).refused == ""
     many = plan(*(node(f"n{number}") for number in range(6)), total=10)
     assert "6 of 10 nodes have a fault" in many.refused
-    assert "Nothing is repaired" in (decide.unmatched(many.id, many) or "")
+    assert "Nothing is repaired" in unapproved(many.id, many)
     assert plan(node(), total=1).refused == "", "one node is no share"
 
 

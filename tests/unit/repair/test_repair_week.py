@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A simulated week of eight nodes, per seed: faults that come and go, jobs, other owners, people, runs that are killed
-anywhere, restarts that do not work. After each step the invariants hold."""
+anywhere, restarts that do not work, instances that are replaced by others. After each step the invariants hold."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
-from support.repair_cluster import NAMES, Cluster, Killed, attempts, pod, proven, says
+from support.repair_cluster import NAMES, Cluster, Killed, Pool, attempts, pod, proven, says
 
 SEEDS = 200 if os.environ.get("GPUOPS_MATRIX") == "all" else 20
 STEPS, HOURS = 56, 3
 FAULTS = (("GpuXid", "Xid 79"), ("GpuBus", "GPU 3 is missing"), ("GpuXid", "Xid 13"), ("GpuRowRemap", "failed"))
-RESTARTING = ("Xid 79", "GPU 3 is missing")
+REPAIRED = ("Xid 79", "GPU 3 is missing", "failed")
 OWNER = "dgxc.nvidia.com/nvsentinel-state"
 
 
@@ -28,10 +28,18 @@ class Week:
     def __init__(self, seed: int, repair: Any) -> None:
         self.dice, self.repair, self.api = random.Random(seed), repair, Cluster()
         self.people: set[str] = set()
-        self.limits = RepairLimits(most="2", attempts=3, failures=4, share=100)
+        self.limits = RepairLimits(most="2", attempts=3, failures=4, share=100, replace=True)
+        self.pool = Pool(self.api)
         self.drained: list[str] = []
         for name in NAMES:
             proven(self.api, name)
+
+    @property
+    def names(self) -> list[str]:
+        return [one["metadata"]["name"] for one in self.api.list("Node")]
+
+    def made(self) -> Any:
+        return self.repair(self.api, limits=self.limits, instances=self.pool)
 
     def live(self, name: str) -> Any:
         return self.api.objects[f"Node//{name}"]
@@ -43,7 +51,10 @@ class Week:
     def events(self) -> None:
         """What happens to the cluster by itself, or by others."""
         dice = self.dice
-        for name in dice.sample(NAMES, 3):
+        self.pool.same_name, self.pool.full = dice.random() < 0.5, dice.random() < 0.2
+        if not self.pool.full:
+            self.pool.join()
+        for name in dice.sample(self.names, 3):
             live = self.live(name)
             what = dice.choice(["fault", "fault", "well", "owner", "no owner", "cordon", "uncordon", "job", "broken"])
             if what == "fault":
@@ -69,11 +80,11 @@ class Week:
 
     def run(self) -> None:
         """A run of repair.yml: planned, approved, carried out, possibly killed; else the gate and the end."""
-        sick = {name for name in NAMES if any(word in str(self.live(name)["status"]) for word in RESTARTING)}
-        busy = {name for name in NAMES if f"Pod/t/w-{name}" in self.api.objects}
+        sick = {name for name in self.names if any(word in str(self.live(name)["status"]) for word in REPAIRED)}
+        busy = {name for name in self.names if f"Pod/t/w-{name}" in self.api.objects}
         self.api.lives, self.api.after = self.dice.choice([1 << 30, self.dice.randrange(25)]), self.dice.random() < 0.5
         try:
-            one = self.repair(self.api, limits=self.limits)
+            one = self.made()
             found = one.planned("", self.dice.random() < 0.1)
             if not found["blocked"] or found["id"]:
                 one.carry_out(found["id"] if not found["refused"] else "")
@@ -85,22 +96,23 @@ class Week:
             self.api.lives = 1 << 30
             gone = {name for name in busy if f"Pod/t/w-{name}" not in self.api.objects}
             assert gone <= sick, "a node without such a fault was drained"
-        for name in NAMES:
+        for name in self.names:
             tainted = any(item["key"] == GATE_KEY for item in self.live(name)["spec"].get("taints") or ())
             if tainted and self.dice.random() < 0.8:
                 proven(self.api, name)
-        self.repair(self.api, limits=self.limits).close()
+        self.made().close()
 
     def check(self) -> None:
         """What holds after each step."""
-        restarts = [
-            (name, one.boot) for name in NAMES for one in attempts(self.api, name) if one.step != record.CLAIMED
-        ]
-        assert len(self.api.restarts) <= len(restarts) and len(set(restarts)) == len(restarts), "one action per boot"
-        ours = [name for name in NAMES if CORDONED_FOR_REPAIR in self.live(name)["metadata"]["annotations"]]
+        done = record.read(self.api.find(f"ConfigMap/{record.NAMESPACE}/{record.NAME}")).attempts
+        acted = [(name, one.boot) for name, mine in done.items() for one in mine if one.step != record.CLAIMED]
+        assert len(self.api.restarts) + len(self.pool.ended) <= len(acted) == len(set(acted)), "one action per boot"
+        assert len(self.pool.ended) == len(set(self.pool.ended)), "an instance ends once"
+        assert len(self.names) + len(self.pool.missing) == len(NAMES), "the pool keeps its size"
+        ours = [name for name in self.names if CORDONED_FOR_REPAIR in self.live(name)["metadata"]["annotations"]]
         failed = [name for name in ours if attempts(self.api, name)[-1].step in (record.FAILED, record.PARDONED)]
         assert len(set(ours) - set(failed)) <= 2 + len(failed), "two at a time"
-        for name in NAMES:
+        for name in self.names:
             live, mine = self.live(name), attempts(self.api, name)
             if name in self.people:
                 assert live["spec"].get("unschedulable"), "a person's cordon was lifted"
@@ -108,7 +120,8 @@ class Week:
             if self.open(name):
                 boot = live["status"]["nodeInfo"]["bootID"]
                 assert proof is not None and proof.tested.boot_id == boot, "an unproven node takes jobs"
-            if mine and mine[-1].step in (record.SENT, record.FAILED):
+            known = not mine or mine[-1].machine in ("", live["spec"]["providerID"])
+            if mine and known and mine[-1].step in (record.SENT, record.FAILED):
                 assert live["spec"].get("unschedulable") or not self.open(name), "a bad node takes jobs"
 
 

@@ -19,11 +19,11 @@ import json
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 from gpuops_sandbox.cluster import Sandbox
+from gpuops_sandbox.context import Fault, write_faults
 from gpuops_sandbox.nodes import Fleet, Pool
 
 from support.fake_oci import Answer, FakeOci, Request, not_found
@@ -39,7 +39,7 @@ PLACES = {"hpc_island_id": "hpcIslandId", "network_block_id": "networkBlockId", 
 class Joiner:
     """``delay``: seconds from RUNNING to the node; ``gate``: until it tells True none joins. ``consoles``: instance ->
     what its console shows. ``open_ports``: False as if rules kept nodes from the endpoint. ``readable``: False as if
-    nobody may capture consoles. ``hindered``: another reason, which the console tells."""
+    nobody may capture consoles. ``hindered``: another reason, which the console tells. ``taints``: of new nodes."""
 
     def __init__(self, fake: FakeOci, sandbox: Sandbox, cluster: Json, delay: float = 0.5) -> None:
         self.fake, self.cluster, self.delay = fake, cluster, delay
@@ -47,6 +47,8 @@ class Joiner:
         self.consoles: dict[str, str] = {}
         self.open_ports = self.readable = True
         self.hindered = ""
+        self.taints: list[Json] = []
+        self._sandbox = sandbox
         self._api, self._port = sandbox.api(), sandbox._kubelet_port()
         self.ca = self._api.call("GET", "/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt")["data"]["ca.crt"]
         self._number = 1000
@@ -77,9 +79,8 @@ class Joiner:
             if event["state"] == "RUNNING":
                 self._boot(event)
             elif event["state"] == "RESET":
-                info = {"nodeInfo": {"bootID": str(uuid.uuid4())}}
-                path = f"/api/v1/nodes/{event['privateIp']}/status"
-                self._api.call("PATCH", path, {"status": info}, "application/merge-patch+json")
+                held = [one for one in self._sandbox.faults() if one.kind != "reboot"]
+                write_faults(self._sandbox.faults_file, [*held, Fault("reboot", event["privateIp"])])
             else:
                 self._api.delete(f"/api/v1/nodes/{event['privateIp']}")
 
@@ -120,6 +121,7 @@ class Joiner:
         node: Json = json.loads(json.dumps(made).replace(f'"{made["metadata"]["name"]}"', f'"{event["privateIp"]}"'))
         node["spec"]["providerID"] = event["id"]
         node["metadata"]["annotations"]["oci.oraclecloud.com/compartment-id"] = event["compartmentId"]
+        node["spec"]["taints"] += self.taints
         node["metadata"]["labels"].update(event["labels"])
         for label, key in PLACES.items():
             node["metadata"]["labels"][f"oci.oraclecloud.com/rdma.{label}"] = event[key][-11:]

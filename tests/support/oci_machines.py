@@ -20,6 +20,25 @@ from support.repair_cluster import NAMES, Cluster, node
 KINDS = ("node_pool", "cluster_network")
 
 
+def made(fake: FakeOci, kind: str, size: int, cluster: str, **metadata: str) -> dict[str, Any]:
+    """A node pool, or the instance pool of a cluster network, with its instances."""
+    home = "ocid1.compartment.oc1..gpu"
+    if kind == "node_pool":
+        place = {"availabilityDomain": oci_site.DOMAIN, "subnetId": oci_site.SUBNET}
+        config = {"size": size, "placementConfigs": [place]}
+        pool = {"name": "rdma", "compartmentId": home, "clusterId": cluster, "nodes": [], "nodeShape": oci_site.H100}
+        found = fake.add("nodePools", {**pool, "nodeConfigDetails": config, "lifecycleState": "ACTIVE"})
+        fake_oci._fill(fake, found)
+        return found
+    launched = {"shape": oci_site.H100, "metadata": metadata}
+    config = fake.add("instanceConfigurations", {"instanceDetails": {"launchDetails": launched}})
+    place = {"availabilityDomain": oci_site.DOMAIN, "primarySubnetId": oci_site.SUBNET}
+    pool = {"compartmentId": home, "size": size, "instanceConfigurationId": config["id"], "displayName": "network"}
+    found = fake.add("instancePools", {**pool, "placementConfigurations": [place], "lifecycleState": "RUNNING"})
+    fake_oci._launch(fake, found)
+    return found
+
+
 class Machines(Cluster):
     """``kind``: of their pool. ``same_name``: what joins has the name of what has gone. ``reboots``: False as if resets
     did nothing."""
@@ -32,21 +51,8 @@ class Machines(Cluster):
         self.names = iter([*NAMES, *(f"n{number}" for number in range(9, 1000))])
         self.of: dict[str, str] = {}
         """OCID of an instance -> name of its node."""
-        home = "ocid1.compartment.oc1..gpu"
         oci_site.host_tag(fake)
-        if kind == "node_pool":
-            place = {"availabilityDomain": oci_site.DOMAIN, "subnetId": oci_site.SUBNET}
-            config = {"size": len(NAMES), "placementConfigs": [place]}
-            pool = {"name": "rdma", "compartmentId": home, "clusterId": oci_site.cluster(fake)["id"], "nodes": []}
-            self.pool = fake.add("nodePools", {**pool, "nodeShape": oci_site.H100, "nodeConfigDetails": config})
-            fake_oci._fill(fake, self.pool)
-        else:
-            launched = {"instanceDetails": {"launchDetails": {"shape": oci_site.H100}}}
-            config = fake.add("instanceConfigurations", launched)
-            place = {"availabilityDomain": oci_site.DOMAIN, "primarySubnetId": oci_site.SUBNET}
-            made = {"compartmentId": home, "size": len(NAMES), "instanceConfigurationId": config["id"]}
-            self.pool = fake.add("instancePools", {**made, "placementConfigurations": [place]})
-            fake_oci._launch(fake, self.pool)
+        self.pool = made(fake, kind, len(NAMES), oci_site.cluster(fake)["id"])
         for one in fake.tables["instances"].values():
             self._joins(one["id"], one["privateIp"])
             self.objects[f"Node//{self.of[one['id']]}"]["spec"].pop("taints", None)

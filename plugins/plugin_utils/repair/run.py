@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY, NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import decide as gate_decide
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
@@ -269,7 +270,7 @@ class NodeRepair:
             way.leave(name, attempt)  # or it would restart later
             self._step(name, attempt, record.FAILED, str(error))
             self._trip()
-            stays = f"{attempt.successor} stays tainted." if attempt.successor else "It stays cordoned."
+            stays = f"{attempt.successor} stays closed to jobs." if attempt.successor else "It stays cordoned."
             raise RdmaError(f"{error} {stays} {self._ticket(name)}") from None
         if replaces:
             self._bury(name, attempt)
@@ -280,7 +281,7 @@ class NodeRepair:
 
     def _replace(self, name: str, attempt: Attempt) -> Attempt:
         """Asks for the end of the node's instance unless that has begun, and waits for the node that takes its place,
-        which has the gate's taint from its birth, or from now on. Returns the attempt with its name."""
+        which has the gate's taint from its birth, or in the end. Returns the attempt with its name."""
         if not self.replacer.begun(name, attempt):
             self._drain(name)  # what came since an earlier run
             self.show(f"repair           {name}: drained, {self.replacer.says}")
@@ -291,12 +292,36 @@ class NodeRepair:
             if not attempt.successor:
                 return self.replacer.knock(name, attempt) or self.replacer.state(name, attempt)
             node = self.client.find(f"{NODES}/{attempt.successor}")
-            return reboot.late(node, attempt.boot) if node else f"{attempt.successor} has left the cluster again"
+            if node is None:
+                return f"{attempt.successor} has left the cluster again"
+            self._close_new(node, attempt)
+            why = "not Ready yet" if reboot.late(node, "") else self._lacks(node)
+            return why and f"{attempt.successor}: {why}"
 
         self._until(late, self.times.back, name, "replacement", poll=POLL_OCI)
         self.show(f"repair           {name}: {attempt.successor} takes its place")
         self._to_gate(attempt.successor)
         return attempt
+
+    def _close_new(self, node: Json, attempt: Attempt) -> None:
+        """Cordons a new node that nothing keeps jobs from: operators may not tolerate the gate's taint, but pods of
+        DaemonSets tolerate a cordon."""
+
+        def change(now: Json) -> Json:
+            if gate_proof.tainted(now) or mapping(now["spec"]).get("unschedulable") or self._proven(now):
+                return {}
+            return {"metadata": {"annotations": {CORDONED_FOR_REPAIR: attempt.id}}, "spec": {"unschedulable": True}}
+
+        patched(self.client, attempt.successor, change, node)
+
+    def _lacks(self, node: Json) -> str:
+        """What a new node does not offer yet, by the plan's nodes of its shape: the operators need their time."""
+        facts = node_facts(node, self.shapes)
+        like = next((one for one in self.plan.nodes if one.shape == facts.shape), None)
+        if like is None:
+            return ""
+        vfs = (self.plan.resources.vf, self.plan.offered(like.vfs))
+        return gate_decide.counts((like.gpu_resource, like.gpus), vfs, facts.allocatable)
 
     def _joined(self, name: str, attempt: Attempt) -> Attempt:
         """The attempt with its successor: a node of the pool that joined since it was sent, and that is no other's."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs as oci_needs
@@ -231,13 +231,14 @@ def test_an_instance_is_tagged_ended_and_replaced(either: Machines, repair: Any)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it, unseen"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "born"), [(KINDS[0], True), (KINDS[1], True), (KINDS[0], False)])
 def test_killed_at_each_write_and_call_it_goes_on_and_ends_one_instance(
-    options: dict[str, Any], repair: Any, kind: str, after: bool
+    options: dict[str, Any], repair: Any, kind: str, born: bool, after: bool
 ) -> None:
+    """``born``: whether the successor has the gate's taint from its birth."""
     for lives in range(60):
         site = Machines(oci_site.tenancy(), options, kind)
-        site.same_name = bool(lives % 2)
+        site.same_name, site.born_tainted = bool(lives % 2), born
         remaps(site)
         plan = approved(replacing(repair, site))
         site.lives, site.after = lives, after
@@ -250,10 +251,13 @@ def test_killed_at_each_write_and_call_it_goes_on_and_ends_one_instance(
         found = again.carry_out(approved(again))
         new = "n1" if site.same_name else "n9"
         assert (found["not_repaired"], found["back"]) == ({}, [new]), lives
+        live = site.objects[f"Node//{new}"]
+        assert GATE_KEY in str(live["spec"]["taints"]) and not live["spec"].get("unschedulable"), lives
         proven(site, new)
         assert again.close()["done"] == ["n1"], lives
         assert (ends(site), size(site), len(site.list("Node"))) == (1, 8, 8), lives
-    assert lives == 9, "claim, cordon, eviction, sent, history, tag, end, successor, back"
+    more = 0 if born else 2
+    assert lives == 9 + more, "claim, cordon, eviction, sent, history, tag, end, successor, (cordon, taint,) back"
 
 
 def test_without_the_input_a_person_replaces_it(site: Machines, repair: Any) -> None:
@@ -356,9 +360,13 @@ def test_a_node_that_was_not_born_tainted_is_tainted_and_a_node_that_is_left_ove
 ) -> None:
     remaps(either)
     either.born_tainted, either.leaves_nodes = False, True
-    one = replacing(repair, either)
-    assert one.carry_out(approved(one))["back"] == ["n9"]
-    assert GATE_KEY in str(either.objects["Node//n9"]["spec"]["taints"]) and "Node//n1" not in either.objects
+    one, seen = replacing(repair, either), []
+    soak = one._soak
+    one._soak = lambda name: (seen.append(name), soak(name))
+    assert one.carry_out(approved(one))["back"] == ["n9"] and seen == ["n9"]
+    live = either.objects["Node//n9"]
+    assert [taint["key"] for taint in live["spec"]["taints"]] == [GATE_KEY] and "Node//n1" not in either.objects
+    assert not live["spec"].get("unschedulable") and CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]
 
 
 def test_a_node_that_may_not_be_deleted_is_named(site: Machines, repair: Any, monkeypatch: pytest.MonkeyPatch) -> None:

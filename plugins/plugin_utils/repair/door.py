@@ -27,7 +27,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, base_path
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, NodeInstance
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, TERMINATED, NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
 
@@ -222,11 +222,13 @@ class Replacer:
         """Whether the instance ends, or has ended."""
         return self.instances.leaving(NodeInstance(node, attempt.machine), attempt.pool)
 
+    def ended(self, node: str, attempt: Attempt) -> bool:
+        """Whether the instance has ended."""
+        return self.instances.state(NodeInstance(node, attempt.machine)) == TERMINATED
+
     def knock(self, node: str, attempt: Attempt) -> str:
-        """Tags and ends the instance, unless it ends already. Returns why that is not possible now, "" if it is."""
+        """Tags and ends the instance, which has not begun. Returns why that is not possible now, "" if it is."""
         wanted = NodeInstance(node, attempt.machine)
-        if self.begun(node, attempt):
-            return ""
         try:
             self.instances.tag(wanted)
             self.instances.remove(wanted, attempt.pool, f"{NAME}{attempt.id}")

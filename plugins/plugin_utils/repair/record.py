@@ -109,6 +109,15 @@ class Repairs:
             }
         )
 
+    def pruned(self, gone: Iterable[str], now: datetime.datetime) -> Repairs:
+        """Without nodes that have been gone for a day: their boot ids never return."""
+        old = {
+            name
+            for name in gone
+            if not self.open(name) and not any(_young(one.at, now) for one in self.attempts.get(name, ()))
+        }
+        return replace(self, attempts={name: mine for name, mine in self.attempts.items() if name not in old})
+
     def without(self, node: str, attempt: str) -> Repairs:
         """Without an attempt that has changed nothing."""
         left = tuple(one for one in self.attempts.get(node, ()) if one.id != attempt)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Optional, Union
+from typing import NoReturn, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
@@ -105,6 +105,7 @@ class NodeRepair:
         instances = instances or Instances()
         self.door = door.door(client, self.plan.namespaces.own, instances, by, self.plan.platform == "oke")
         self.replacer = door.Replacer(client, instances)
+        self._gone: list[str] = []
 
     # ---- the plan
 
@@ -122,7 +123,7 @@ class NodeRepair:
     def _plan(self) -> RepairPlan:
         repairs, (nodes, names) = self._repairs(), self._nodes()
         faulty = [one if repairs.open(one.name) or not one.chosen else self._with_pods(one) for one in nodes]
-        gone = [name for name in repairs.attempts if name not in names]
+        self._gone = gone = [name for name in repairs.attempts if name not in names]
         now = self.client.now()
         found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now, gone)
         if NodeGate(self.client, str(self.plan_file), self.run, self.show).ruled():
@@ -248,16 +249,9 @@ class NodeRepair:
         way = self._way(attempt.action)
         replaces = way is self.replacer
         node = self.client.find(f"{NODES}/{name}")
-        cordoned = bool(node and _mark(node) == attempt.id and mapping(node["spec"]).get("unschedulable") is True)
-        if replaces:
-            same = node is not None and instance.of_node(node).ocid == attempt.machine
-            free = same and not cordoned and not self.replacer.begun(name, attempt)
-        else:
-            free = not (cordoned or (node and gate_proof.tainted(node)))
-        if free:
-            way.leave(name, attempt)
-            self._step(name, attempt, record.PARDONED, "released by somebody else")
-            raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
+        cordoned = bool(node and _cordoned(node, attempt.id))
+        if not replaces and not (cordoned or (node and gate_proof.tainted(node))):
+            self._pardon(name, attempt)
         try:
             if replaces:
                 attempt = self._replace(name, attempt)
@@ -279,18 +273,35 @@ class NodeRepair:
             self._to_gate(name)
         self._step(name, attempt, record.BACK)
 
+    def _pardon(self, name: str, attempt: Attempt) -> NoReturn:
+        self._way(attempt.action).leave(name, attempt)
+        self._step(name, attempt, record.PARDONED, "released by somebody else")
+        raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
+
     def _replace(self, name: str, attempt: Attempt) -> Attempt:
         """Asks for the end of the node's instance unless that has begun, and waits for the node that takes its place,
         which has the gate's taint from its birth, or in the end. Returns the attempt with its name."""
-        if not self.replacer.begun(name, attempt):
-            self._drain(name)  # what came since an earlier run
-            self.show(f"repair           {name}: drained, {self.replacer.says}")
+        begun = False
+
+        def ask() -> str:
+            nonlocal begun
+            begun = begun or self.replacer.begun(name, attempt)
+            if not begun:
+                node = self.client.find(f"{NODES}/{name}")
+                if node and instance.of_node(node).ocid == attempt.machine and not _cordoned(node, attempt.id):
+                    self._pardon(name, attempt)
+                self._drain(name)  # what came since
+                if why := self.replacer.knock(name, attempt):
+                    return why
+                self.show(f"repair           {name}: drained, {self.replacer.says}")
+                begun = True  # OCI may show it later
+            return self.replacer.state(name, attempt)
 
         def late() -> str:
             nonlocal attempt
             attempt = self._joined(name, attempt)
             if not attempt.successor:
-                return self.replacer.knock(name, attempt) or self.replacer.state(name, attempt)
+                return ask()
             node = self.client.find(f"{NODES}/{attempt.successor}")
             if node is None:
                 return f"{attempt.successor} has left the cluster again"
@@ -345,7 +356,7 @@ class NodeRepair:
     def _bury(self, name: str, attempt: Attempt) -> None:
         """Deletes the Node of the instance that is gone where its platform has left it."""
         node = self.client.find(f"{NODES}/{name}")
-        if node is None or instance.of_node(node).ocid != attempt.machine:
+        if node is None or instance.of_node(node).ocid != attempt.machine or not self.replacer.ended(name, attempt):
             return
         try:
             self.client.delete(f"{NODES}/{name}", version=node["metadata"]["resourceVersion"])
@@ -364,7 +375,7 @@ class NodeRepair:
                 raise RdmaError(f"{step.node} is left: another run repairs it, or has done so.")
             if now.breaker:
                 raise RdmaError(f"{step.node} is left, as the breaker is tripped: {now.breaker}.")
-            return now.put(step.node, made)
+            return now.pruned(self._gone, self.client.now()).put(step.node, made)
 
         return next(one for one in self._record(claim).attempts[step.node] if one.id == step.id)
 
@@ -663,6 +674,11 @@ class NodeRepair:
 def _mark(node: Json) -> str:
     """The id of the attempt that has cordoned the node, "" without one."""
     return str((node["metadata"].get("annotations") or {}).get(CORDONED_FOR_REPAIR) or "")
+
+
+def _cordoned(node: Json, attempt: str) -> bool:
+    """Whether the node is still as this attempt has left it."""
+    return _mark(node) == attempt and mapping(node["spec"]).get("unschedulable") is True
 
 
 def _ours(owner: NodeOwner) -> bool:

@@ -393,6 +393,23 @@ def test_a_node_that_a_person_has_uncordoned_since_is_not_replaced(either: Machi
     assert either.done == {} and step(either) == record.PARDONED
 
 
+def test_a_node_that_is_uncordoned_while_its_pool_is_busy_is_not_replaced(either: Machines, repair: Any) -> None:
+    remaps(either)
+    one = replacing(repair, either)
+    plan, knock = approved(one), one.replacer.knock
+    for pattern in ("DELETE .*/node/", "POST .*/actions/detachInstance"):
+        either.fake.fail(pattern, 409, "IncorrectState", "The pool has a work request in progress.")
+
+    def by_then(*args: Any) -> str:
+        why = str(knock(*args))
+        either.objects["Node//n1"]["spec"]["unschedulable"] = None
+        return why
+
+    one.replacer.knock = by_then
+    assert "was uncordoned since" in one.carry_out(plan)["not_repaired"]["n1"]
+    assert ends(either) == 0 and step(either) == record.PARDONED
+
+
 def test_a_successor_that_leaves_again_ends_the_repair(site: Machines, repair: Any) -> None:
     remaps(site)
     one = replacing(repair, site)

@@ -199,6 +199,12 @@ def test_another_number_is_refused(most: str) -> None:
         argspec.share(most, 10, "rdma_repair_most")
 
 
+def test_nodes_that_are_gone_for_a_day_are_forgotten() -> None:
+    kept = Repairs({"n1": (past(record.DONE, 30),), "n2": (past(record.DONE, 2),), "n3": (past(record.SENT, 30),)})
+    assert list(kept.pruned(["n1", "n2", "n3", "n9"], NOW).attempts) == ["n2", "n3"]
+    assert kept.pruned([], NOW) == kept
+
+
 def test_the_record_returns_and_a_damaged_one_is_refused() -> None:
     kept = Repairs({"n1": (past(record.DONE, 1), past(record.SENT, 0))}, "why")
     assert record.read(record.config_map(kept)) == kept and record.read(None) == Repairs()

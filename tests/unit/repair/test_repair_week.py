@@ -30,7 +30,8 @@ class Week:
         self.people: set[str] = set()
         self.limits = RepairLimits(most="2", attempts=3, failures=4, share=100, replace=True)
         self.pool = Pool(self.api)
-        self.drained: list[str] = []
+        self.acted: set[tuple[str, str]] = set()
+        """(node, boot) of all actions; the record forgets nodes that are gone."""
         for name in NAMES:
             proven(self.api, name)
 
@@ -106,7 +107,9 @@ class Week:
         """What holds after each step."""
         done = record.read(self.api.find(f"ConfigMap/{record.NAMESPACE}/{record.NAME}")).attempts
         acted = [(name, one.boot) for name, mine in done.items() for one in mine if one.step != record.CLAIMED]
-        assert len(self.api.restarts) + len(self.pool.ended) <= len(acted) == len(set(acted)), "one action per boot"
+        assert len(acted) == len(set(acted)), "one action per boot"
+        self.acted |= set(acted)
+        assert len(self.api.restarts) + len(self.pool.ended) <= len(self.acted), "and none beside the record"
         assert len(self.pool.ended) == len(set(self.pool.ended)), "an instance ends once"
         assert len(self.names) + len(self.pool.missing) == len(NAMES), "the pool keeps its size"
         ours = [name for name in self.names if CORDONED_FOR_REPAIR in self.live(name)["metadata"]["annotations"]]

@@ -176,7 +176,9 @@ def test_the_page_about_maintenance(cluster: Any, tmp_path: Path) -> None:
     """docs/maintenance.md, its commands as they are. The test does what OCI and oci-hpc-oke-utils do."""
     here = cluster("--gpu-nodes", "3", "--shape", SHAPE)
     name = here.nodes()[1]
+    born(here, here.nodes())
     assert here.play("site.yml", "--skip-tags", "nccl_test,host_checks", report="site").code == 0
+    assert here.play(PLAYBOOK, report="first").code == 0
     users_pods(here, 24)
     one = {"type": "oci.oraclecloud.com/MaintenanceFault", "reason": "HPCGPU-0001-01", "message": "planned"}
 

@@ -18,7 +18,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, Shape, dicts, is_int, mapping
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, short_host
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short_host
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.starts import HostStarts, Start
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import NETWORKS
@@ -369,12 +369,14 @@ def _faults(pod: LoggedPod, start: Start) -> Iterator[Finding]:
         what = f"NCCL used {start.net}, which is not supported"
         yield finding("prove.network", pod.name, what, expected="NET/IB")
         return
-    if start.off and start.off_lines > 1:
+    if start.off and start.off_sure:
         what = f"GPUDirect RDMA was off on {listed(start.off, 4)}: data was copied through host memory"
         yield finding("prove.no-gdr", pod.name, what, expected="GDRDMA")
     if pod.rails is None:
         what = f"channels went over {len(start.used)} HCAs; their number is unknown"
         yield finding("prove.rails-unknown", pod.name, what, expected="the shape of its node")
+    elif start.torn_list:
+        return
     elif start.found and len(start.found) < pod.rails:
         what = f"NCCL found {len(start.found)} of {pod.rails} HCAs"
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
@@ -399,8 +401,13 @@ def _lost(pod: LoggedPod, start: Start) -> str:
         return f"no line about the network of {start.quiet} of its processes"
     if start.direct is None:
         return "no line says whether GPUDirect RDMA was used"
-    if start.off and start.off_lines < 2:
-        return f"a single line shows a channel without GPUDirect RDMA on {listed(start.off, 4)}: it may be torn"
+    if start.off and not start.off_sure:
+        lines = counted(start.off_lines, "line")
+        return (
+            f"{lines} about channels over {listed(start.off, 4)} end without GDRDMA: it was off there, or they are cut"
+        )
+    if start.torn_list:
+        return "lists of HCAs of its ranks differ in a name: one of them is torn"
     if len(start.used) < (pod.rails or 0):
         return f"channels were seen over {len(start.used)} of {pod.rails} HCAs, and lines about channels are missing"
     return ""

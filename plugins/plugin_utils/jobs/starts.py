@@ -5,34 +5,45 @@
 
 torchrun and others start the ranks of a pod again without a restart of the pod, so that one log has the lines of
 several starts. The line of a communicator names the GPU (``busId``) of its process: another process on the same GPU
-belongs to a later start. Lines that another writer tore, or wrote over, are counted and not read.
+belongs to a later start, and so does what a process prints after it has ended its largest communicator and makes
+another. Lines that another writer tore, or wrote over, are counted and not read.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import WAY, HostTransport, Place, Transport
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import (
+    WAY,
+    HostTransport,
+    Place,
+    Process,
+    Transport,
+)
 
 INFO = " NCCL INFO "
 _PLACE = re.compile(r"([\w.-]+):(\d+):\d+ \[(-?\d+)\]$")
 _CHANNEL = re.compile(
-    r"Channel (\d{1,9})(?:/\d+)? : (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(send|receive)\] )?via (.+)"
+    r"Channel (\d{1,9})(/\d+)? : (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(send|receive)\] )?via (.+)"
 )
 _WITHIN = re.compile(r"[A-Za-z][\w /().-]*")
 """A way inside of the node, such as P2P/CUMEM/read."""
 _COMMUNICATOR = re.compile(
-    r"comm 0x\w+ rank (\d{1,9}) n[rR]anks (\d{1,9}) cudaDev \d+.* busId (\w+)(?: commId (0x\w+))?.*"
-    r" - (Init START|Init COMPLETE|Abort COMPLETE)"
+    r"comm (0x\w+) rank (\d{1,9}) n[rR]anks (\d{1,9}) cudaDev \d+.* busId (\w+)(?: commId (0x\w+))?.*"
+    r" - (Init START|Init COMPLETE|Abort COMPLETE|Destroy COMPLETE)"
 )
-_LIST = re.compile(r"NET/IB\S* : Using((?: \[\d+\]\S+)*) *(?:\[RO\])? ?; OOB \S+")
+_LIST = re.compile(r"NET/IB\S* : Using((?: \[\d+\][^\s:/]+:\d+(?:/\w+)+)*) *(?:\[RO\])? ?; OOB \S+")
 _COUNT = re.compile(r"(\d{1,4}) coll channels, ")
 _AGAIN = "will restart worker group"
 """torchrun, of both its reasons: a worker that failed, and nodes that came or went."""
 _PROCESSES = 40
+_SURE = 4
+"""Lines without GPUDirect RDMA that cannot all have been torn there: the fewest of two channels."""
 _MOST = 20000
 """Places, communicators and channels of a log that are kept apart."""
 
@@ -54,7 +65,12 @@ class Start:
     off: tuple[str, ...] = ()
     """HCAs with a channel without GPUDirect RDMA."""
     off_lines: int = 0
-    """Lines that say so: a single one may have been torn there."""
+    """Lines that say so."""
+    off_sure: bool = False
+    """Whether they are not lines of channels with GPUDirect RDMA that were cut before it says so: NCCL states it, or no
+    line says the contrary, and they do not all end at one column."""
+    torn_list: bool = False
+    """Whether lists of HCAs differ in some of their names."""
     direct: Optional[bool] = None
     whole: bool = False
     """Whether every channel of the only communicator was seen leaving the host and coming back. Only then does a port
@@ -95,19 +111,30 @@ class _Host:
         """Process and device -> (ranks, rank) in the largest communicator seen."""
         self.comms: dict[str, set[str]] = {}
         self.counts: dict[Place, int] = {}
-        self.crossed: set[tuple[Place, int, int, int, str]] = set()
-        self.aborted: set[tuple[str, int]] = set()
+        self.crossed: dict[tuple[Place, int, int, int, str], dict[str, str]] = {}
+        """Channel -> number of its connection -> over what it goes."""
+        self.off: dict[str, set[tuple[int, int]]] = {}
+        """Process -> the columns, in the log and in its own text, at which lines without GPUDirect RDMA end."""
+        self.open: dict[Place, set[str]] = {}
+        """Its largest communicators that have not ended."""
+        self.lives: dict[str, str] = {}
+        """Process -> the name of what it is since it last made its communicators anew."""
         self.mixed = ""
+
+    def opened(self, place: Place, said: re.Match[str]) -> bool:
+        """Notes which of its largest communicators a rank has, and returns whether this one begins."""
+        comm, size, begins = said[1], int(said[3]), said[6].startswith("Init")
+        largest = self.ranks.get(place, (0, 0))[0]
+        if begins and size > largest:
+            self.open[place] = {comm}
+        elif size == largest and place in self.open:
+            (self.open[place].add if begins else self.open[place].discard)(comm)
+        return begins
 
     def communicator(self, place: Place, said: re.Match[str]) -> None:
         """Of which start the process is, and its rank."""
-        rank, size, gpu, ident, what = int(said[1]), int(said[2]), said[3], said[4], said[5]
+        rank, size, gpu, ident = int(said[2]), int(said[3]), said[4], said[5]
         process = place[0]
-        if what == "Abort COMPLETE":
-            self.aborted.add((process, size))
-            return
-        if (process, size) in self.aborted:
-            self.mixed = "its ranks made their communicators anew in the same processes"
         start = self.start_of.get(process)
         if start is None:
             if self.owners[-1].get(gpu, process) != process:
@@ -143,6 +170,10 @@ class _Host:
         spoken = {p for p, one in here.processes.items() if one.network or any(map(WAY.fullmatch, one.paths))}
         named = [place for place in self.ranks if number is not None and self.start_of[place[0]] == number]
         stated = any(one.explicit.get(name) is False for one in here.processes.values() for name in off)
+        ways = [(bool(way[4]), count) for one in here.processes.values() for way, count in _over_rdma(one)]
+        without = sum(count for direct, count in ways if not direct)
+        ends = [self.off[process] for process in here.processes if process in self.off]
+        uncut = any(all(len(set(column)) > 1 for column in zip(*one)) for one in ends)
         return Start(
             ranks=len(here.ranks),
             named=len(named),
@@ -151,7 +182,9 @@ class _Host:
             found=listed,
             used=tuple(name for name in facts["used"] if not listed or name in listed),
             off=off,
-            off_lines=2 if stated else _without(here),
+            off_lines=without,
+            off_sure=stated or (uncut and without >= _SURE and without == sum(count for _direct, count in ways)),
+            torn_list=_differ({one.hcas for one in here.processes.values() if one.hcas}),
             direct=not off if gdr else None,
             whole=self._whole(named),
             comms=frozenset(one for place in named for one in self.comms.get(place[0], ())),
@@ -172,17 +205,29 @@ class _Host:
         return count > 0 and seen == {(channel, way) for channel in range(count) for way in ("send", "receive")}
 
 
-def _without(host: HostTransport) -> int:
-    """Lines about a channel over RDMA without GPUDirect."""
-    ways = [(WAY.fullmatch(way), count) for one in host.processes.values() for way, count in one.paths.items()]
-    return sum(count for way, count in ways if way and way[1] != "Socket" and not way[4])
+def _over_rdma(process: Process) -> list[tuple[re.Match[str], int]]:
+    """(over what, number of lines) of a process's channels over RDMA."""
+    ways = [(WAY.fullmatch(way), count) for way, count in process.paths.items()]
+    return [(way, count) for way, count in ways if way and way[1] != "Socket"]
+
+
+def _differ(lists: Collection[tuple[str, ...]]) -> bool:
+    """Whether two lists of one length have most of their names in common, in their order: one of them is damaged."""
+    for one, other in itertools.combinations(sorted(lists)[:_PROCESSES], 2):
+        if len(one) == len(other) and 2 * sum(map(str.__eq__, one, other)) > len(one):
+            return True
+    return False
 
 
 def _complete(text: str) -> bool:
-    """Whether a list of HCAs has them all: numbered from 0, and what is behind the list."""
+    """Whether a list of HCAs has them all: numbered from 0, each once, and what is behind the list."""
     said = _LIST.fullmatch(text)
-    numbers = [one.partition("]")[0] for one in said[1].split(" [")[1:]] if said else []
-    return bool(said) and numbers == [str(number) for number in range(len(numbers))]
+    pairs = [one.partition("]") for one in said[1].split(" [")[1:]] if said else []
+    return (
+        bool(said)
+        and [number for number, _mark, _hca in pairs] == [str(number) for number in range(len(pairs))]
+        and len({hca for _number, _mark, hca in pairs}) == len(pairs)
+    )
 
 
 class JobLog:
@@ -207,26 +252,41 @@ class JobLog:
         if found is None or " NCCL " in text:
             self.torn += 1
             return
-        start, name, place = found
+        start, name, (pid, device) = found
         host = self._hosts.get(name) or _Host()
         if len(self._hosts) < _MOST:
             self._hosts[name] = host
+        place = (host.lives.get(pid, pid), device)
+        if host.open.get(place) == set() and (" - Init " in text or "Using " in text):
+            place = (self._live(name, host, pid), device)
         if len(host.processes) < _MOST:
             host.processes.add(place[0])
-        if text.startswith("Channel") and not self._channel(host, place, text):
+        if text.startswith("Channel") and not self._channel(host, place, text, (len(line), len(line) - start)):
             return
         if text.startswith("NET/IB") and ": Using " in text and not _complete(text):
             self.torn += 1
             return
         if " - " in text and text[:4] in ("nccl", "comm"):
             said = _COMMUNICATOR.search(text)
-            if said and len(host.ranks) < _MOST:
+            if said and len(host.ranks) < _MOST and host.opened(place, said):
                 host.communicator(place, said)
                 self._prune(name, host)
         elif text[:1].isdigit() and (counted := _COUNT.match(text)):
             host.counts[place] = max(host.counts.get(place, 0), int(counted[1]))
         elif self.transport.wants(line, at):
-            self.transport.take(line[start:], at - start)
+            head = f"{name}:{place[0]}:0 [{device}]"
+            self.transport.take(head + INFO + text, len(head))
+
+    def _live(self, name: str, host: _Host, pid: str) -> str:
+        """The name of a process from now on. What it printed of its HCAs stays true of it, and its channels do not."""
+        old = host.lives.get(pid, pid)
+        new = host.lives[pid] = f"{pid}+{int(old.partition('+')[2] or 0) + 1}"
+        kept = self.transport.hosts.get(name)
+        host.processes.add(new)
+        if kept and old in kept.processes:
+            made = kept.processes[new] = copy.copy(kept.processes[old])
+            made.paths = {}
+        return new
 
     def _prune(self, name: str, host: _Host) -> None:
         """Only the last two of many starts keep their evidence: ``Transport`` has room for so many processes."""
@@ -246,16 +306,22 @@ class JobLog:
             self._places[head] = (said.start(), said[1], (said[2], said[3])) if said else None
         return self._places[head]
 
-    def _channel(self, host: _Host, place: Place, text: str) -> bool:
-        """Whether the line is that of a channel's way, and whole."""
+    def _channel(self, host: _Host, place: Place, text: str, ends: tuple[int, int]) -> bool:
+        """Whether the line is that of a channel's way, and whole. ``ends``: its length, with and without what is before
+        the place."""
         if " via " not in text:
             return ": " not in text  # the ring of a channel is no way
         said = _CHANNEL.fullmatch(text)
-        if said is None or not (WAY if said[5].startswith("NET") else _WITHIN).fullmatch(said[5]):
+        way = said and (WAY if said[6].startswith("NET") else _WITHIN).fullmatch(said[6])
+        if said is None or way is None:
             self.torn += 1
             return False
-        if said[4] and said[5].startswith("NET/") and len(host.crossed) < _MOST:
-            host.crossed.add((place, int(said[1]), int(said[2]), int(said[3]), said[4]))
+        if said[5] and said[6].startswith("NET/") and len(host.crossed) < _MOST:
+            ways = host.crossed.setdefault((place, int(said[1]), int(said[3]), int(said[4]), said[5]), {})
+            if ways.setdefault(said[2] or "", said[6]) != said[6]:
+                host.mixed = "its processes made the same channels twice, over different ways"
+            if not way[4] and way[1] != "Socket":
+                host.off.setdefault(place[0], set()).add(ends)
         return True
 
     def finish(self) -> tuple[HostStarts, ...]:

@@ -164,9 +164,14 @@ class _Case:
 
     @functools.cached_property
     def counted(self) -> counters.Ports:
-        """The ports that NCCL uses, with their hosts."""
-        every = [(host, port) for host, read in self.read_ports.items() for port in read.values()]
-        return [(host, port) for host, port in every if ports.selected(self.chosen, port.hca)]
+        """The ports that NCCL uses, with their hosts. Where any host prints readings, a port without a line is unread:
+        each host has as many as the shape, or as the host with the most of them."""
+        read = self.read_ports
+        used = {host: [one for one in read.get(host, {}).values() if ports.selected(self.chosen, one.hca)]
+                for host in self.hosts if read}  # fmt: skip
+        want = max([0 if self.partial else self.wanted_hcas, *map(len, used.values())])
+        lost = ports.unknown("")
+        return [(host, port) for host, own in used.items() for port in [*own, *[lost] * (want - len(own))]]
 
     @functools.cached_property
     def odd_ports(self) -> tuple[OddPort, ...]:

@@ -73,6 +73,19 @@ def test_no_reading_is_no_total() -> None:
     assert counters.totals([]) == () and counters.odd_ports([], {}) == ()
 
 
+@pytest.mark.parametrize(("ranks", "cut", "read", "unread"), [
+    ((0, 8, 16, 24), 0, 64, 0), ((0, 8, 24), 0, 48, 16), ((0, 8, 16, 24), 5, 59, 5), ((0,), 15, 1, 63), ((), 0, 0, 0),
+])  # fmt: skip
+def test_a_port_without_a_line_is_unread(ranks: tuple[int, ...], cut: int, read: int, unread: int) -> None:
+    lines = [line for rank in ranks for line in edited_logs.ports(rank).split("\n")]
+    log = edited_logs.after(*lines[: len(lines) - cut])(edited_logs.healthy())
+    found = samples.verdict_of(log, SHAPE, 4, transport=True, checked=True).counters
+    assert [(one.ports, one.unread) for one in found if one.counter == "out_of_sequence"] == (
+        [(read, unread)] * bool(ranks)
+    )
+    assert all(one.ports + one.unread == 64 for one in found)
+
+
 # ---- ports that stand out --------------------------------------------------------------------------------------------
 
 

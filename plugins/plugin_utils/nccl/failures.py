@@ -13,7 +13,20 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Nccl
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MARKS, ending
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import short, whole
 
-ORDER = ("usage", "xid", "oom", "cuda", "timeout", "nccl", "wrong_data", "mpi", "stopped", "launch", "other")
+ORDER = (
+    "usage",
+    "xid",
+    "oom",
+    "cuda",
+    "timeout",
+    "nccl",
+    "wrong_data",
+    "mpi",
+    "stopped",
+    "launch",
+    "reported",
+    "other",
+)
 # one cheap search first: the other expressions run only on lines with one of these words
 HINT = re.compile(
     "[Ff]ailure|rror|WARN|imeout|nvalid|USAGE|mpirun|prterun|ORTE|PRTE|Primary job|Process name:|Exit code:|NVRM"

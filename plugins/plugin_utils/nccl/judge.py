@@ -267,7 +267,11 @@ def _failed(run: NcclRun) -> _Answer:
         at += f"; the topology file is {(run.transport.get('topology') or {}).get('set') or 'not named'}"
     text = f"{' '.join(place)}{': ' if place else ''}{first.text}{at}"
     # a test that did not start, or was stopped from outside, is no evidence against a node
-    ended = {"launch": "the test did not start", "stopped": "the test was stopped"}.get(first.kind)
+    ended = {
+        "launch": "the test did not start",
+        "stopped": "the test was stopped",
+        "reported": "an error was reported",
+    }.get(first.kind)
     return ("incomplete", f"{ended}: {text}") if ended else ("fail", text)
 
 

@@ -18,7 +18,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclError, NcclRank, NcclRun, PortReading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.columns import NUMBER, Columns, number
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MORE, UNKNOWN
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.endings import MORE, NOTE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.failures import (
     ALARM,
     CHAIN,
@@ -310,7 +310,7 @@ class _Log:
         elif any(words in line for words in EXITED):
             if not any(error.kind == "mpi" for error in run.hard):
                 self._note(run.hard, NcclError("mpi", ENDED))
-        elif UNKNOWN.search(line):
+        elif NOTE.search(line):
             if len(run.notes) < MAX_ERRORS:
                 run.notes.append(f"warning: {short(line)}")
         else:

@@ -9,7 +9,9 @@ import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import endings, judge, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import endings, failures, judge, parse, thresholds
+from hypothesis import given
+from hypothesis import strategies as st
 from support import edited_logs
 from support import nccl_samples as samples
 from support.edited_logs import EDITS, Edit, drop
@@ -290,7 +292,9 @@ HARMLESS = (
     "WARNING: There was an error initializing an OpenFabrics device.",
     "A high-performance Open MPI point-to-point messaging module",
     "WARNING: Open MPI failed to TCP connect to a peer MPI process.",
-    "mpirun: Forwarding signal 18 to job",
+    "[node-0:12] PMIX ERROR: NO-PERMISSIONS in file ../../../src/mca/common/dstore/dstore_base.c at line 234",
+    "srun: Job step creation still disabled, retrying (Requested nodes are busy)",
+    "[mpiexec@node-0] Launch arguments: /usr/bin/hydra_pmi_proxy --control-port node-0:41391",
     "[node-0:12] 31 more processes have sent help message help-mpi-btl-openib.txt / error in device init",
     '[node-0:12] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages',
     "[mpiexec@node-0] Timeout set to -1 (-1 means infinite)",
@@ -321,7 +325,38 @@ ENDINGS = (
     "slurmstepd: error: StepId=4711.0 exceeded memory limit (6776728 > 6291456), being killed",
     "[mpiexec@cpu-6-2] HYDT_bscu_wait_for_completion (bscu_wait.c:76): one of the processes terminated badly; aborting",
     "[proxy:0:0@cpu-6-2] HYD_pmcd_pmip_control_cmd_cb (pmip_cb.c:883): assert (!closed) failed",
+    "[mpiexec@node5] control_cb (pm/pmiserv/pmiserv_cb.c:207): assert (!closed) failed",
+    "[proxy:3@n0031] HYD_pmcd_pmip_control_cmd_cb: assert (!closed) failed",
+    "[proxy:0:0@node5] HYDU_sock_write (utils/sock/sock.c:256): write error (Broken pipe)",
+    "[mpiexec@master] HYD_pmcd_pmiserv_send_signal (pm/pmiserv/pmiserv_cb.c:170): unable to write data to proxy",
     "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
+    "In: PMI_Abort(16, N/A)",
+    "PMI2_Job_GetId returned 14",
+    "srun: forcing job termination",
+    "srun: sending Ctrl-C to StepId=313782.2",
+    "srun: error: timeout waiting for task launch, started 24 of 32 tasks",
+    "srun: error: Unable to confirm allocation for job 12: Invalid job id specified",
+    "srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.",
+    "slurmstepd: error: mpi/pmi2: failed to send temp kvs to compute nodes",
+    "slurmstepd: error:  mpi/pmix_v5: pmixp_p2p_send: n1 [4]: pmixp_utils.c:469: send failed, rc=1001",
+    "PMIX ERROR: PMIX_ERR_LOST_CONNECTION in file base/ptl_base_sendrecv.c at line 193",
+    "[host01:21865] [[804,0],0] ORTE_ERROR_LOG: Timeout in file base/pls_base_orted_cmds.c at line 275",
+    "[host01:21865] PRTE ERROR: Not found in file base/odls_base_default_fns.c at line 566",
+    "mpirun: killing job...",
+    "^Cmpirun: killing job...",
+    "mpirun: Forwarding signal 18 to job",
+    "mpirun was unable to start the specified application as it encountered an error:",
+    "An MPI communication peer process has unexpectedly disconnected.  This",
+    "*** An error occurred in MPI_Init_thread",
+    "client_loop: send disconnect: Broken pipe",
+    "packet_write_wait: Connection to 10.0.0.2 port 22: Broken pipe",
+    "Connection closed by 10.0.0.2 port 22",
+    "Read from remote host node-1: Connection reset by peer",
+    "ssh_dispatch_run_fatal: Connection to 10.0.0.2 port 22: message authentication code incorrect",
+    "Killed by signal 15.",
+    "error: lost connection to pod",
+    "*** Error in `./all_reduce_perf': double free or corruption (out): 0x00007f ***",
+    "panic: runtime error: invalid memory address or nil pointer dereference",
     "mpirun has detected that a required daemon terminated during execution",
     "The user-provided time limit for job launch has been reached:",
     "An ORTE daemon has unexpectedly failed after launch and before",
@@ -351,7 +386,27 @@ def test_each_kind_of_ending_has_a_sample():
     """None is hidden by another kind before it."""
     lines = [line for edit in EDITS for line in edit.change(edit.base()).split("\n") if " NCCL INFO " not in line]
     found = {endings.ending(line) for line in dict.fromkeys([*lines, *ENDINGS])}
-    assert set(endings.ENDS) - {one[0] for one in found if one is not None} == set()
+    assert {*endings.ENDS, *endings.REPORTS} - {one[0] for one in found if one is not None} == set()
     for line in ENDINGS:
         content = f"{HEALTHY}{line}\n"
         assert verdict(content).verdict in ("fail", "incomplete"), line
+
+
+@given(
+    st.sampled_from((
+        "srun: error: ", "slurmstepd: error: ", "slurmstepd-node-1: error: ", "salloc: fatal: ", "[n1:4] PMIX ERROR: ",
+        "[mpiexec@n1] HYD_x (pm/y.c:12): ", "[proxy:0:1@n1] HYDU_x (utils/y.c:7): ",
+        "[n1:4] [[8,0],1] ORTE_ERROR_LOG: ",
+    )),
+    st.text(st.characters(codec="ascii", min_codepoint=32), min_size=1, max_size=60),
+)  # fmt: skip
+def test_whatever_a_launcher_reports_as_an_error_is_no_pass(who: str, text: str) -> None:
+    line = f"{who}{text}"
+    if not any(words in line for words in endings.HARMLESS):
+        assert endings.ending(line) is not None
+        assert failures.HINT.search(line) and failures.failure(line)
+
+
+def test_each_harmless_word_has_a_source_and_a_sample() -> None:
+    for words, source in endings.HARMLESS.items():
+        assert source and any(words in line for line in HARMLESS), words

@@ -76,7 +76,7 @@ _KILLED = re.compile(
 )
 _PEER_GONE = re.compile(
     "remote process exited|[Cc]onnection (?:reset|closed) by|Broken pipe|Transport endpoint is not connected"
-    r"|RETRY_EXC_ERR|(?:status=|with error )12\b"
+    r"|RETRY_EXC_ERR|(?:status=|with error )12\b|unexpectedly disconnected"
 )
 _LIMIT = re.compile("TIME LIMIT|time limit|TIMED OUT|Timed out|PREEMPTION|REQUEUE|sending signal")
 _PUT_DOWN = re.compile(r"Killed|Terminated|KILLED|\b[Ss]ignal (?:9|15)\b")

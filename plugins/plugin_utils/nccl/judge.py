@@ -41,7 +41,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.bandwidth import 
     size_text,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.clues import Clue, clues, findings
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.curve import deepest_hole
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.curve import deepest_hole, late_ramp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.partial_run import NEVER_CHECKED_IN_PLACE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.thresholds import (
     NEAR,
@@ -724,7 +724,9 @@ def _weakness(case: _Case, row: NcclRow, value: float, table: Json) -> str:
         slow = "out of place" if row.out_busbw == min(halves) else "in place"
         return f"{slow} it was {min(halves):g} GB/s only"
     odd = "" if case.expect.get("repeat") else unusual(case.usual, row.busbw or 0.0)
-    return odd or deepest_hole(case.run.rows, table.get("holes") or ())
+    hole = odd or deepest_hole(case.run.rows, table.get("holes") or ())
+    ramp = None if case.sockets else table.get("ramp")
+    return hole or (late_ramp(case.run.rows, len(case.run.ranks), ramp) if ramp and case.run.ranks else "")
 
 
 def _clues(case: _Case, table: Json) -> tuple[Clue, ...]:

@@ -224,6 +224,7 @@ class _Log:
         found = _ITERATIONS.search(line)
         if found:
             run.iterations = int(found[1]) * int(found[2] or 1)
+            run.aggregated = int(found[2] or 1) > 1
 
     def _reducing(self, line: str) -> None:
         found = _REDUCING.match(line)

@@ -33,6 +33,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.transport import 
 _SIZES = 1000
 _CURVE, _FAST, _SMALL, _FLAT = 5, 20.0, 4 << 20, 0.98
 """Sizes that show a curve; GB/s from which, at 4 MiB, 20 us of latency are more than 2 percent of the time."""
+_LATENCY, _SHARE = 3.0, 0.9
+"""us that any operation takes: NCCL's own model begins with 3.6 (baseLat in its src/include/tuning.h, ring with LL),
+the recordings with 8.2. To it comes at least this part of the time that the message takes at the highest busbw."""
 NEVER_CHECKED_IN_PLACE = ("alltoall", "sendrecv")
 
 
@@ -59,6 +62,8 @@ class PartialRun:
         self.checked = False
         self.iterations: Optional[int] = None
         """Operations that one time is the mean of."""
+        self.aggregated = False
+        """Whether several operations share one latency (-m)."""
         self.headless = False
         """Whether rows or a footer came before any header."""
         self.columns: Optional[Columns] = None
@@ -218,16 +223,26 @@ class PartialRun:
                     return
 
     def _check_constant(self) -> None:
-        """A small message takes its latency, and no two sizes take times that agree to the last digit."""
-        best = {row.size: row.busbw for row in self.rows if row.busbw is not None and row.size}
-        if len(best) < _CURVE or min(best.values()) < _FAST:
+        """A small message takes its latency, so that it is far from full speed; and no two sizes take times that agree
+        to the last digit."""
+        rows = [row for row in self.rows if row.size and row.busbw]
+        speeds = [row.busbw or 0.0 for row in rows]
+        if len({row.size for row in rows}) < _CURVE or max(speeds) < _FAST:
             return
-        smallest, largest = min(best), max(best)
-        low, high = min(best.values()), max(best.values())
-        if low == high or (smallest <= _SMALL <= largest >> 6 and low >= _FLAT * high):
-            self.damage.append(
-                f"busbw is {high:g} GB/s at all sizes from {size_text(smallest)} to {size_text(largest)}: not measured"
-            )
+        low, high, sizes = min(speeds), max(speeds), [row.size for row in rows]
+        smallest, largest = min(sizes), max(sizes)
+        flat = smallest <= _SMALL <= largest >> 6 and low >= max(_FAST, _FLAT * high)
+        if flat or low == high:
+            span = f"at all sizes from {size_text(smallest)} to {size_text(largest)}"
+            self.damage.append(f"busbw is {high:g} GB/s {span}: not measured")
+        halves = [(row.size, row.out_time, row.out_busbw) for row in rows]
+        halves += [(row.size, row.in_time, row.in_busbw) for row in rows]
+        for size, time, busbw in halves if not self.aggregated else ():
+            early = time and busbw and busbw > high / 2 and time * (1 - _SHARE * busbw / high) < _LATENCY
+            if early and size <= min(_SMALL, largest >> 6):
+                need = f"{_LATENCY:g} us of latency and its time at {high:g} GB/s, the highest busbw"
+                self.damage.append(f"{size_text(size)} took {time:g} us, less than {need}: not measured")
+                return
 
     def _check_checks(self) -> None:
         """nccl-tests checks a half's results in all rows or in none; a row may lack one half."""

@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import endings, failures, judge, parse, thresholds
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import curve, endings, failures, judge, parse, thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from support import edited_logs
@@ -410,3 +410,16 @@ def test_whatever_a_launcher_reports_as_an_error_is_no_pass(who: str, text: str)
 def test_each_harmless_word_has_a_source_and_a_sample() -> None:
     for words, source in endings.HARMLESS.items():
         assert source and any(words in line for line in HARMLESS), words
+
+
+TABLES = sorted([*(RECORDINGS / "nccl").glob("*.txt"), *(FIXTURES / "nccl").glob("*.txt")])
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_no_curve_of_a_recorded_run_is_convicted(path):
+    """Of GPUs within a node and between pods; those over sockets have the latency of TCP."""
+    ramp = samples.TABLE["ramp"]
+    for run in parse.parse_any(path.read_text("utf-8")):
+        assert not any("not measured" in note for note in run.notes)
+        if run.transport.get("net") != "Socket" and "socket" not in path.name and "killed_peer" not in path.name:
+            assert curve.late_ramp(run.rows, len(run.ranks), ramp) == ""

@@ -228,6 +228,7 @@ JOBS = (
             "rdma_lint_kind",
             "rdma_lint_name",
             "rdma_lint_namespace",
+            "rdma_lint_memlock",
             "rdma_lint_fail_when",
         ),
     ),

@@ -364,16 +364,17 @@ being in the cluster. A rule whose facts are not known is not applied and printe
 in a command and `mpirun -x` are read in this order; the later wins.
 
 What lint cannot show is that traffic took the way: that is in the log of the run, with `NCCL_DEBUG=INFO`. Nor is in the
-objects whether the node's runtime sets memlock, or what a variable of the shell will be: numbers of ranks are compared
-only where they are written. GPUs of a DRA claim count if its ResourceClaim or template is in the documents or the
-cluster, and are *unknown* otherwise. Of Secrets only the names are read.
+objects whether the node's runtime sets memlock (`rdma_lint_memlock`), or what a variable of the shell will be: numbers
+of ranks are compared only where they are written. GPUs of a DRA claim count if its ResourceClaim or template is in the
+documents or the cluster, and are *unknown* otherwise. Of Secrets only the names are read.
 
 Measured on 2026-11-28 on the 337 public YAML files with jobs, 62 of them with GPUs, of kubeflow/trainer 8c0f505,
 mpi-operator caa3c47 and training-operator a55f03a, volcano ed72c7c, kueue ff69552, lws 060ab4d, jobset 08dfbdf, kuberay
 feeaf72 and oci-hpc-oke 61d210a, each file by itself and without a cluster: every finding is true of its file. 12 errors
 are pods on several nodes without any way to the fabric, 3 GPUs without a limit, 1 a job without a pod template; 5 are
 unknown, because the runtime, claim or kind is not in the file; 5 are warnings about a gang. Oracle's own tests are
-clean.
+clean. 18 public jobs of Oracle, Google, dranet and NVIDIA are a test, which counts false alarms: none
+(tests/unit/jobs/test_lint_public.py).
 
 *Else* has the severity and the effect: `tcp`, NCCL falls back to TCP without a word; `gpudirect`, traffic goes through
 host memory; `bandwidth`, less of it than the node has; `schedule`, pods wait or are refused; `crash`, the job ends or

@@ -82,6 +82,11 @@ options:
     type: list
     elements: str
     default: []
+  memlock_unlimited:
+    description: Whether the nodes' container runtime sets memlock to unlimited, as the host check C(memlock.runtime)
+      demands. Then no container needs IPC_LOCK.
+    type: bool
+    default: false
   interface:
     description: Interface of the pod network.
     type: str

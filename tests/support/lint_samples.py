@@ -106,6 +106,13 @@ def claimed(name: str) -> Change:
     return change
 
 
+def without_fabric(document: Json) -> None:
+    for each in templates(document):
+        each["metadata"]["annotations"] = {}
+        for part in each["spec"]["containers"][0]["resources"].values():
+            part.pop(VF, None)
+
+
 def labelled(key: str, value: str) -> Change:
     return lambda one: [each["metadata"]["annotations"].update({key: value}) for each in templates(one)]
 
@@ -128,6 +135,15 @@ def apart(nodes: int) -> Change:
 
 def spread(key: str) -> Change:
     return pods(topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"}])
+
+
+HOST_SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+               "labelSelector": {"matchLabels": {"team": "a"}}}  # fmt: skip
+
+
+def together(key: str) -> Json:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"team": "a"}}}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def jobs(replicas: int) -> Change:
@@ -163,6 +179,12 @@ SAMPLES: dict[str, Sample] = {
     "idle slots": Sample("rank-count", "MPIJob", spec(slotsPerWorker=4), severity="warning"),
     "-np above the slots": Sample("rank-total", "MPIJob", launcher("mpirun -np 32 train"), launcher("mpirun -np 16 all_reduce_perf -n 20000")),
     "-np below the slots": Sample("rank-total", "MPIJob", launcher("mpirun -np 8 train"), launcher("mpirun -np 2 -npernode 1 train"), "warning"),
+    "mpiexec above the slots": Sample("rank-total", "MPIJob", launcher("mpiexec -n 32 train"), launcher("mpiexec -n 16 train")),
+    "-np above the slots of the operator's hostfile": Sample("rank-total", "MPIJob", launcher("mpirun -np 32 --hostfile /etc/mpi/hostfile train"), launcher("mpirun -np 32 --hostfile /own/hostfile train")),
+    "-N above a worker's slots": Sample("rank-total", "MPIJob", launcher("mpirun -N 16 train"), launcher("mpirun -N 8 train")),
+    "ppr above a worker's slots": Sample("rank-total", "MPIJob", launcher("mpirun --map-by ppr:16:node train"), launcher("mpirun --map-by ppr:4:numa train")),
+    "a pod more than the model needs": Sample("rank-total", "LeaderWorkerSet", both(lambda one: one["spec"]["leaderWorkerTemplate"].update(size=3), command("vllm serve m --tensor-parallel-size 8 --pipeline-parallel-size 2")), both(lambda one: one["spec"]["leaderWorkerTemplate"].update(size=3), command("vllm serve m --tensor-parallel-size 8 --data-parallel-size 3")), "warning"),
+    "an index without completions": Sample("indexed", "Job", lambda one: one["spec"].pop("completions"), spec(completions=2)),
     "tensor times pipeline": Sample("rank-total", "LeaderWorkerSet", command("vllm serve m --tensor-parallel-size 8 --pipeline-parallel-size 4"), command("vllm serve m --tensor-parallel-size 8 --pipeline-parallel-size 2")),
     "no index": Sample("indexed", "Job", both(spec(completionMode="NonIndexed"), command(f"torchrun --nnodes=2 {MEET}")), command(f"torchrun --nnodes=2 {MEET}")),
     "ranks in turns": Sample("indexed", "Job", both(spec(completions=4), command(f"torchrun --nnodes=2 {MEET}")), both(spec(completions=2), command(f"torchrun --nnodes=2 {MEET}"))),
@@ -173,10 +195,15 @@ SAMPLES: dict[str, Sample] = {
     "no account": Sample("absent", "JobSet", pods(serviceAccountName="gone"), pods(serviceAccountName="default"), facts=OBJECTS),
     "no priority": Sample("absent", "JobSet", pods(priorityClassName="gone"), pods(priorityClassName="here"), facts=OBJECTS),
     "no runtime": Sample("absent", "JobSet", pods(runtimeClassName="gone"), pods(runtimeClassName="here"), facts=OBJECTS),
+    "no Secret of a registry": Sample("absent", "JobSet", pods(imagePullSecrets=[{"name": "gone"}]), pods(imagePullSecrets=[{"name": "here"}]), "warning", OBJECTS),
     "no projected Secret": Sample("absent", "JobSet", volume(projected={"sources": [{"secret": {"name": "gone"}}]}), volume(projected={"sources": [{"secret": {"name": "here"}}]}), facts=OBJECTS),
     # places that cannot be had
     "apart on too few nodes": Sample("placement", "JobSet", apart(5), apart(4)),
     "spread over a label that no node has": Sample("placement", "JobSet", spread("topology.example.com/rack"), spread("kubernetes.io/hostname")),
+    "together on one node": Sample("placement", "JobSet", pods(affinity=together("kubernetes.io/hostname")), pods(affinity=together("topology.kubernetes.io/region"))),
+    "minDomains above the nodes": Sample("placement", "JobSet", both(apart(5), pods(affinity={}, topologySpreadConstraints=[{**HOST_SPREAD, "minDomains": 9}])), both(apart(4), pods(affinity={}, topologySpreadConstraints=[{**HOST_SPREAD, "minDomains": 9}]))),
+    "a node that does not exist": Sample("room", "Job", both(spec(completions=1, parallelism=1), pods(nodeName="n77")), both(spec(completions=1, parallelism=1), pods(nodeName="n1"))),
+    "two whole pods on a named node": Sample("room", "JobSet", pods(nodeName="n1"), pods(nodeSelector={"node.kubernetes.io/instance-type": "BM.GPU.H100.8"})),
     "a block that is too small": Sample("placement", "LeaderWorkerSet", labelled("kueue.x-k8s.io/podset-required-topology", LOCAL), labelled("kueue.x-k8s.io/podset-preferred-topology", LOCAL), facts={"blocks": "abcd"}),
     "a tier that is too small": Sample("placement", "VolcanoJob", spec(networkTopology={"mode": "hard", "highestTierAllowed": 1}), spec(networkTopology={"mode": "soft", "highestTierAllowed": 1}), facts={"blocks": "abcd"}),
     "more exclusive Jobs than blocks": Sample("placement", "JobSet", jobs(3), jobs(2), facts={"blocks": "aabb"}),
@@ -189,7 +216,11 @@ SAMPLES: dict[str, Sample] = {
     "another traffic class": Sample("nccl-tc", "JobSet", variables(NCCL_IB_TC="106"), variables(NCCL_IB_TC="41")),
     "the network of AWS": Sample("nccl-net", "JobSet", variables(NCCL_NET="AWS Libfabric"), variables(NCCL_NET="IB")),
     "the network of Google": Sample("nccl-net", "JobSet", variables(NCCL_NET="FasTrak"), variables(NCCL_NET="IB")),
+    "the file of a plugin of Google": Sample("nccl-net", "JobSet", variables(NCCL_NET_PLUGIN="/usr/lib/libnccl-net-gpudirecttcpx.so"), variables(NCCL_NET_PLUGIN="libnccl-net.so"), "warning"),
     "a plugin of AWS": Sample("nccl-net", "JobSet", variables(NCCL_NET_PLUGIN="ofi"), variables(NCCL_NET_PLUGIN="none"), "warning"),
+    # the runtime's memlock
+    "no IPC_LOCK": Sample("ipc-lock", "JobSet", lambda one: [each["spec"]["containers"][0].pop("securityContext") for each in templates(one)], severity="warning"),
     # claims of devices
+    "a claim that may be of ports": Sample("fabric", "JobSet", both(without_fabric, claimed("gpus")), claimed("gpus"), "unknown", {"claims": {"ResourceClaimTemplate team-a/gpus": 8}}),
     "a claim that nobody knows": Sample("claim", "JobSet", claimed("lost"), claimed("gpus"), "unknown", {"claims": {"ResourceClaimTemplate team-a/gpus": 8}}),
 }  # fmt: skip

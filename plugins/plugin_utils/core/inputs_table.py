@@ -162,6 +162,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_lint_cluster": {"type": "bool"},
     "rdma_lint_fail_when": {"type": "str", "choices": ["error", "warning", "never"]},
     "rdma_lint_kind": {"type": "str"},
+    "rdma_lint_memlock": {"type": "bool"},
     "rdma_lint_name": {"type": "str"},
     "rdma_lint_namespace": {"type": "str"},
     "rdma_mark": {"type": "list", "elements": "str"},

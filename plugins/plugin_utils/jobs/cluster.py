@@ -46,6 +46,7 @@ def around(
         vf_resource=resource,
         network=args["network"] or (plan.network_attachment if plan and mode.vfs else ""),
         interface=args["interface"],
+        memlock=args["memlock_unlimited"],
         shape=shape,
         shapes=tuple(known),
         nodes=None if nodes is None else tuple(nodes),

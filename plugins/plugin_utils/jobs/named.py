@@ -25,6 +25,7 @@ VERSIONS: dict[str, tuple[str, ...]] = {
     TEMPLATE: RESOURCE,
 }
 """Kinds of what pods name -> their apiVersions."""
+PULL = "spec.imagePullSecrets"
 CLUSTER_WIDE = ("PriorityClass", "RuntimeClass")
 _GPU_CLASS = re.compile(r"(^|[.-])(gpu|mig)([.-]|$)")
 _BUILT_IN = {("ServiceAccount", "default"), ("PriorityClass", "system-node-critical"),
@@ -74,6 +75,8 @@ def _sources(template: PodTemplate) -> Iterator[tuple[str, Json, str, str]]:
     spec = template.spec
     for kind, field in _OF_SPEC:
         yield kind, spec, field, template.at(f"spec.{field}")
+    for one in dicts(spec.get("imagePullSecrets")):
+        yield "Secret", one, "name", template.at(PULL)
     for index, volume in enumerate(dicts(spec.get("volumes"))):
         where = template.at(f"spec.volumes[{index}]")
         for kind, source, field in _OF_VOLUMES:

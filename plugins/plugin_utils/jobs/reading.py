@@ -59,6 +59,8 @@ class JobContext:
     """The fabric's NetworkAttachmentDefinition as ``namespace/name``; "" = unknown."""
     interface: str = "eth0"
     """Interface of the pod network."""
+    memlock: bool = False
+    """Whether it is known that the nodes' runtime lets every container lock memory."""
     shape: Optional[Shape] = None
     shapes: tuple[str, ...] = ()
     """Names of all known shapes, to recognise another one's file."""

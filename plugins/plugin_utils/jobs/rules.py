@@ -90,12 +90,16 @@ def networks_place(job: Job, limits: Json) -> Faults:
 
 def fabric(job: Job, limits: Json) -> Faults:
     """Pods with GPUs and nothing that leads to the RDMA ports in this cluster's mode: no VF, no shared device, or not
-    the host's network."""
+    the host's network. Whether a claim is of a port, or of NVLink between nodes, is not known."""
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
     shape = job.around.shape
     for rank in job.ranks if job.fabric and NETWORKS not in above else ():
         wanted = _mode(job, rank)
-        if wanted is Mode.SRIOV and not rank.vfs and not rank.networks:
+        claims = [name for _kind, name in named.claims(rank.template.spec, rank.container)]
+        if claims and not rank.vfs and not rank.networks and not rank.host:
+            found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network; it gets devices of"
+            yield Fault(f"{found} {some(claims)}, which may be ports", severity="unknown")
+        elif wanted is Mode.SRIOV and not rank.vfs and not rank.networks:
             found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network"
             yield Fault(found, f"{_share(job, rank)} {job.around.vf_resource} and as many networks")
         elif wanted is Mode.SHARED and not rank.vfs:
@@ -212,8 +216,8 @@ def dns(job: Job, limits: Json) -> Faults:
 
 def ipc_lock(job: Job, limits: Json) -> Faults:
     """Containers on the fabric that may not lock memory by themselves. Whether the node's runtime allows it to all is
-    not in the API."""
-    for rank in job.ranks if job.fabric else ():
+    not in the API, but an option."""
+    for rank in job.ranks if job.fabric and not job.around.memlock else ():
         if rank.on_fabric and not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
             dropped = listed(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
             more = f", and drops {some(map(str, dropped))}" if dropped else ""
@@ -222,7 +226,7 @@ def ipc_lock(job: Job, limits: Json) -> Faults:
 
 def memlock(job: Job, limits: Json) -> Faults:
     """Containers with IPC_LOCK that do not run as root: a capability that is added counts for root only."""
-    for rank in job.ranks if job.fabric else ():
+    for rank in job.ranks if job.fabric and not job.around.memlock else ():
         if not rank.root and "IPC_LOCK" in rank.capabilities:
             yield Fault(f"{rank.place} has IPC_LOCK and does not run as root")
 
@@ -380,7 +384,8 @@ def _values(job: Job, entries: Sequence[Json]) -> Faults:
             name, one = entry["name"], rank.known(entry["name"])
             if one is None or (shape and shape.nccl_env.get(name) == one.value):
                 continue
-            value = one.value.lower()
+            # of a plugin's file the part that NCCL is told
+            value = one.value.lower().rpartition("/")[2].removeprefix("libnccl-net-")
             refused = any(value.startswith(word) for word in entry.get("starts", ())) or value in entry.get(
                 "refused", ()
             )

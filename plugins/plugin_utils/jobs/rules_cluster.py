@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, dicts, is_int, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, some
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.named import Named, named
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.named import PULL, Named, named
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, Rank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GIB
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
@@ -40,7 +40,8 @@ def _nodes(job: Job, rank: Rank) -> list[NodeFacts]:
     return [
         one
         for one in job.around.nodes or ()
-        if all(_label(one, key) == value for key, value in selector.items())
+        if spec.get("nodeName") in (None, "", one.name)
+        and all(_label(one, key) == value for key, value in selector.items())
         and (not terms or any(all(_matches(_label(one, want.get("key")), want) for want in term) for term in terms))
     ]
 
@@ -122,7 +123,9 @@ def room(job: Job, limits: Json) -> Faults:
         shape = job.around.shape.name if job.around.shape else "the cluster"
         if not nodes:
             count = len(job.around.nodes or ())
-            yield Fault(f"{rank.template.at('spec.nodeSelector')} selects none of {count} nodes of {shape}")
+            named = rank.template.spec.get("nodeName")
+            where = f"{rank.template.at('spec.nodeName')} ({named})" if named else rank.template.at("spec.nodeSelector")
+            yield Fault(f"{where} selects none of {count} nodes of {shape}")
             continue
         wanted = _wanted(rank)
         lacking = []
@@ -185,17 +188,25 @@ def placement(job: Job, limits: Json) -> Faults:
         nodes, pods = _nodes(job, rank), rank.template.replicas or 1
         if nodes:
             yield from _apart(rank, nodes, pods)
-            yield from _spread(rank, nodes)
+            yield from _spread(rank, nodes, pods)
             yield from _near(job, rank, nodes)
 
 
+def _own(rank: Rank, which: str) -> Iterator[Json]:
+    """Required terms of the pods' affinity, or anti-affinity, that are about the pods themselves."""
+    affinity = mapping(mapping(rank.template.spec.get("affinity")).get(which))
+    for term in dicts(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
+        selector = mapping(term.get("labelSelector"))
+        wanted = mapping(selector.get("matchLabels"))
+        own = all(rank.template.labels.get(key) == value for key, value in wanted.items())
+        if wanted and own and not selector.get("matchExpressions"):
+            yield term
+
+
 def _apart(rank: Rank, nodes: Sequence[NodeFacts], pods: int) -> Faults:
-    anti = mapping(mapping(rank.template.spec.get("affinity")).get("podAntiAffinity"))
-    for term in dicts(anti.get("requiredDuringSchedulingIgnoredDuringExecution")):
-        wanted = mapping(mapping(term.get("labelSelector")).get("matchLabels"))
-        own = bool(wanted) and all(rank.template.labels.get(key) == value for key, value in wanted.items())
+    for term in _own(rank, "podAntiAffinity"):
         domains = _domains(nodes, str(term.get("topologyKey")))
-        if own and domains and pods > len(domains):
+        if domains and pods > len(domains):
             found = f"{rank.template.at('spec.affinity.podAntiAffinity')} puts {pods} pods in as many {_level(term)}"
             yield Fault(f"{found}, and there are {len(domains)}")
 
@@ -204,19 +215,26 @@ def _level(term: Json) -> str:
     return f"domains of {term.get('topologyKey')}"
 
 
-def _spread(rank: Rank, nodes: Sequence[NodeFacts]) -> Faults:
+def _spread(rank: Rank, nodes: Sequence[NodeFacts], pods: int) -> Faults:
+    """Over a label that no node has, or over more domains than there are: each then takes maxSkew pods at most."""
     for one in dicts(rank.template.spec.get("topologySpreadConstraints")):
-        if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" and not _domains(
-            nodes, str(one.get("topologyKey"))
-        ):
-            where = rank.template.at("spec.topologySpreadConstraints")
+        if one.get("whenUnsatisfiable", "DoNotSchedule") != "DoNotSchedule":
+            continue
+        where = rank.template.at("spec.topologySpreadConstraints")
+        domains = _domains(nodes, str(one.get("topologyKey")))
+        least, skew = one.get("minDomains", 1), one.get("maxSkew", 1)
+        if not domains:
             yield Fault(f"{where}: none of {len(nodes)} nodes has the label {one.get('topologyKey')}")
+        elif is_int(least) and is_int(skew) and least > len(domains) and pods > skew * len(domains):
+            found = f"{where}: minDomains is {least}, and there are {len(domains)} {_level(one)}"
+            yield Fault(f"{found}, which take {skew * len(domains)} of {pods} pods")
 
 
 def _near(job: Job, rank: Rank, nodes: Sequence[NodeFacts]) -> Faults:
     """A required place that is too small for the pods that must share it."""
     notes = rank.template.annotations
-    keys = [str(notes[REQUIRED[0]])] if REQUIRED[0] in notes else []
+    keys = {str(notes[REQUIRED[0]]): "metadata.annotations"} if REQUIRED[0] in notes else {}
+    keys.update({str(one.get("topologyKey")): "spec.affinity.podAffinity" for one in _own(rank, "podAffinity")})
     network = mapping(job.spec.get("networkTopology"))
     tier = network.get("highestTierAllowed")
     if (
@@ -225,15 +243,15 @@ def _near(job: Job, rank: Rank, nodes: Sequence[NodeFacts]) -> Faults:
         and is_int(tier)
         and tier in TIERS
     ):
-        keys.append(TIERS[tier])
-    for key in keys:
+        keys[TIERS[tier]] = "metadata.annotations"
+    for key, field in keys.items():
         domains = _domains(nodes, key)
         wanted = _wanted(rank)
         rooms = [sum(_fit(node, wanted) for node in members) for members in domains.values()]
         # of a LeaderWorkerSet each group has its place
         pods = job.world if job.kind.kind == "LeaderWorkerSet" else rank.template.replicas or 1
         if rooms and pods > max(rooms):
-            where = rank.template.at("metadata.annotations")
+            where = rank.template.at(field)
             yield Fault(f"{where}: {pods} pods must be in one {key}, and the largest has room for {max(rooms)}")
     apart = mapping(mapping(job.document.get("metadata")).get("annotations")).get(EXCLUSIVE)
     jobs = {str(one.get("name")): one.get("replicas", 1) for one in dicts(job.spec.get("replicatedJobs"))}
@@ -315,7 +333,10 @@ def absent(job: Job, limits: Json) -> Faults:
     for template in job.templates:
         for one in named(template):
             if present.get(one.key(job.namespace)) is False and not _made(job, one):
-                yield Fault(f"{one.where}: there is no {one.key(job.namespace)}", f"a {one.kind} of that name")
+                # an image of an open registry is pulled without it
+                severity = "warning" if one.where.endswith(PULL) else ""
+                what = f"{one.where}: there is no {one.key(job.namespace)}"
+                yield Fault(what, f"a {one.kind} of that name", severity=severity)
 
 
 def _made(job: Job, one: Named) -> bool:

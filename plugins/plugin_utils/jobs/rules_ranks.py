@@ -19,6 +19,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fau
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, Rank
 
+_HOSTFILE = "/etc/mpi/hostfile"
+"""The MPI Operator's, which is the default of mpirun in its jobs."""
+_MPIRUN = re.compile(r"(?<![\w-])(?:mpirun|mpiexec|prterun)(?![\w.-])")
 _SETS_NODES = ("PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
 """Kinds whose controllers set PET_NNODES and the like, which torchrun reads."""
 
@@ -129,48 +132,69 @@ def _per_pod(job: Job) -> Iterator[tuple[str, int, int]]:
 def rank_total(job: Job, limits: Json) -> Faults:
     """mpirun's number of processes against the slots of the workers, and tensor times pipeline parallelism against the
     GPUs of the pods that serve a model together."""
-    slots = _slots(job)
-    for template in job.templates if slots else ():
+    each = _slots(job)
+    for template in job.templates if each else ():
         for container in dicts(template.spec.get("containers")):
-            yield from _mpirun(template, reading.command_text(container), slots)
+            yield from _mpirun(template, reading.command_text(container), each, job.pods)
     pods = job.world
     for rank in job.ranks if len({one.gpus for one in job.ranks}) == 1 else ():
-        sizes = [_number(_option(rank.text, *names)) or 1 for names in limits["parallel_options"]]
-        if sizes[0] * sizes[1] > pods * rank.gpus:
-            found = (
-                f"{rank.place} splits a model over {sizes[0] * sizes[1]} GPUs, and {pods} pods have {pods * rank.gpus}"
-            )
-            yield Fault(found, f"tensor times pipeline of {pods * rank.gpus}")
+        named = [_option(rank.text, *names) for names in limits["parallel_options"]]
+        total, there = (_number(named[0]) or 1) * (_number(named[1]) or 1), pods * rank.gpus
+        if total > there:
+            found = f"{rank.place} splits a model over {total} GPUs, and {pods} pods have {there}"
+            yield Fault(found, f"tensor times pipeline of {there}")
+        elif (
+            job.kind.kind == "LeaderWorkerSet"
+            and _number(named[0])
+            and total <= there - rank.gpus
+            and not any(_option(rank.text, *names) for names in limits["data_options"])
+        ):
+            found = f"{rank.place} splits a model over {total} GPUs, and a group of {pods} pods has {there}"
+            yield Fault(f"{found}: {pods - -(-total // rank.gpus)} of them are idle", severity="warning")
 
 
 def _slots(job: Job) -> int:
-    """Slots of all workers in the hostfile that the controller writes; 0 if it is of another's making."""
+    """Slots of a worker in the hostfile that the controller writes; 0 if it is of another's making."""
     if job.kind.kind != "MPIJob" or not job.ranks or job.spec.get("mpiImplementation", "OpenMPI") != "OpenMPI":
         return 0
-    each, pods = job.spec.get("slotsPerWorker", 1), job.pods
-    return each * pods if is_int(each) and each > 0 else 0
+    each = job.spec.get("slotsPerWorker", 1)
+    return each if is_int(each) and each > 0 else 0
 
 
-def _mpirun(template: PodTemplate, text: str, slots: int) -> Faults:
-    _before, started, command = text.partition("mpirun")
-    if not started or re.search(r"-host\b|-hostfile|--oversubscribe|:OVERSUBSCRIBE", command):
+def _mpirun(template: PodTemplate, text: str, each: int, pods: int) -> Faults:
+    started = _MPIRUN.search(text)
+    command = text[started.end() :] if started else ""
+    own = _option(command, "hostfile", "machinefile") or _HOSTFILE
+    if (
+        not started
+        or own != _HOSTFILE
+        or re.search(r"\s(?:--?host|-H)\b(?!file)|--oversubscribe|:OVERSUBSCRIBE", command)
+    ):
         return
-    first = re.match(r"\s+-n\s+(\d+)", command)  # further on it may be an option of the program
+    slots, name = each * pods, f"{started[0]} of {template.path}"
+    first = re.match(r"\s+-(?:n|c)\s+(\d+)", command)  # further on it may be an option of the program
     number = _number(_option(command, "np") or (first and first[1]))
-    each = re.search(r"--?(?:npernode|N|map-by\s+ppr:)\s*(\d+)", command)
+    found = re.search(r"\s-(?:-?npernode|N|-?map-by[\s=]+ppr:)[\s=]*(\d+)(?!\d*:(?!node))", command)
+    per_node = _number(found[1]) if found else None
     if number and number > slots:
-        yield Fault(f"mpirun of {template.path} starts {number} processes on {slots} slots", str(slots))
-    elif number and number < slots and not each:
-        found = f"mpirun of {template.path} starts {number} processes on {slots} slots: the other GPUs are idle"
-        yield Fault(found, str(slots), severity="warning")
+        yield Fault(f"{name} starts {number} processes on {slots} slots", str(slots))
+    elif per_node and per_node > each:
+        yield Fault(f"{name} starts {per_node} processes on each worker of {each} slots", str(each))
+    elif number and number < slots and not found:
+        what = f"{name} starts {number} processes on {slots} slots: the other GPUs are idle"
+        yield Fault(what, str(slots), severity="warning")
 
 
 def indexed(job: Job, limits: Json) -> Faults:
-    """A Job of Kubernetes whose pods look for each other, and have no index, or run in turns."""
+    """A Job of Kubernetes whose pods look for each other, and have no index, or run in turns; one with an index and
+    without a number of completions, which the API server refuses."""
+    mode, completions = job.batch.get("completionMode"), job.batch.get("completions")
+    pods = job.batch.get("parallelism", 1)
+    if job.kind.group == "batch" and job.ranks and mode == "Indexed" and completions is None:
+        yield Fault("completionMode is Indexed, and completions is not set", f"completions: {pods}")
     if job.kind.group != "batch" or job.pods < 2 or not any(rank.meets for rank in job.ranks):
         return
-    pods, completions = job.batch.get("parallelism", 1), job.batch.get("completions")
-    if job.batch.get("completionMode") != "Indexed":
+    if mode != "Indexed":
         yield Fault(f"its {job.pods} pods work together, and completionMode is not Indexed", "Indexed")
     elif is_int(completions) and completions != pods:
         found = f"completions is {completions} and parallelism {pods}: the ranks would run in turns"

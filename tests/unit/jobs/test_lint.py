@@ -414,6 +414,14 @@ def test_a_mistake_is_found_by_its_rule_alone(
     assert one.subject == f"{document['kind']} team-a/train" and one.found and one.remedy and not result.clean
 
 
+def test_a_runtime_that_sets_memlock_needs_no_capability() -> None:
+    around = dataclasses.replace(KNOWN, memlock=True)
+    for spoil in (security(capabilities={}), security(runAsUser=1000, capabilities={"add": ["IPC_LOCK"]})):
+        one = job("JobSet")
+        spoil(one)
+        assert [severity for _id, severity in found(one)] == ["warning"] and found(one, around) == []
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_mistake_is_found_beside_what_is_right(name: str) -> None:
     sample: Sample = SAMPLES[name]

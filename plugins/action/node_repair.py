@@ -26,7 +26,7 @@ class ActionModule(RdmaAction):
             limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"], args["replace"]),
             policy=DrainPolicy(tuple(args["evict"]), args["force"]),
             times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),
-            by=args["by"] or "",
+            by=args["restart_by"] or "",
             instances=Instances(lambda: oci.Session(args)),
             dry=self.check_mode,
         )

@@ -38,7 +38,7 @@ options:
     description: Resets the breaker, which trips after O(failures). It forgets these failures.
     type: bool
     default: false
-  by:
+  restart_by:
     description:
     - What restarts a node. The default is the first that is there.
     - V(oke) is OKE's NodeOperationRule, which resets the machine.

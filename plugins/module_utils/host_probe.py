@@ -52,7 +52,8 @@ GPU_CLASSES = ("0300", "0302", "0380", "1200")
 # Ethernet, InfiniBand, and what a card shows as another network controller (a BlueField, or flash recovery).
 NIC_CLASSES = ("0200", "0207", "0280")
 INFINIBAND = "0207"
-BRIDGE = "0604"
+# Bridges of PCI, and others: an NVSwitch is one.
+BRIDGES = ("0604", "0680")
 # pci.ids, vendor 15b3: ConnectX-4 to -6, "mlx5Gen Virtual Function", BlueField.
 VF_IDS = ("1014", "1016", "1018", "101a", "101c", "101e", "a2d3")
 MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs", "rdma_cm")
@@ -63,7 +64,7 @@ ECC_XIDS = (48, 94, 95, 140)
 REMAP_XIDS = (63, 64)
 BOOT = "Linux version 0"
 PERSISTENCE = "NVRM: Persistence mode is deprecated"
-MAX_EVENTS, MAX_XIDS = 96, 128
+MAX_EVENTS, MAX_XIDS, FABRIC_ERRORS = 96, 128, 4
 OTHER = "other"
 # Levels of the kernel's messages.
 CRITICAL, ERROR = 2, 3
@@ -76,6 +77,15 @@ PORT_COUNTERS = (
     "link_error_recovery",
     "local_link_integrity_errors",
     "port_xmit_discards",
+)
+# Only of InfiniBand: mlx5 counts none of them on Ethernet.
+SUBNET_COUNTERS = (
+    "port_xmit_wait",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
 )
 HW_COUNTERS = (
     "out_of_sequence",
@@ -92,6 +102,11 @@ HW_COUNTERS = (
     "duplicate_request",
     "resp_remote_access_errors",
     "resp_local_length_error",
+    "resp_cqe_error",
+    "np_ecn_marked_roce_packets",
+    "roce_slow_restart",
+    "req_transport_retries_exceeded",
+    "req_rnr_retries_exceeded",
 )
 # Counter of the document -> names of ethtool's statistics that add up to it.
 ETHTOOL = {
@@ -103,6 +118,8 @@ ETHTOOL = {
     "tx_bytes_phy": r"tx_bytes_phy",
     "rx_bytes_phy": r"rx_bytes_phy",
     "rx_symbol_err_phy": r"rx_symbol_err_phy|rx_pcs_symbol_err_phy",
+    "rx_corrected_bits_phy": r"rx_corrected_bits_phy",
+    "rx_err_lanes_phy": r"rx_err_lane_\d+_phy",
     "tx_dropped_phy": r"tx_(?:discards|errors)_phy",
     "rx_wrong_length_phy": r"rx_(?:oversize_pkts|undersize_pkts|out_of_range_len|in_range_len_errors)_phy",
     "rx_damaged_phy": r"rx_(?:fragments|jabbers|unsupported_op)_phy",
@@ -693,13 +710,18 @@ def memory_limit(text: str, unit: int) -> int | str:
 # pattern. Of a line only what the pattern matches is kept, without the group ``gone``; it must match itself.
 _LOOK = re.compile(
     rb"NVRM: |nvidia|mlx5_|infiniband |pcieport |Linux version \d|gpuops: |PCIe Bus Error|\[Hardware Error\]|reset done"
-    rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|blocked for more than|DMAR: |AMD-Vi: |clock throttled"
-    rb"|filesystem read-only|EDAC MC\d|<cut>$|^[0-2],\d|I/O error|I/O \d+|BUG: |kernel BUG|Oops: |protection fault"
+    rb"|[Oo]ut of memory: |soft lockup|hard LOCKUP|for more than \d+ seconds|DMAR: |AMD-Vi: |clock (?:is )?throttled"
+    rb"|filesystem read-only|EDAC MC\d|<cut>$|^[0-3],\d|I/O error|I/O (?:tag )?\d+|BUG: |kernel BUG|Oops: "
     rb"|opcode: 0000|WARNING: |rcu|not responding|Lustre|allocation failure|table (?:full|overflow)|orphaned sockets"
     rb"|TCP: out of memory|nobody cared|NMI|Memory failure|segfault at|NETDEV WATCHDOG|link status definitely|not ready"
     rb"|BERT: |critical temp|downstream link|retraining failed|recovery failed|change power state|(?:symbol|module) "
     rb"|EXT4-fs|XFS|BTRFS|[Dd]isk failure|Failing path|medium error|controller is down|probe failure|conn error"
-    rb"|recovery timed out|loop timed|Time-out Error|smmu|refcount_t|corruption",
+    rb"|recovery timed out|loop timed|Time-out Error|smmu|refcount_t|corruption|after reset failure|protection fault"
+    # Of a log without levels what names a device and has a word of an error, see OTHER.
+    rb"|(?:kernel: (?:\[[ \d.]+\] ?)?|^\[[ \d.]+\] ?)"
+    rb"(?:(?:[^\n]{0,80}?[ (:])?[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|NVLink|nv_peer|gdrdrv|nouveau|i[bw]_"
+    rb"|ib\d|i?rdma|bond\d)[^\n]{0,160}?"
+    rb"\W(?i:error|fail|fatal|time|hung|lost|corrupt|dead|cannot|can't|unable|disabled|invalid|refuse)",
     re.MULTILINE,
 )
 _ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
@@ -729,7 +751,7 @@ EVENTS = tuple(
         (
             "gpu_gsp",
             "eartbeat",
-            rf"NVRM: (?:GPU[ -]?{_BDF}: )?\w+: (?P<detail>(?:GSP RM h|LibOS h|H)eartbeat timed out)",
+            rf"NVRM: (?:GPU[ -]?{_BDF}: )?(?P<detail>(?:GPU\d+ )?\w+: (?:GSP RM h|LibOS h|H)eartbeat timed out)",
         ),
         ("gpu_bar", "is 0M", rf"NVRM: (?P<detail>BAR\d) is 0M @ 0x0 \(PCI:{_BDF}\)"),
         (
@@ -752,7 +774,11 @@ EVENTS = tuple(
         ("nic_temperature", "High temperature", rf"{_MLX5}(?P<detail>High temperature on sensors)"),
         ("nic_cable", "Port module", rf"{_MLX5}Port module event\[error\]: (?P<detail>module \d+, [\w ]+, [\w/() -]+)"),
         ("nic_power", "insufficient power", rf"{_MLX5}(?P<detail>Detected insufficient power on the PCIe slot)"),
-        ("nic_command", "timeout", rf"{_MLX5}(?P<detail>[A-Z][A-Z_0-9]+\(0x\w+\) timeout)"),
+        (
+            "nic_command",
+            "timeout",
+            rf"{_MLX5}(?:cmd\[\d+\]: )?(?P<detail>[A-Z0-9][A-Z_0-9]+\(0x\w+\)(?: Async,)? timeout)",
+        ),
         ("nic_tx", "TX timeout|NETDEV WATCHDOG", rf"{_MLX5}(?P<detail>TX timeout detected|NETDEV WATCHDOG)"),
         ("nic_tx", "NETDEV WATCHDOG", r"(?P<detail>NETDEV WATCHDOG): "),
         (
@@ -822,11 +848,11 @@ EVENTS = tuple(
             r"(?P<detail>soft lockup|hard LOCKUP|INFO: rcu\w* (?:self-)?detected (?:expedited )?stall)",
         ),
         ("oom", "ut of memory", r"(?<!cgroup )(?P<detail>[Oo]ut of memory: Kill\w*) process"),
-        ("hung", "blocked for more", r"(?P<detail>blocked for more than \d+ seconds)"),
+        ("hung", "for more than", r"(?P<detail>blocked (?:in I/O wait )?for more than \d+ seconds)"),
         (
             "throttle",
-            "clock throttled",
-            r"(?P<detail>(?:Core|Package) temperature) above threshold, cpu clock throttled",
+            "throttled",
+            r"(?P<detail>(?:Core|Package) temperature) (?:is )?above threshold, cpu clock (?:is )?throttled",
         ),
         ("throttle", "critical temperature", r"(?P<detail>critical temperature reached)"),
         (
@@ -838,8 +864,8 @@ EVENTS = tuple(
             "disk",
             " error|nvme|XFS|conn error|timed out|Disk failure|Failing path",
             r"(?P<detail>(?:I/O|critical medium|critical target) error, dev (?!loop|fd\d|sr\d)[\w-]+"
-            r"|nvme nvme\d+: (?:I/O \d+ [\w()%. ]*timeout|controller is down|Device not ready)"
-            r"|nvme nvme\d+: Removing after probe failure"
+            r"|nvme nvme\d+: (?:I/O (?:tag )?\d+ [\w()%./ -]*timeout|controller is down|Device not ready)"
+            r"|nvme nvme\d+: (?:Removing after probe failure|Disabling device after reset failure)"
             r"|EXT4-fs error|XFS \([\w-]+\): (?:Corruption|Internal error|[Mm]etadata)|BTRFS error"
             r"|detected conn error|session recovery timed out|md/raid\w*:md\d+: Disk failure"
             r"|device-mapper: multipath: [\d:]* ?Failing path)",
@@ -863,7 +889,11 @@ EVENTS = tuple(
         ("irq", "nobody cared", r"irq \d+: (?P<detail>nobody cared)"),
         ("nmi", "NMI", r"(?P<detail>NMI received for unknown reason|NMI: (?:PCI system|IOCK) error)"),
         ("previous", "BERT", r"(?P<detail>BERT: Error records from previous boot)"),
-        ("bond", "definitely down", r"(?P<detail>link status definitely down) for interface"),
+        (
+            "bond",
+            "definitely down",
+            r"(?P<detail>[\w.-]+: (?:\(slave [\w.-]+\): )?link status definitely down(?: for interface [\w.-]+)?)",
+        ),
         (
             "module",
             "symbol|version magic|unsigned module|module loading",
@@ -876,15 +906,13 @@ EVENTS = tuple(
             r"(?P<detail>(?:nv-fabricmanag|nvidia-|nv-hostengine|dcgm|kubelet|crio|containerd|sshd|systemd)[\w-]*)\[\d+\]:"
             r" segfault at",
         ),
-        # Any other line about a GPU, NVSwitch, NIC, RDMA device or bridge, if it is an error: see log_event.
-        (
-            OTHER,
-            "",
-            r"(?:(?<=;)|(?<=\] )|(?<=kernel: )|^)(?P<detail>(?:NVRM:|nvidia[\w-]*:?|mlx5_\w+|infiniband|pcieport)"
-            rf"(?: {_BDF})?\W[\x20-\x7e]{{1,160}})",
-        ),
+        # Any other message about a GPU, NVSwitch, NIC, RDMA device or bridge, if it is an error: see _other.
+        (OTHER, "", ""),
     )
 )
+# What stands before a kernel's message: the head of a record, or of a line of a log.
+_HEAD = re.compile(r"\d{1,10},\d+,\d{1,20},[^;]*;|(?:.{0,120}?\bkernel: )?(?:\[ {0,12}\d{1,12}\.\d{1,9}\] ?)?")
+_NAMED = re.compile(r"NVRM:|NVLink|nvidia|nv_peer|gdrdrv|nouveau|mlx\d|infiniband|pcieport|i[bw]_|ib\d|i?rdma|bond\d")
 # Lines of level error that say nothing of their own, each with its source.
 _HARMLESS = re.compile(
     # Kernel drivers/pci/pcie/aer.c: they belong to the line "PCIe Bus Error" beside them.
@@ -899,18 +927,27 @@ _HARMLESS = re.compile(
     # NVIDIA's open-gpu-kernel-modules, nvidia/nv.c: printed at each load, of whatever level the log has.
     r"|NVRM: loading NVIDIA|NVRM: Persistence mode is|NVRM: GPU at PCI:|NVRM: GPU Board Serial"
     r"|nvidia: (?:loading out-of-tree module|module (?:license|verification))"
+    # Kernel drivers/pci/pcie/dpc.c: printed at each start.
+    r"|DPC: error containment capabilities"
+    # Kernel drivers/pci/setup-res.c: neither GPUs nor NICs use I/O ports, of which a host with many bridges lacks some.
+    r"|\[io .*(?:failed to assign|can't assign)"
+    # Kernel drivers/pci/vpd.c: the card has no product data.
+    r"|invalid (?:short|large) VPD tag|disabling VPD access"
 )
 # A log without levels: the words of an error.
 _TROUBLE = re.compile(
-    r"(?i)\b(?:error|fail(?:ed|ure|s)?|fatal|tim(?:ed|e) ?out|hung|lost|corrupt\w*|uncorrect\w*|dead)\b"
+    r"(?i)\b(?:error|fail(?:ed|ure|s)?|fatal|tim(?:ed|e) ?out|hung|lost|corrupt\w*|uncorrect\w*|dead|cannot|can't"
+    r"|unable|disabled|invalid|refused?)\b"
 )
 # Where one function has one state, the last event has its text; of the others each text is an event of its own.
 _STATES = ("recovery", "gpu_init", "nic_health", "nic_command", "mce", "mce_corrected", "hung", "api_mismatch")
-# A recovery undoes what it recovers from, not the cable, power or PCIe errors of the same function.
+# A recovery undoes what it recovers from: a state, or one event of each text; a reset undoes all of its function. None
+# undoes a memory row that could not be replaced (NVIDIA GPU memory error management, row-remapping failure).
 _OF_GPU = ("recovery", "xid", "gpu_init", "gpu_gsp", "gpu_bar")
 _OF_NIC = ("nic_health", "nic_command", "nic_tx")
-_UNDOES = {"gpu_recovered": _OF_GPU, "nic_recovered": _OF_NIC, "reset": _OF_GPU + _OF_NIC}
-_ON_A_WAY = ("aer", "aer_corrected", "dpc", "hotplug", "pci_lost", "pci_retrain")
+_UNDOES = {"gpu_recovered": _OF_GPU, "nic_recovered": ("nic_health",), "reset": _OF_GPU + _OF_NIC}
+LASTING_XIDS = (64,)
+_ON_A_WAY = ("aer", "aer_corrected", "dpc", "hotplug", "pci_lost", "pci_retrain", OTHER)
 
 
 _pattern = functools.lru_cache(maxsize=None)(re.compile)
@@ -918,7 +955,7 @@ _pattern = functools.lru_cache(maxsize=None)(re.compile)
 
 def _known(line: str) -> tuple[str, re.Match[str] | None]:
     """The kind of a line of the kernel log and what matches; a pattern whose words it lacks is not even compiled."""
-    for kind, words, pattern in EVENTS:
+    for kind, words, pattern in EVENTS[:-1]:
         if any(word in line for word in words):
             match = _pattern(pattern).search(line)
             if match:
@@ -926,44 +963,58 @@ def _known(line: str) -> tuple[str, re.Match[str] | None]:
     return "", None
 
 
+def _other(line: str, start: int, priority: int | None) -> tuple[str, str]:
+    """(message of level error, or with a word of an error, that no pattern knows; PCI address that it names); "" for
+    any other. A critical one counts whatever it is about, another only if it names a device of ours."""
+    message = line[start:] if start or re.match(_NAMED, line) else ""
+    place = re.search(_BDF, message)
+    bad = bool(_TROUBLE.search(message)) if priority is None else priority & 7 <= ERROR
+    critical = priority is not None and priority <= CRITICAL
+    if not bad or not (critical or place or _NAMED.match(message)) or _HARMLESS.search(message):
+        return "", ""
+    # Names of processes stand in brackets or after Comm.
+    text = re.sub(r"\[[^\]\s]*\]|Comm: \S+|[^\x20-\x7e]", "", message.replace("<cut>", ""))
+    return re.sub(r" +", " ", text).strip()[:160], place.group("pci") if place else ""
+
+
+def _address(pci: str) -> str:
+    """A PCI address as sysfs writes it."""
+    pci = pci.lower()
+    if re.fullmatch(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", pci):
+        return f"0000:{pci}"
+    return f"{pci}.0" if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", pci) else pci
+
+
 def log_event(line: str) -> tuple[dict[str, Any], str] | None:
     """(event of a line of the kernel log with how often it counts, what is kept of the line); None for any other."""
     record = re.match(r"(\d{1,10}),\d+,(\d{1,20}),[^;]*;", line)
+    priority = int(record.group(1)) if record else None
     kind, match = _known(line)
-    if match is None and record and int(record.group(1)) <= CRITICAL:
-        kind, match = OTHER, re.search(r"(?<=;)(?P<detail>[\x21-\x7e][\x20-\x7e]{1,160})", line)
-    if match is None:
-        return None
-    if kind == OTHER:
-        bad = int(record.group(1)) & 7 <= ERROR if record else bool(_TROUBLE.search(match.group(0)))
-        if not bad or _HARMLESS.search(match.group(0)):
+    if match is not None:
+        found, start, kept = match.groupdict(), match.start(), match.group(0)
+        pci, detail = found.get("pci") or found.get("pci2") or "", (found.get("detail") or "")[:80]
+        if found.get("gone"):
+            kept = kept.replace(found["gone"], "", 1)
+    else:
+        kind, found, start = OTHER, {}, _HEAD.match(line).end()  # type: ignore[union-attr]
+        detail, pci = _other(line, start, priority)
+        if not detail:
             return None
-    found = match.groupdict()
-    pci = (found.get("pci") or found.get("pci2") or "").lower()
-    if re.fullmatch(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", pci):
-        pci = f"0000:{pci}"
-    elif re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}", pci):
-        pci += ".0"
-    stamp = re.search(r"\[ {0,12}(\d{1,12}\.\d{1,9})\]", line[: match.start()])
+        kept = detail
+    stamp = re.search(r"\[ {0,12}(\d{1,12}\.\d{1,9})\]", line[:start])
     at = int(record.group(2)) / 1e6 if record else float(stamp.group(1)) if stamp else None
-    # Names of processes stand in brackets or after Comm.
-    detail = (
-        re.sub(r"\[[^\]\s]*\]|Comm: \S+", "", found.get("detail") or "") if kind == OTHER else found.get("detail") or ""
-    )
-    kept = detail if kind == OTHER and "pci" not in found else match.group(0)
-    if found.get("gone"):
-        kept = kept.replace(found["gone"], "", 1)
     event = {
         "kind": kind,
-        "pci": pci or None,
+        "pci": _address(pci) or None,
         "code": int(found["code"]) if found.get("code") else None,
-        "detail": re.sub(r" +", " ", detail)[: 160 if kind == OTHER else 80],
-        "severity": int(record.group(1)) & 7 if record else None,
+        "detail": re.sub(r" +", " ", detail),
+        "severity": None if priority is None else priority & 7,
         "at": None if at is None else round(at, 1),
         "count": int(found.get("count") or 1),
     }
-    prefix = f"{record.group(1)},0,{record.group(2)},-;" if record else f"[{stamp.group(1)}] " if stamp else ""
-    return event, prefix + kept
+    if record:
+        return event, f"{record.group(1)},0,{record.group(2)},-;{kept}"
+    return event, (f"[{stamp.group(1)}] " if stamp else "kernel: " if kind == OTHER else "") + kept
 
 
 def kernel_lines(content: bytes) -> bytes:
@@ -994,18 +1045,28 @@ def kernel_lines(content: bytes) -> bytes:
 
 def log_events(lines: list[str]) -> list[dict[str, Any]]:
     """The events of kept lines, equal ones counted; without those from which their PCI function recovered later."""
-    seen = [found[0] for found in map(log_event, lines) if found]
-    undone = {
-        (event["pci"], kind): number for number, event in enumerate(seen) for kind in _UNDOES.get(event["kind"], ())
-    }
     events: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for number, event in enumerate(seen):
-        kind = event["kind"]
-        if kind == "reset" or number < undone.get((event["pci"], kind), -1):
+    # Of each PCI function what a recovery or reset can undo.
+    mine: dict[Any, set[tuple[Any, ...]]] = {}
+    for found in map(log_event, lines):
+        if not found:
             continue
+        event, kind = found[0], found[0]["kind"]
+        undone = [
+            key for key in mine.get(event["pci"], ()) if key[0] in _UNDOES.get(kind, ()) and key[2] not in LASTING_XIDS
+        ]
+        for key in undone:
+            events[key]["count"] -= 1
+            if kind == "reset" or key[0] in _STATES or not events[key]["count"]:
+                mine[event["pci"]].remove(key)
+                del events[key]
+        if kind == "reset" and not undone:
+            continue  # as at each start of a virtual machine
         text = re.sub(r"0x[0-9a-fA-F]+|\d+", "N", event["detail"]) if kind == OTHER else event["detail"]
         key = (kind, event["pci"], event["code"], "" if kind in _STATES else text)
         events[key] = {**event, "count": event["count"] + (events[key]["count"] if key in events else 0)}
+        if kind in _UNDOES["reset"]:
+            mine.setdefault(event["pci"], set()).add(key)
     order = [kind for kind, _words, _regex in EVENTS]
     return sorted(events.values(), key=lambda e: (order.index(e["kind"]), e["pci"] or "", e["code"] or 0, e["detail"]))
 
@@ -1103,6 +1164,7 @@ def _configuration(config: bytes) -> dict[str, Any]:
         "power": f"D{config[power + 4] & 3}" if power else "D0",
         "max_payload": 128 << (control >> 5 & 7),
         "extended_tags": bool(control >> 8 & 1),
+        "relaxed_ordering": bool(control >> 4 & 1),
         "aspm": bool(config[express + 16] & 3),
     }
     if len(config) >= 4096:
@@ -1206,11 +1268,17 @@ HOST_FILES = (
     ("cpus", "sys/devices/system/cpu/online", cpus),
     ("cpus_present", "sys/devices/system/cpu/present", cpus),
 )
+# HCA as in docs/host_document.md: the whole path of each would be a sixth of the document.
 COUNTERS = attributes(
     "counters.ports",
-    f"{PCI}/*/infiniband/*/ports/*",
+    "HCA/ports/*",
     *((name, f"counters/{name}", number) for name in PORT_COUNTERS),
     *((name, f"hw_counters/{name}", number) for name in HW_COUNTERS),
+)
+OF_SUBNET = attributes(
+    "counters.ports",
+    "HCA/ports/*",
+    *((name, f"counters/{name}", number) for name in SUBNET_COUNTERS),
 )
 
 
@@ -1755,7 +1823,7 @@ class Probe:
         return sorted(names, key=lambda name: (len(name), name))
 
     def _fabric_log(self) -> dict[str, Any] | None:
-        """Since the fabric manager's last start: whether it has set up the fabric, and its last error or ""."""
+        """Since the fabric manager's last start: whether it has set up the fabric, and its first errors or ""."""
 
         def ask() -> dict[str, Any]:
             for prefix in ("", f"{OPERATOR_DRIVER}/"):
@@ -1763,12 +1831,18 @@ class Probe:
                 if not self.has(path):
                     continue
                 lines = self._fabric_lines(path)
-                starts = [number for number, line in enumerate(lines) if "version" in line]
+                starts = [number for number, line in enumerate(lines) if line.startswith("Fabric Manager version")]
                 since = lines[starts[-1] :] if starts else lines
-                errors = [line for line in since if not re.search("version|Successfully", line)]
+                errors: dict[str, int] = {}
+                for line in since:
+                    if line.startswith("["):
+                        text = line.replace("<cut>", " (half-written)")[:160]
+                        errors[text] = errors.get(text, 0) + 1
+                shown = [f"{text} x {number}" for text, number in list(errors.items())[:FABRIC_ERRORS]]
+                more = [f"and {len(errors) - len(shown)} others"] if len(errors) > len(shown) else []
                 return {
                     "configured": any("Successfully" in line for line in since) if starts or since else None,
-                    "error": errors[-1][:160] if errors else "",
+                    "error": "; ".join(shown + more),
                 }
             raise Unread("var/log/fabricmanager.log: not found")
 
@@ -1921,11 +1995,12 @@ class Probe:
     def _events(
         self, gpus: list[dict[str, Any]] | None, functions: list[dict[str, Any]] | None
     ) -> list[dict[str, Any]] | None:
-        """The kernel log's events; of PCIe errors not those of devices known to be neither GPU, NIC nor bridge."""
+        """The kernel log's events; of PCIe errors and unknown messages not those of devices that are known to be of
+        another kind than GPU, NIC, NVSwitch and bridge."""
         if self.events is None:
             return None
         mine = {device["pci"] for device in [*(gpus or []), *(functions or [])]}
-        others = {address for address, kind in self._slots.items() if kind != BRIDGE and address not in mine}
+        others = {address for address, kind in self._slots.items() if kind not in BRIDGES and address not in mine}
         events = [e for e in self.events if e["kind"] not in _ON_A_WAY or e["pci"] not in others]
         self.at["kernel_log.events"] = self.at["driver.xids"]
         kept = fair(events, MAX_EVENTS)
@@ -2811,9 +2886,6 @@ class Probe:
             "default_route_errors": self.fact("limits.default_route_errors", "proc/1/net/dev", self._route_errors),
             "iommu": self.fact("limits.iommu", "sys/class/iommu", lambda: self._iommu(gpus, functions)),
             "acs": self.fact("limits.acs", f"{PCI}/*/config", lambda: self._acs(gpus, pfs, functions)),
-            "relaxed_ordering": self.fact(
-                "limits.relaxed_ordering", f"{PCI}/*/config", lambda: self._relaxed_ordering(pfs)
-            ),
             "clocksource": self.value("limits.clocksource", CLOCKSOURCE, word),
             "governor": self.fact("limits.governor", "sys/devices/system/cpu/cpufreq", self._governor),
             "time_sync": self.fact("limits.time_sync", "adjtimex", self._time_sync),
@@ -2901,17 +2973,6 @@ class Probe:
                 redirecting.append(address)
         return redirecting[:64]
 
-    def _relaxed_ordering(self, pfs: list[dict[str, Any]]) -> bool:
-        if not pfs:
-            raise Unread("no Mellanox PF")
-        for pf in pfs:
-            try:
-                if not self._device_control(pf["pci"]) & 0x10:
-                    return False
-            except ValueError as error:
-                raise Unread(f"{PCI}/{pf['pci']}/config: {error}") from None
-        return True
-
     def _governor(self) -> str:
         base = "sys/devices/system/cpu/cpufreq"
         policies = self.tree.names(base, r"policy\d+")
@@ -2964,6 +3025,8 @@ class Probe:
             for port in self.listed(base, r"\d{1,3}"):
                 entry: dict[str, Any] = {"hca": function["hca"], "port": int(port)}
                 entry.update(self.values(COUNTERS, f"{base}/{port}", function["hca"]))
+                if function["link_layer"] == "InfiniBand":
+                    entry.update(self.values(OF_SUBNET, f"{base}/{port}", function["hca"]))
                 entry.update(self._statistics(statistics, function))
                 entry["delta"] = None
                 ports.append(entry)
@@ -3000,7 +3063,7 @@ class Probe:
         for port in ports or []:
             other = later.get((port["hca"], port["port"]), {})
             port["delta"] = {}
-            for name in (*PORT_COUNTERS, *HW_COUNTERS, *ETHTOOL):
+            for name in [name for name in (*PORT_COUNTERS, *SUBNET_COUNTERS, *HW_COUNTERS, *ETHTOOL) if name in port]:
                 before, after = port[name], other.get(name)
                 port["delta"][name] = None if before is None or after is None else after - before
 

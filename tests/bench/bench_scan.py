@@ -313,6 +313,9 @@ def sitting_together(seeds: Sequence[int], noise: float, large: int) -> Iterator
     at = f"gauss {noise:.0%}"
     for many in range(3, 20):
         yield checked(f"{many} bad nodes of a block of 20, {at}", scans(together(many), seeds, noise))
+    for many in (7, 10):
+        got = scans(together(many), seeds, noise, shape=(1, 20))
+        yield checked(f"{many} of 20, one block of 20, {at}", got)
     yield checked(f"10 of a block, 3 elsewhere, {at}", scans(block_and_others, seeds, noise))
     for what, fault, more in (
         ("a bad node, an oversubscribed block", node_and_block, {}),

@@ -634,6 +634,16 @@ def _switch_bridge_missing(files: Tree, at: int) -> None:
         _remove(files, files.pci.devices[pci])
 
 
+def _switch_bridge_down(files: Tree, at: int) -> None:
+    below = files.below(files.pci.devices[files.pci.switch_bridges[0]].path)
+    files.put(next(key for key in below if key.endswith("/ports/1/state")), "1: DOWN")
+
+
+def _failed_and_reset(files: Tree, at: int) -> None:
+    _xid(79, "GPU has fallen off the bus.")(files, at)
+    _log("vfio-pci {gpu}: reset done", level=6)(files, at)
+
+
 def _oca_boot(files: Tree, at: int) -> None:
     files.put(OCA, "2026-01-05T10:00:00Z INFO configuring mlx5 devices\n2026-01-05T10:00:42Z INFO Fully Configured")
 
@@ -771,6 +781,10 @@ _LIST = (
           _log("WARNING: CPU: 7 PID: 4711 at drivers/iommu/dma-iommu.c:1038 iommu_dma_unmap_page+0x79/0x90", level=4)),
     Fault("disk", "log", "a disk does not answer", "host.disk",
           _log("nvme nvme3: I/O 512 QID 7 timeout, aborting", level=4)),
+    Fault("disk-tag", "log", "the same as kernel 6 says it", "host.disk",
+          _log("nvme nvme3: I/O tag 64 (1040) opcode 0x1 (I/O Cmd) QID 5 timeout, aborting req_op:WRITE(1)", level=4)),
+    Fault("disk-gone", "log", "a disk did not come back from its reset", "host.disk",
+          _log("nvme nvme3: Disabling device after reset failure: -19", level=4)),
     Fault("disk-sectors", "log", "a disk cannot read a sector", "host.disk",
           _log("critical medium error, dev nvme3n1, sector 91827 op 0x0:(READ) flags 0x80700")),
     Fault("boot-volume", "log", "the iSCSI session of the boot volume was lost", "host.disk",
@@ -792,7 +806,9 @@ _LIST = (
     Fault("previous-boot", "log", "the boot before ended with a hardware error", "host.previous-boot",
           _log("BERT: Error records from previous boot:", level=6)),
     Fault("bond", "log", "a port of the management bond lost its link", "host.bond",
-          _log("bond0: (slave eth1): link status definitely down for interface, disabling it", level=6)),
+          _log("bond0: (slave eth1): link status definitely down, disabling slave", level=6)),
+    Fault("bond-old", "log", "the same on a kernel before 5.3", "host.bond",
+          _log("bond0: link status definitely down for interface eth1, disabling it", level=6)),
     Fault("daemon", "log", "the fabric manager crashed", "host.daemon",
           _log("nv-fabricmanag[1504]: segfault at 10 ip 00007f sp 00007f error 4 in libc.so.6[7f+1]", level=6)),
     Fault("rcu-stall", "log", "a CPU stalls", "host.lockup",
@@ -817,16 +833,26 @@ _LIST = (
           _log("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]", level=0)),
     Fault("hung-task", "log", "a task waits for a dead server", "host.hung-task",
           _log("INFO: task nfsd:812 blocked for more than 120 seconds.")),
+    Fault("hung-io", "log", "a task waits for a dead disk", "host.hung-task",
+          _log("INFO: task jbd2/sda1-8:812 blocked in I/O wait for more than 122 seconds.")),
     Fault("oom", "log", "the host ran out of memory", "host.oom",
           _log("Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB", level=3)),
     Fault("throttle", "log", "the CPUs are too hot", "host.throttle",
           _log("mce: CPU3: Package temperature above threshold, cpu clock throttled (total events = 12)", level=2)),
+    Fault("throttle-now", "log", "the same as kernel 5.5 and newer say it", "host.throttle",
+          _log("CPU12: Core temperature is above threshold, cpu clock is throttled (total events = 1)", level=4)),
     Fault("read-only", "log", "the root file system failed", "host.read-only",
           _log("EXT4-fs (sda1): Remounting filesystem read-only", level=2)),
     Fault("iommu-fault", "log", "the IOMMU refused a read of a GPU", "host.iommu-fault",
           _log("DMAR: [DMA Read NO_PASID] Request device [{bus}.0] fault addr 0x7f00 [fault reason 0x06]")),
     Fault("kernel-error", "log", "the kernel reports an error of a NIC that no rule knows", "host.kernel-errors",
           _log("mlx5_core {pf}: mlx5_eq_comp_int:123:(pid 0): Completion event for bogus CQ 0x1f"), 1),
+    Fault("pci-error", "log", "the PCI core reports an error of a GPU", "host.kernel-errors",
+          _log("nouveau {gpu}: fifo: fault 00 [READ] at 0000000000000000"), 1),
+    Fault("bridge-error", "log", "the PCI core reports an error of a bridge", "host.kernel-errors",
+          _log("pci {uplink}: not enough MMIO resources for SR-IOV"), 1),
+    Fault("rdma-error", "log", "the kernel reports an error of RDMA", "host.kernel-errors",
+          _log("ib_uverbs: mlx5_3: cannot create a device"), 1),
     # Resources.
     Fault("cpus-offline", "resources", "a quarter of the CPUs is offline", "host.cpus", _cpus_offline),
     Fault("half-the-memory", "resources", "the host has half of its memory", "host.memory-size",
@@ -862,11 +888,13 @@ _LIST = (
     Fault("gpu-init", "gpu", "a GPU is on PCI and bound, and the driver cannot start it", "gpu.init",
           _log("NVRM: GPU {gpu}: RmInitAdapter failed! (0x62:0x40:2192)"), 2),
     Fault("gpu-gsp", "gpu", "a GPU's firmware does not answer", "gpu.gsp",
-          _log("NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out"), 2),
+          _log("NVRM: GPU2 _kgspRpcRecvPoll: GSP RM heartbeat timed out"), 2),
     Fault("gpu-bar", "gpu", "the firmware gave a GPU no memory region", "gpu.bar",
           _log("NVRM: BAR1 is 0M @ 0x0 (PCI:{gpu})"), 2),
     Fault("gpu-recovers", "gpu", "a GPU is reset by its driver again", "gpu.recovered",
           _log("NVRM: Xid (PCI:{bus}): 154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)", 3), 1),
+    Fault("gpu-resets", "gpu", "a GPU fails and is reset again and again", "pcie.reset",
+          lambda files, at: [_failed_and_reset(files, at) for _time in range(3)], 1),
     Fault("gpu-reset-required", "gpu", "a GPU asks for a reset", "gpu.reset-required",
           _recovery("0x1 (GPU Reset Required)"), 2),
     Fault("gpu-reboot-required", "gpu", "a GPU asks for a reboot", "gpu.reboot-required",
@@ -880,6 +908,8 @@ _LIST = (
     Fault("nvswitch-missing", "gpu", "an NVSwitch is not on the PCI bus", "nvswitch.missing", _nvswitch_missing),
     Fault("nvswitch-bridge-missing", "gpu", "a ConnectX function of an NVSwitch is not on the PCI bus",
           "nvswitch.bridges", _switch_bridge_missing, shape="BM.GPU.B200.8"),
+    Fault("nvswitch-bridge-down", "gpu", "the port of a ConnectX function of an NVSwitch is down",
+          "nvswitch.bridge-link", _switch_bridge_down, shape="BM.GPU.B200.8"),
     Fault("sxid-fatal", "gpu", "a fatal error of an NVSwitch", "nvswitch.sxid",
           _log("nvidia-nvswitch0: SXid (PCI:{switch}): 20034, Fatal, Link 30 LTSSM Fault Up")),
     Fault("sxid-other", "gpu", "an NVSwitch reports short error bursts", "nvswitch.sxid-other",
@@ -891,6 +921,11 @@ _LIST = (
           _information("96.00.a5.00.1a", "96.00.68.00.01"), 1),
     Fault("gpu-bar1", "gpu", "a GPU is in display mode", "gpu.bar1", _small_bar, 1),
     Fault("gpu-bus-master", "gpu", "a GPU may not write to memory", "gpu.bus-master", _config(4, 4, gpu=True), 1),
+    Fault("gpu-memory", "gpu", "a GPU does not answer accesses to its memory", "gpu.memory",
+          _config(4, 2, gpu=True), 1),
+    Fault("gpu-max-payload", "gpu", "a GPU sends 128 bytes at once", "gpu.max-payload",
+          _config(PCIE + 8, 0xE0, gpu=True), 1),
+    Fault("gpu-extended-tags", "gpu", "a GPU has 32 tags", "gpu.extended-tags", _config(PCIE + 9, 1, gpu=True), 1),
     Fault("gpu-asleep", "gpu", "a GPU did not wake up", "gpu.power", _config(0x44, 3, 3, gpu=True), 1),
     Fault("gpu-aspm", "gpu", "a GPU's link saves power", "gpu.aspm", _config(PCIE + 0x10, 3, 2, gpu=True), 1),
     # PCIe.
@@ -964,6 +999,8 @@ _LIST = (
           _mlx5("Port module event[error]: module 0, Cable error, High Temperature"), 1),
     Fault("nic-cable", "function", "a cable was refused", "nic.cable",
           _mlx5("Port module event[error]: module 0, Cable error, Bad or shorted cable/module"), 1),
+    Fault("nic-command-async", "function", "no answer to a command that nobody waits for", "nic.command",
+          _mlx5("cb_timeout_handler:900:(pid 9): cmd[3]: MODIFY_QP(0x503) Async, timeout. Will cause a leak"), 1),
     Fault("nic-command", "function", "the firmware does not answer a command", "nic.command",
           _mlx5("wait_func:964:(pid 112): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource"), 1),
     Fault("nic-tx", "function", "a transmit queue stands still", "nic.tx-timeout",
@@ -986,6 +1023,7 @@ _LIST = (
     Fault("carrier", "function", "a port's carrier changes all the time", "nic.carrier",
           _net("carrier_changes", "214"), 1),
     Fault("nic-bus-master", "function", "a NIC may not write to memory", "nic.bus-master", _config(4, 4), 1),
+    Fault("nic-memory", "function", "a NIC does not answer accesses to its memory", "nic.memory", _config(4, 2), 1),
     Fault("nic-asleep", "function", "a NIC did not wake up", "nic.power-state", _config(0x44, 3, 3), 1),
     Fault("nic-master", "function", "a port belongs to a bond", "nic.master", _master, 1),
     Fault("ecn-off", "function", "a port ignores congestion", "nic.ecn", _net("ecn/roce_rp/enable/5", "0"), 1),
@@ -1125,6 +1163,20 @@ _LIST = (
           _port("hw_counters/duplicate_request", "900000"), 1),
     Fault("remote-errors", "counters", "requests to memory that is not registered", "counters.remote-errors",
           _port("hw_counters/resp_remote_access_errors", "9000"), 1),
+    Fault("answers-failed", "counters", "answers fail", "counters.completion-errors",
+          _port("hw_counters/resp_cqe_error", "90000"), 1),
+    Fault("ecn-marks", "counters", "a port receives many packets with ECN marks", "counters.congestion",
+          _port("hw_counters/np_ecn_marked_roce_packets", "70000000"), 1),
+    Fault("retries-exceeded", "counters", "requests are given up", "counters.retries-exceeded",
+          _port("hw_counters/req_transport_retries_exceeded", "9000"), 1),
+    Fault("receiver-retries-exceeded", "counters", "requests to receivers that are not ready are given up",
+          "counters.retries-exceeded", _port("hw_counters/req_rnr_retries_exceeded", "9000"), 1),
+    Fault("slow-restarts", "counters", "connections begin again slowly", "counters.slow-restarts",
+          _port("hw_counters/roce_slow_restart", "900000"), 1),
+    Fault("overruns", "counters", "a port's buffers overflow", "counters.subnet-errors",
+          _port("counters/excessive_buffer_overrun_errors", "9"), 1, shape=INFINIBAND, how={"mode": "host"}),
+    Fault("waits", "counters", "a port waits for credits", "counters.subnet-wait",
+          _port("counters/port_xmit_wait", "70000000000"), 1, shape=INFINIBAND, how={"mode": "host"}),
 )  # fmt: skip
 
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in _LIST}

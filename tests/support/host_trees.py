@@ -25,6 +25,7 @@ from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import (
     ETHTOOL,
     HW_COUNTERS,
     PORT_COUNTERS,
+    SUBNET_COUNTERS,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files as data
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Shape
@@ -679,7 +680,7 @@ def _port(files: Tree, device: Device, netdev: str, hca: str, rate: int, mtu: in
         for point in ("np", "rp"):
             for priority in range(8):
                 files.put(f"{net}/ecn/roce_{point}/enable/{priority}", "1")
-    for name in PORT_COUNTERS:
+    for name in (*PORT_COUNTERS, *(SUBNET_COUNTERS if infiniband else ())):
         files.put(f"{port}/counters/{name}", "0")
     for name in HW_COUNTERS:
         files.put(f"{port}/hw_counters/{name}", "0")

@@ -18,7 +18,7 @@ PLUGINS = "ansible_collections.gpuops.rdma.plugins"
 # A package of plugin_utils -> the packages that it may import besides core, and its files that talk to a cluster, to
 # OCI, to the disk or to Ansible. All others decide: they import neither these nor a library that talks.
 LAYERS = {
-    "core": ("", "files findings port_counters run specs"),
+    "core": ("", "files findings port_counters run slowing specs"),
     "kube": (
         "",
         "accounts client credential_server login named priority proof proven requests rights rollout task watch writer",
@@ -67,8 +67,8 @@ LAYERS = {
 }
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}
 TALKS = {f"{name}.{one}" for name, (_may, talks) in LAYERS.items() for one in talks.split()}
-# Their tables, files/findings.yml and files/port_counters.yml, are read once, by whatever needs them first.
-READ_BY_ALL = {"core.findings", "core.port_counters"}
+# Their tables (findings.yml, port_counters.yml, host_rules.yml) are read once, by whatever needs them first.
+READ_BY_ALL = {"core.findings", "core.port_counters", "core.slowing"}
 TALKING = {
     "ansible",
     "kubernetes",

@@ -44,6 +44,8 @@ class FleetTable:
     facts: tuple[ComparedFact, ...]
     least_gb: float
     identities: dict[str, str]
+    rates: dict[str, tuple[str, float]]
+    """Counter -> its label, and the events per GB below which no host is odd."""
 
     @classmethod
     def of(cls, document: Json) -> FleetTable:
@@ -52,6 +54,10 @@ class FleetTable:
             tuple(ComparedFact(**entry) for entry in document["compare"]),
             float(document["least_gb"]),
             {entry["fact"]: entry["kind"] for entry in document["identities"]},
+            {
+                **{name: (one.label, one.least) for name, one in port_counters().items()},
+                **{name: (one["label"], float(one["least"])) for name, one in document["rates"].items()},
+            },
         )
 
 
@@ -105,7 +111,7 @@ class Fleet:
         for shape in sorted({row.shape for row in self.rows.values()}):
             rows = {name: row for name, row in self.rows.items() if row.shape == shape}
             found += _odd_values(shape, rows)
-            found += _odd_rates(shape, rows)
+            found += _odd_rates(shape, rows, self.table)
         return found
 
     def _duplicates(self) -> Iterator[Finding]:
@@ -126,7 +132,7 @@ def _read(document: Json, path: str) -> list[Any]:
     """The values of a fact that could be read, in the order of the list if it is in one."""
     first, _dot, rest = path.partition(".")
     place = document.get(first)
-    if isinstance(place, list):
+    if isinstance(place, list) and rest:
         return [value for item in place if isinstance(item, dict) for value in _read(item, rest)]
     if rest:
         return _read(place, rest) if isinstance(place, dict) else []
@@ -135,25 +141,24 @@ def _read(document: Json, path: str) -> list[Any]:
 
 def _values(document: Json, entry: ComparedFact) -> Iterator[tuple[str, str]]:
     """(label, value in words) of a fact; nothing if it could not be read."""
-    if not entry.by:
-        found = [_word(value) for value in _read(document, entry.fact)]
-        if found:
-            yield entry.label, _alike(found)
-        return
-    place, _dot, fact = entry.fact.partition(".")
-    items = document.get(place)
     groups: dict[str, list[str]] = {}
+    place, _dot, fact = entry.fact.partition(".")
+    found = [(entry.label, value) for value in _read(document, entry.fact)] if not entry.by else []
+    items = document.get(place) if entry.by else None
     for item in items if isinstance(items, list) else ():
         if isinstance(item, dict) and item.get("kind") == "pf" and item.get("hca") and item.get(fact) is not None:
-            groups.setdefault(str(item.get(entry.by)), []).append(_word(item[fact]))
-    for key, found in groups.items():
-        yield f"{entry.label} ({key})", _alike(found)
+            found.append((f"{entry.label} ({item.get(entry.by)})", item[fact]))
+    for label, value in found:
+        for key, one in value.items() if isinstance(value, dict) else [("", value)]:
+            groups.setdefault(f"{label} {key}".rstrip(), []).append(_word(one))
+    for label, words in groups.items():
+        yield label, _alike(words)
 
 
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return (",".join(map(str, value)) if isinstance(value, list) else str(value)) or "nothing"
 
 
 def _alike(found: Sequence[str]) -> str:
@@ -169,7 +174,7 @@ def _rates(document: Json, table: FleetTable) -> dict[str, tuple[float, str]]:
         for port in document["counters"]["ports"] or ():
             read = port.get("delta") or port
             moved = ((read.get("tx_bytes_phy") or 0) + (read.get("rx_bytes_phy") or 0)) / 1e9
-            for name in port_counters() if moved >= table.least_gb else ():
+            for name in table.rates if moved >= table.least_gb else ():
                 count = read.get(name)
                 if count is not None:
                     found[name] = max(found.get(name, (-1.0, "")), (count / moved, str(port["hca"])))
@@ -208,17 +213,17 @@ def _difference(label: str, hosts: dict[str, list[str]]) -> str:
     return f"{label} differs: {listed(parts, 4, '; ')}; no value has a majority of {total} hosts"
 
 
-def _odd_rates(shape: str, rows: dict[str, HostRow]) -> Iterator[Finding]:
-    for counter in port_counters().values():
-        rates = {name: row.rates[counter.name] for name, row in rows.items() if counter.name in row.rates}
-        limit = outlier([rate for rate, _port in rates.values()], counter.least)
+def _odd_rates(shape: str, rows: dict[str, HostRow], table: FleetTable) -> Iterator[Finding]:
+    for counter, (label, least) in table.rates.items():
+        rates = {name: row.rates[counter] for name, row in rows.items() if counter in row.rates}
+        limit = outlier([rate for rate, _port in rates.values()], least)
         odd = {name: rate for name, rate in rates.items() if limit is not None and rate[0] > limit}
         if odd:
             worst = sorted(odd, key=lambda name: -odd[name][0])
             parts = [f"{name} {odd[name][0]:.3g} at {odd[name][1]}" for name in worst]
             usual = median(rate for rate, _port in rates.values())
             text = (
-                f"{counter.label} per GB on {len(odd)} of {len(rates)} hosts: {listed(parts, _NAMED)}; "
+                f"{label} per GB on {len(odd)} of {len(rates)} hosts: {listed(parts, _NAMED)}; "
                 f"the median is {usual:.3g}"
             )
             yield finding(RATE, shape, text, expected="rates as those of the other hosts of the shape")

@@ -63,6 +63,7 @@ class HostRule:
     events: Mapping[str, str] = field(default_factory=dict)
     found: str = ""
     expected: str = ""
+    slows: bool = True
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,12 @@ class CheckedHost:
         lost = self.shape.vf_count - len(have)
         return Devices(have, [f"{lost} VF(s)"] if lost > 0 else [])
 
+    def bridges(self) -> Devices:
+        """The ConnectX functions through which the NVSwitches are managed."""
+        have = [item for item in self.functions() if item["kind"] == "nvswitch"]
+        lost = (self.shape.nvswitch_bridges or 0) - len(have)
+        return Devices(have, [f"{lost} function(s)"] if lost > 0 else [])
+
     def counters(self) -> Devices:
         """Counters of the shape's RDMA ports."""
         ports = self.ports()
@@ -317,6 +324,7 @@ DEVICES: dict[str, tuple[Callable[[CheckedHost], Devices], str, str]] = {
     "ports": (CheckedHost.ports, "ports", "functions"),
     "vfs": (CheckedHost.vfs, "VFs", "functions"),
     "idle-vfs": (CheckedHost.vfs, "VFs", "functions"),
+    "bridges": (CheckedHost.bridges, "functions of NVSwitches", "functions"),
     "functions": (lambda host: Devices(host.functions(), host.ports().absent), "Mellanox functions", "functions"),
 }
 """``each`` of a rule -> (the devices, their name, their path in the document)."""
@@ -469,8 +477,14 @@ def driver_devices(host: CheckedHost) -> Answer:
     gpus = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in found)
     wanted = sum(_field(gpu, "gpus", "driver") == "nvidia" for gpu in host.gpus().have)
     lacks = [f"no {name}" for name in ("nvidiactl", "nvidia-uvm") if name not in found]
-    lacks += [f"{gpus} of {wanted} GPUs"] if gpus < wanted else []
+    lacks += [f"{gpus} of {wanted} GPUs{_gaps('nvidia', found, wanted)}"] if gpus < wanted else []
     return _need(not lacks, ", ".join(lacks), f"nvidiactl, nvidia-uvm and a node for each of {wanted} GPUs")
+
+
+def _gaps(prefix: str, found: Sequence[str], wanted: int) -> str:
+    """Which numbered devices are missing: the kernel gives the lowest free number."""
+    lost = [name for name in (f"{prefix}{number}" for number in range(wanted)) if name not in found]
+    return f" (no {listed(lost, _SHOWN)})" if lost else ""
 
 
 # ---- resources -----------------------------------------------------------------------------------------------------
@@ -535,20 +549,32 @@ def gpu_link(host: CheckedHost) -> Answer:
 
 
 def gpu_link_speed(host: CheckedHost) -> Answer:
-    """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s. Does not apply when
-    all links have the lowest speed, which idle GPUs choose to save power: only load shows their speed."""
+    """Each GPU's PCIe link has the speed of the shape and the full speed of the device, in GT/s. The lowest speed, to
+    which idle GPUs go to save power, says nothing: the rule does not apply when all links have it, ``Missing`` when
+    some have."""
     speed, _width = _shape_link(host.shape)
     gpus = host.gpus()
-    if gpus.have and not gpus.absent and all(_field(gpu, "gpus", "speed") == IDLE_GTS for gpu in gpus.have):
-        best = [_field(gpu, "gpus", "max_speed") for gpu in gpus.have]
-        if min(best) >= max(speed, *best):
-            return Skip(f"all GPUs are at {IDLE_GTS} GT/s, as idle ones save power; measure under load")
-    return _each(
-        gpus,
-        "GPUs",
-        lambda gpu: _slow(gpu, "gpus", speed),
-        f"{speed:g} GT/s" if speed else "the GPU's maximum",
-    )
+    idle = [gpu for gpu in gpus.have if _idle(gpu, "gpus", speed)]
+    if idle and len(idle) == len(gpus.have) and not gpus.absent:
+        return Skip(f"all GPUs are at {IDLE_GTS} GT/s, as idle ones save power; measure under load")
+
+    def test(gpu: Json) -> str:
+        if gpu in idle:
+            raise Missing("gpus.speed", _may_idle(idle, "GPUs"))
+        return _slow(gpu, "gpus", speed)
+
+    return _each(gpus, "GPUs", test, f"{speed:g} GT/s" if speed else "the GPU's maximum")
+
+
+def _idle(item: Json, group: str, wanted: float) -> bool:
+    """Whether a link that could be as fast as it should has the lowest speed, which may be to save power."""
+    speed, most = _field(item, group, "speed"), _field(item, group, "max_speed")
+    return bool(speed == IDLE_GTS < most and most >= wanted)
+
+
+def _may_idle(idle: Sequence[Json], what: str) -> str:
+    names = listed([_name(one) for one in idle], _SHOWN)
+    return f"{len(idle)} {what} at {IDLE_GTS} GT/s, as idle ones may be ({names}); measure under load"
 
 
 def gpu_vbios(host: CheckedHost) -> Answer:
@@ -864,10 +890,17 @@ def _uplinks(host: CheckedHost, what: str, text: str) -> Answer:
 
 
 def nic_pci_link(host: CheckedHost) -> Answer:
-    """The PCIe link of each RDMA port has the width and speed of the shape and of the card."""
+    """The PCIe link of each RDMA port has the width and speed of the shape and of the card. ``Missing`` when all have
+    the lowest speed: one card has a fault, all of them may save power."""
     speed, width = _shape_link(host.shape)
+    ports = host.ports().have
+    idle = [port for port in ports if port.get("speed") == IDLE_GTS and _idle(port, "functions", speed)]
 
     def test(port: Json) -> str:
+        if len(idle) == len(ports):
+            if narrow := _narrow(port, "functions", width):
+                return narrow
+            raise Missing("functions.speed", _may_idle(idle, "ports"))
         return ", ".join(filter(None, _both(port, (_narrow, width), (_slow, speed))))
 
     return _ports(host, test, f"x{width} at {speed:g} GT/s" if width else "the card's maximum")
@@ -1036,7 +1069,8 @@ def rdma_uverbs(host: CheckedHost) -> Answer:
     here = [item for item in host.functions() if not _in_pod(item)]
     with_device = sum(item["hca"] is not None for item in here)
     if number < with_device:
-        return Bad(f"{number} uverbs devices for {with_device} PFs and VFs", f">= {with_device}")
+        gaps = _gaps("uverbs", host.get("rdma.devices"), with_device)
+        return Bad(f"{number} uverbs devices for {with_device} PFs and VFs{gaps}", f">= {with_device}")
     _all_there("functions", host.ports(), *([host.vfs()] if host.mode.vfs else []))
     known = {item["pci"] for item in here}
     lost = [] if host.virtual else [nic.netdev for nic in host.shape.vcn if nic.pci not in known]
@@ -1068,14 +1102,6 @@ def _all_there(path: str, *devices: Devices) -> None:
         raise Missing(path, f"missing: {listed(absent, _SHOWN)}")
 
 
-def nic_relaxed_ordering(host: CheckedHost) -> Answer:
-    """Relaxed ordering is enabled on all RDMA ports. ``Missing`` if a port is absent."""
-    if not host.get("limits.relaxed_ordering"):
-        return Bad("off on at least one port", "on for all")
-    _all_there("limits.relaxed_ordering", host.ports())
-    return None
-
-
 def host_default_route(host: CheckedHost) -> Answer:
     """The default route is not on an RDMA port. ``Missing`` if a port is absent."""
     found = host.get("limits.default_route")
@@ -1096,6 +1122,15 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
     shows."""
     seconds = host.document.get("counters", {}).get("interval") or 0
     days = 0.0 if seconds else min(max(1.0, host.get("uptime") / 86400), 3650.0)
+    unread = host.document.get("unread") or {}
+    newer = {name for name in names if host.limits["counters"][name].get("newer")}
+    names = {
+        name: text
+        for name, text in names.items()
+        if name not in newer or "not found" not in unread.get(f"counters.ports.{name}", "")
+    }
+    if not names:
+        return Skip("this kernel does not count it")
     limits = {name: host.limits["counters"][name] for name in names}
 
     def test(port: Json) -> str:
@@ -1129,9 +1164,12 @@ def _counted(host: CheckedHost, names: Mapping[str, str]) -> Answer:
 
 
 def _carried(port: Json, delta: bool) -> float:
-    """GB that a port has sent and received, since boot or between the two readings; VFs' too."""
-    names = ("tx_bytes_phy", "rx_bytes_phy")
-    return float(sum(_field(port, "counters.ports", f"delta.{name}" if delta else name) for name in names)) / 1e9
+    """GB that a port has sent and received, since boot or between the two readings; VFs' too. On InfiniBand by its
+    words of 4 bytes, which are those of the port."""
+    subnet = port.get("port_xmit_wait") is not None
+    names = ("port_xmit_data", "port_rcv_data") if subnet else ("tx_bytes_phy", "rx_bytes_phy")
+    moved = sum(_field(port, "counters.ports", f"delta.{name}" if delta else name) for name in names)
+    return float(moved) * (4 if subnet else 1) / 1e9
 
 
 CONDITIONS: dict[str, Callable[[CheckedHost], Answer]] = {

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.slowing import slow_nothing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 
 HOST, CLUSTER, COUNTERS, NCCL = "host check", "Kubernetes", "port counters", "NCCL's log"
@@ -31,8 +32,6 @@ _SHOWN = 3
 """Pieces of evidence of one node in a sentence."""
 _LONGEST = 240
 _CLAIM = {"error": "fail", "unknown": "incomplete"}
-_NO_LOSS = ("os.", "host.platform", "host.oom", "host.hung-task", "host.time-sync", "driver.cuda", "driver.xid-log")
-"""Beginnings of the host rules whose warnings do not make a node slow."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def _explains(one: Evidence, usual: set[str]) -> bool:
     if one.source == COUNTERS:
         return True
     mine = one.severity == "warning" and one.id not in usual
-    return mine and (one.source == NCCL or (one.source == HOST and not one.id.startswith(_NO_LOSS)))
+    return mine and (one.source == NCCL or (one.source == HOST and one.id not in slow_nothing()))
 
 
 def _evidence(item: Json, pairs: str) -> Evidence:

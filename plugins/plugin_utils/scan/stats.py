@@ -54,6 +54,10 @@ _ODD = 3.0
 _MODES = (0.75, 14.0)
 """Variance of noise, for each run and besides, that two groups of runs explain beyond what one does when they are two
 modes."""
+_APART = (0.085, 5.0)
+"""How far good and slow runs are apart when they are two modes: share of the good ones, and in units of the spread
+inside of both. Runs of one mode, cut at a threshold, are that far apart in 1 % of the cases with noise of 4 % and ten
+runs, and hardly ever with less noise."""
 LASTING = 0.028
 """Spread up to which what nodes differ all the time is told from faults."""
 _LASTING, _LASTING_RUNS, _MOST_LASTING = 0.6, 8, 0.7
@@ -128,8 +132,9 @@ class PlacedRun:
         return cls(result, tuple(ends), lost, max(-GOOD_RUN, min(most, weight)), clear)
 
 
-def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional[Norm]:
-    """The norm of runs over one distance. ``spread``: of a similar kind of run, assumed where there are few.
+def norm_of(results: Sequence[Json], spread: Optional[float] = None, modes: bool = False) -> Optional[Norm]:
+    """The norm of runs over one distance. ``spread``: of a similar kind of run, assumed where there are few. ``modes``:
+    whether most runs may be bad because of their nodes.
 
     The table decides which runs are healthy at first; then all that are near their median count, so that noise on both
     sides of a threshold does not move it. Without a healthy run the norm is 5 % above the threshold.
@@ -141,6 +146,8 @@ def norm_of(results: Sequence[Json], spread: Optional[float] = None) -> Optional
         return Norm(float(limit) * 1.05, spread or ASSUMED) if limit else None
     first = Norm(median(sound), _spread(sound, median(sound), spread))
     near = [value for value, _good in speeds if value > first.middle * (1 - first.loss)]
+    if modes and 2 * len(sound) < len(speeds) and two_modes(results):
+        near = sound  # of so many bad runs some are near by chance
     middle = median(near)
     own = _spread(near, middle, spread)
     most = 1 + NormalDist().inv_cdf(1 - 0.05 / len(near)) * own
@@ -175,6 +182,19 @@ def upper_mode(values: Sequence[float], norm: Norm) -> list[float]:
         if i * (many - i) / many * apart**2 > limit:
             limit, best = i * (many - i) / many * apart**2, i
     return known[best:]
+
+
+def two_modes(results: Sequence[Json]) -> bool:
+    """Whether some runs are at full speed and the others far below, further than runs of either differ: what is at
+    fault is then not common to all nodes."""
+    good = [float(item["busbw"]) for item in results if item["verdict"] == OK and item.get("busbw") is not None]
+    slow = [float(item["busbw"]) for item in results if item["verdict"] == SLOW and item.get("busbw") is not None]
+    if not good or not slow:
+        return bool(good)
+    top, low = sum(good) / len(good), sum(slow) / len(slow)
+    squares = sum((value - top) ** 2 for value in good) + sum((value - low) ** 2 for value in slow)
+    inside = math.sqrt(squares / max(1, len(good) + len(slow) - 2))
+    return top - low > max(_APART[0] * top, _APART[1] * inside)
 
 
 class Blocks:

@@ -110,7 +110,7 @@ class ScanView:
     def norms(self) -> dict[str, Norm]:
         """``single``, ``near`` (inside a block) and ``far`` (across blocks), where there are runs."""
         pairs = self.of("pair", "across")
-        near = stats.norm_of(_first(item for item in pairs if self._is_near(item)))
+        near = stats.norm_of(_first(item for item in pairs if self._is_near(item)), modes=True)
         far = stats.norm_of(_first(item for item in pairs if not self._is_near(item)), near.spread if near else None)
         found = {"single": stats.norm_of(_first(self.of("single"))), "near": near or far, "far": far or near}
         return {name: norm for name, norm in found.items() if norm is not None}
@@ -597,7 +597,8 @@ class ScanView:
             first = self.of(kind)
             if len(first) < 3 * len({tuple(item["nodes"]) for item in first}):
                 return []
-        return first if len(first) > 1 and sum(map(_bad, first)) > self.limits.most * len(first) else []
+        most = len(first) > 1 and sum(map(_bad, first)) > self.limits.most * len(first)
+        return first if most and not (kind == "pair" and stats.two_modes(first)) else []
 
     # ---- all together
 

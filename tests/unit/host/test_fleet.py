@@ -65,8 +65,9 @@ def test_every_fact_of_the_table_is_in_a_healthy_document() -> None:
     """A misspelt path would compare nothing."""
     empty = [one.fact for one in TABLE.facts if not list(fleet._values(PLAIN, one))]
     assert empty == []
-    unread = {"roce_adp_retrans", "np_ecn_marked_roce_packets", "rx_corrected_bits_phy"}
-    assert set(port_counters()) - set(PLAIN["counters"]["ports"][0]) == unread, "counters that the probe does not read"
+    unread = {"roce_adp_retrans"}
+    assert set(TABLE.rates) - set(PLAIN["counters"]["ports"][0]) == unread, "counters that the probe does not read"
+    assert set(port_counters()) < set(TABLE.rates)
     assert all(fleet._read(PLAIN, fact) for fact in TABLE.identities)
 
 
@@ -119,6 +120,37 @@ def test_firmware_is_compared_by_kind_of_nic() -> None:
     assert "[28.39.1002 " in only.found, "one NIC of a host is enough"
     del one["functions"][0], one["gpus"][0]
     assert found(*(host(number) for number in range(3)), one) == [], "a missing device has its own rule"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"platform__bios": "60100200"}, "BIOS 60100200 on 1 of 4"),
+        ({"driver__parameters__RegistryDwords": "PeerMappingOverride=1"},
+         "option of the driver RegistryDwords PeerMappingOverride=1 on 1 of 4"),
+        ({"os__boot_options": ["pcie_aspm=off"]}, "options of the kernel's command line pcie_aspm=off on 1 of 4"),
+        ({"resources__boost": False}, "boost of the CPUs off on 1 of 4"),
+    ],
+)  # fmt: skip
+def test_settings_are_compared_one_by_one(change: Json, text: str) -> None:
+    odd = host(3)
+    for path, value in change.items():
+        *parents, last = path.split("__")
+        place = odd
+        for key in parents:
+            place = place[key]
+        place[last] = value
+    (only,) = found(*(host(number) for number in range(3)), odd)
+    assert only.found.startswith(f"{text} hosts: 10.140.0.3; the others have "), only.found
+
+
+def test_pcie_settings_are_compared_by_kind_of_device() -> None:
+    odd = host(3)
+    for function in odd["functions"]:
+        if function["config"] and function["id"] == "15b3:1021":
+            function["config"] = {**function["config"], "max_payload": 512}
+    (only,) = found(*(host(number) for number in range(3)), odd)
+    assert only.found.startswith("PCIe setting of the NICs (15b3:1021) max_payload 512 on 1 of 4 hosts: 10.140.0.3")
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------

@@ -258,14 +258,15 @@ def test_acs_that_redirects_between_gpu_and_nic(control: int, expected: list[str
 
 @pytest.mark.parametrize(("devctl", "expected"), [(0x2810, True), (0x2800, False)])
 def test_relaxed_ordering(devctl: int, expected: bool, tmp_path: Path) -> None:
-    assert _switch(tmp_path, 0, devctl)["limits"]["relaxed_ordering"] is expected
+    (nic,) = _switch(tmp_path, 0, devctl)["functions"]
+    assert nic["config"]["relaxed_ordering"] is expected
 
 
 def test_without_root_acs_and_relaxed_ordering_are_unknown(tmp_path: Path) -> None:
     document = _switch(tmp_path, 0x1D, length=64)
-    for name in ("acs", "relaxed_ordering"):
-        assert document["limits"][name] is None
-        assert "only root may read" in document["unread"][f"limits.{name}"]
+    assert document["limits"]["acs"] is document["functions"][0]["config"] is None
+    for name in ("limits.acs", "functions.config"):
+        assert "only root may read" in document["unread"][name]
 
 
 def test_xids_count_from_the_last_boot(tree: Path) -> None:
@@ -482,7 +483,50 @@ def test_a_nics_firmware_that_recovered_is_no_event_but_what_it_does_not_mend_st
     assert kinds["nic_recovered"] == 3, "how often it failed and recovered"
 
 
+XID = "NVRM: Xid (PCI:0000:16:00): {}, x"
+NONE = XID.format("154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")[:-3]
+MENDED = f"mlx5_core {PF}: health recovery succeeded"
+FATAL = f"mlx5_core {PF}: Fatal error 1 detected"
+COMMAND = f"mlx5_core {PF}: wait_func:1:(pid 1): MODIFY_QP(0x503) timeout. Will cause a leak of a command resource"
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ([XID.format(119)] * 30 + [NONE], {"xid": 29, "gpu_recovered": 1}),
+        ([XID.format(48), XID.format(63), NONE], {"gpu_recovered": 1}),
+        ([XID.format(79), NONE] * 3, {"gpu_recovered": 3}),
+        ([XID.format(64), NONE, "vfio-pci 0000:16:00.0: reset done"], {"xid": 1, "gpu_recovered": 1}),
+        ([XID.format(79), "vfio-pci 0000:16:00.0: reset done"] * 5, {"reset": 5}),
+        ([XID.format(119)] * 30 + ["gpuops: 0000:16:00.0 reset"], {"reset": 1}),
+        (["vfio-pci 0000:16:00.0: reset done"] * 5, {}),
+        ([COMMAND] * 20 + [MENDED], {"nic_command": 20, "nic_recovered": 1}),
+        ([FATAL, COMMAND, f"mlx5_core {PF} rdma0: TX timeout detected", MENDED],
+         {"nic_command": 1, "nic_tx": 1, "nic_recovered": 1}),
+        ([FATAL, MENDED] * 2 + [FATAL], {"nic_health": 1, "nic_recovered": 2}),
+        ([FATAL, f"vfio-pci {PF}: reset done"] * 5, {"reset": 5}),
+    ],
+)  # fmt: skip
+def test_a_recovery_undoes_one_event_of_each_and_is_counted(lines: list[str], left: dict[str, int], tree: Path) -> None:
+    log = "".join(f"3,{number},{number},-;{line}\n" for number, line in enumerate(lines, 2))
+    found = events(tree, f"6,1,0,-;Linux version 6\n{log}")["kernel_log"]["events"]
+    assert {one["kind"]: one["count"] for one in found} == left
+
+
 OTHERS = [
+    ("3", f"pci {GPU}: BAR 1 [mem size 0x2000000000 64bit pref]: failed to assign", GPU),
+    ("3", "pci 0000:00:01.0: bridge window [mem size 0x100000]: failed", "0000:00:01.0"),
+    ("3", f"vfio-pci {GPU}: timed out waiting for pending transaction; performing function level reset anyway", GPU),
+    ("3", f"nouveau {GPU}: fifo: fault", GPU),
+    ("3", f"iommu: Failed to add device {GPU} to group 1: -12", GPU),
+    ("3", "ib_core: something failed for device mlx5_3", None),
+    ("3", "rdma_cm: cma_listen_on_dev: error -12", None),
+    ("3", "ib_umad: couldn't register device mlx5_0", None),
+    ("3", "ib_uverbs: mlx5_3: cannot create a device", None),
+    ("3", "nv_peer_mem: get_pages failed", None),
+    ("3", "gdrdrv:gdrdrv_pin_buffer:nvidia_p2p_get_pages(va=7f) failed", None),
+    ("3", "ib0: sendonly multicast join failed", None),
+    ("3", "bond0: (slave rdma1): speed changed to 0 on port 1", None),
     ("3", f"mlx5_core {PF}: mlx5_eq_comp_int:123:(pid 0): Completion event for bogus CQ 0x1f", PF),
     ("3", "NVRM: kgspHealthCheck_TU102: ********************************* GSP-CrashCat Report *********", None),
     ("2", "nvidia-nvswitch3: NVLink error on port 12", None),
@@ -508,13 +552,16 @@ def test_an_error_that_nobody_knows_is_an_event_with_its_line(level: str, line: 
         "pcieport 0000:00:01.0:   device [8086:352a] error status/mask=00000001/00002000",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
         "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+        "pcieport 0000:00:01.0: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+",
+        "pci 0000:00:01.0: bridge window [io  size 0x1000]: failed to assign",
+        f"mlx5_core {PF}: invalid short VPD tag 00 at offset 1",
     ],
 )
 def test_harmless_errors_are_no_events(line: str, tree: Path) -> None:
     assert events(tree, f"6,1,0,-;Linux version 6\n3,2,1,-;{line}\n")["kernel_log"]["events"] == []
 
 
-def test_without_levels_the_words_of_an_error_decide_and_only_of_the_kernel(tree: Path) -> None:
+def test_without_levels_the_words_of_an_error_decide_and_only_of_the_kernel(tree: Path, tmp_path: Path) -> None:
     (tree / "dev/kmsg").unlink()
     (tree / "var/log").mkdir(parents=True, exist_ok=True)
     (tree / "var/log/kern.log").write_text(
@@ -522,9 +569,43 @@ def test_without_levels_the_words_of_an_error_decide_and_only_of_the_kernel(tree
         f"Nov 20 10:00:01 gpu-0 kernel: [    9.500000] mlx5_core {PF}: firmware version: 28.43.1014\n"
         f"Nov 20 10:00:02 gpu-0 kernel: [    9.600000] mlx5_core {PF}: mlx5e_open: failed to create RQ\n"
         "Nov 20 10:00:03 gpu-0 kubelet[812]: nvidia.com/gpu: failed to allocate\n"
+        f"Nov 20 10:00:04 gpu-0 kubelet[812]: [error] {GPU} failed\n"
+        f"Nov 20 10:00:05 gpu-0 kernel: pci {GPU}: Adding to iommu group 3\n"
     )
     (found,) = probe(str(tree))["kernel_log"]["events"]
     assert (found["kind"], found["at"]) == ("other", 9.6) and "failed to create RQ" in found["detail"]
+    with (tree / "var/log/kern.log").open("a") as log:
+        for said in ("cannot be used", "unable to start", "port 3 was disabled", "invalid state", "request refused"):
+            log.write(f"Nov 20 10:00:06 gpu-0 kernel: pci {GPU}: {said}\n")
+    document = probe(str(tree))
+    assert len(document["kernel_log"]["events"]) == 6
+    collect(str(tree), str(tmp_path / "out.tar"))
+    assert stable(_extracted(tmp_path)) == stable(document)
+
+
+def test_an_error_of_a_device_that_is_none_of_ours_is_no_event(tree: Path) -> None:
+    """The bus lists the disk's controller; what it does not list may have been a GPU."""
+    put_pci(tree, "pci0000:ec/ec:01.0/ed:00.0", "144d", "a80a", "010802")
+    line = "3,2,1,-;nvme 0000:ed:00.0: can't change power state\n3,3,1,-;xyz 0000:ff:1f.0: died\n"
+    (found,) = events(tree, f"6,1,0,-;Linux version 6\n{line}")["kernel_log"]["events"]
+    assert found["pci"] == "0000:ff:1f.0"
+
+
+def test_the_fabric_managers_errors_are_counted_and_none_hides_another(tree: Path) -> None:
+    log, program = tree / "var/log/fabricmanager.log", tree / "usr/bin/nv-fabricmanager"
+    for path in (log, program):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    start = "[x] [INFO] [tid 1] Fabric Manager version 580.95.05 is running with the following configuration options\n"
+    lines = ["first: NVSwitch 2 failed", "second", "first: NVSwitch 2 failed", "the version of the driver is another"]
+    log.write_text(start + "".join(f"[x] [ERROR] [tid 1] {line}\n" for line in lines) + "[x] [FATAL] [tid 1] gone")
+    found = probe(str(tree))["driver"]["fabric_error"]
+    assert found.startswith(
+        "[ERROR] [tid 1] first: NVSwitch 2 failed x 2; [ERROR] [tid 1] second x 1; [ERROR] [tid 1] the "
+    )
+    assert "<cut>" not in found and "gone" in found
+    log.write_text(start + "".join(f"[x] [ERROR] [tid 1] link {n} failed\n" for n in range(9)))
+    assert probe(str(tree))["driver"]["fabric_error"].endswith("link 3 failed x 1; and 5 others")
 
 
 def test_what_the_document_has_no_place_for_is_counted_and_no_rule_passes_on_it(tree: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuops.rdma.plugins.module_utils.host_probe import SUBNET_COUNTERS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Shape
@@ -30,8 +31,10 @@ CURRENT, GUIDE = files.profile("current"), files.profile("guide-2024")
 VALID = {"fail", "warn", "unknown"}
 BYTES = ("tx_bytes_phy", "rx_bytes_phy")
 SETTINGS = {"bus_master": True, "memory": True, "power": "D0", "max_payload": 256, "extended_tags": True, "aspm": False}
+SETTINGS["relaxed_ordering"] = True
 AER = dict.fromkeys(("aer_corrected", "aer_nonfatal", "aer_fatal"), 0)
-IB_RULES = {"nic.subnet-manager", "nic.lid", "nic.pkey"}
+IB_RULES = {"nic.subnet-manager", "nic.lid", "nic.pkey", "counters.subnet-errors", "counters.subnet-wait"}
+B200_RULES = {"driver.ib-umad", "nvswitch.bridge-link"}
 FACTS = yaml.safe_load((ROOT / "tests/fixtures/hosts/rule_facts.yml").read_text("utf-8"))
 
 
@@ -76,10 +79,15 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         functions[-1]["admin"] = {"link": "auto", "vlan": 0, "rate": 0}
     for nic in shape.vcn:
         functions.append(_function(nic.pci, nic.pf_id, "pf", nic.netdev, nic.hca, shape, numvfs=0, totalvfs=0))
+    for number in range(shape.nvswitch_bridges):
+        functions.append({**_function(f"0000:e{number}:00.0", "15b3:1021", "nvswitch", "", f"mlx5_9{number}", shape)})
     for number, function in enumerate(functions):
         function["mac"] = f"02:00:00:00:00:{(number - 15) % 256:02x}"
         if function["kind"] == "vf":
             function["admin_mac"] = function["mac"]
+    ethernet = shape.link_layer == "Ethernet"
+    counted = [name for name in RAW["limits"]["counters"] if not (ethernet and name in SUBNET_COUNTERS)]
+    counted += BYTES if ethernet else ("port_xmit_data", "port_rcv_data")
     module = {"loaded": True, "version": "25.10", "from": "ofed", "file": "updates/dkms/x.ko"}
     return {
         "v": 1,
@@ -123,7 +131,6 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         | {"reboot_pending": False, "devices": ["rdma_cm", *(f"uverbs{number}" for number in range(40))]},
         "limits": {"memlock_runtime": "unlimited", "memlock_ssh": "unlimited", "iommu": "pt", "acs": []}
         | {
-            "relaxed_ordering": True,
             "clocksource": "tsc",
             "governor": "performance",
             "time_sync": "synchronised",
@@ -132,10 +139,7 @@ def healthy(shape: Shape = H100, mode: str = "sriov") -> Json:
         },
         "counters": {
             "interval": 0,
-            "ports": [
-                {"hca": pf.hca, "port": 1, "delta": None, **dict.fromkeys((*RAW["limits"]["counters"], *BYTES), 0)}
-                for pf in shape.pfs
-            ],
+            "ports": [{"hca": pf.hca, "port": 1, "delta": None, **dict.fromkeys(counted, 0)} for pf in shape.pfs],
         },
     }
 
@@ -292,6 +296,7 @@ EVENTS = {
     "gpu.reset-required": ("recovery", 154, "GPU Reset Required", 1),
     "gpu.drain-required": ("recovery", 154, "Drain P2P", 1),
     "gpu.recovered": ("gpu_recovered", None, "", 3),
+    "pcie.reset": ("reset", None, "", 3),
     "gpu.nvlink5": ("xid", 145, "RLW_SRC_TRACK Fatal", 1),
     "gpu.nvlink5-ber": ("xid", 149, "NETIR_BER_EVENT Nonfatal", 1),
     "nvswitch.sxid": ("sxid", 20034, "Fatal", 1),
@@ -398,7 +403,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("os.cri-disabled", {"runtime.disabled": ["io.containerd.grpc.v1.cri"]}, "grpc.v1.cri"),
     ("os.pids-limit", {"runtime.pids_limit": 1024}, "1024 processes"),
     ("driver.cdi", {"runtime.cdi_driver": "570.172.08"}, "its libcuda is 570.172.08, the module 580.95.05"),
-    ("driver.devices", {"driver.devices": ["nvidia-uvm", "nvidia0"]}, "no nvidiactl, 1 of 8 GPUs"),
+    ("driver.devices", {"driver.devices": ["nvidia-uvm", "nvidia0"]}, "1 of 8 GPUs (no nvidia1, nvidia2, nvidia3"),
     ("driver.nvlink-disabled", {"driver.parameters.NvLinkDisable": "1"}, "NvLinkDisable is 1"),
     ("driver.fabric-configured", {"driver.fabric_configured": False}, "no success"),
     ("driver.fabric-error", {"driver.fabric_error": "NVLink 12 failed"}, "NVLink 12 failed"),
@@ -416,6 +421,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("gpu.vbios", {"gpus.1.vbios": "96.00.68.00.01"}, "0000:2d:00.0: 96.00.68.00.01"),
     ("gpu.bar1", {"gpus.1.bar1": 2**28}, "BAR1 of 268435456 bytes"),
     ("gpu.bus-master", {"gpus.1.config.bus_master": False}, "bus master off"),
+    ("gpu.memory", {"gpus.1.config.memory": False}, "0000:2d:00.0: memory space off"),
+    ("gpu.max-payload", {"gpus.1.config.max_payload": 128}, "0000:2d:00.0: 128 bytes"),
+    ("gpu.extended-tags", {"gpus.1.config.extended_tags": False}, "0000:2d:00.0: off"),
+    ("nic.memory", {"functions.1.config.memory": False}, "rdma1 (0000:0c:00.1): memory space off"),
     ("gpu.power", {"gpus.1.config.power": "D3"}, "D3"),
     ("gpu.aspm", {"gpus.1.config.aspm": True}, "ASPM on"),
     ("pcie.aer-counted", {"gpus.1.aer_nonfatal": 3}, "0000:2d:00.0: 3 uncorrected"),
@@ -435,7 +444,15 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("vf.admin-vlan", {"functions.16.admin.vlan": 7}, "VLAN 7"),
     ("vf.admin-rate", {"functions.16.admin.rate": 1000}, "at most 1000 Mb/s"),
     ("gpudirect.kernel-config", {"gpudirect.dmabuf.config": False}, "an option is missing"),
-    ("host.route-errors", {"limits.default_route_errors": 9123}, "9123 packets"),
+    ("host.route-errors", {"limits.default_route_errors": 9123}, "9123 packets with errors on eth0"),
+    ("counters.retries-exceeded", {"counters.ports.1.req_transport_retries_exceeded": 9000}, "9000 requests without"),
+    ("counters.slow-restarts", {"counters.ports.1.roce_slow_restart": 900000}, "900000 slow restarts"),
+    ("counters.completion-errors", {"counters.ports.1.resp_cqe_error": 90000}, "90000 failed completions of answers"),
+    (
+        "counters.congestion",
+        {"counters.ports.1.np_ecn_marked_roce_packets": 70000000},
+        "70000000 packets with ECN marks",
+    ),
     ("counters.link-recoveries", {"counters.ports.1.link_error_recovery": 40}, "40 recoveries"),
     ("counters.transmit-drops", {"counters.ports.1.tx_dropped_phy": 900000}, "900000 packets dropped"),
     ("counters.coding-errors", {"counters.ports.1.rx_symbol_err_phy": 48211}, "48211 symbols"),
@@ -474,7 +491,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("gpu.driver", {"gpus.3.driver": ""}, "0000:5b:00.0: driver none"),
     ("gpu.link", {"gpus.2.width": 8}, "0000:44:00.0: x8 of x16"),
     ("gpu.link", {"gpus.2.width": 8, "gpus.2.max_width": 8}, "x8 of x16"),
-    ("gpu.link-speed", {"gpus.2.speed": 2.5}, "2.5 of 32 GT/s"),
+    ("gpu.link-speed", {"gpus.2.speed": 8.0}, "8 of 32 GT/s"),
+    ("gpu.link-speed", {"gpus.2.speed": 2.5, "gpus.2.max_speed": 2.5}, "2.5 of 32 GT/s"),
     ("gpu.numa", {"gpus.2.numa": 1}, "node 1, not 0"),
     ("gpu.ecc", {"gpus.5.ecc_errors": 3}, "3 ECC error(s)"),
     ("gpu.remap", {"gpus.5.remap_pending": True}, "waits for a reset"),
@@ -502,6 +520,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("nic.mtu", {"functions.1.mtu": 1500}, "MTU 1500"),
     ("nic.pci-link", {"functions.1.width": 8}, "x8 of x16"),
     ("nic.pci-link", {"functions.1.speed": 8.0}, "8 of 32 GT/s"),
+    ("nic.pci-link", {"functions.1.speed": 2.5}, "2.5 of 32 GT/s"),
     ("nic.firmware", {"functions.1.firmware": "28.40.1000"}, "1 of 16 ports: rdma1 (0000:0c:00.1): 28.40.1000"),
     ("nic.gpu-distance", {"functions.1.gpu_distance": {"0000:0f:00.0": "SYS"}}, "SYS to its GPU 0000:0f:00.0"),
     ("nic.numa", {"functions.1.numa": 1}, "node 1, not 0"),
@@ -533,7 +552,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("memlock.ssh", {"limits.memlock_ssh": 65536}, "SSH sessions may lock 65536 bytes"),
     ("host.iommu", {"limits.iommu": "on"}, "translates"),
     ("host.acs", {"limits.acs": ["0000:0a:00.0"]}, "0000:0a:00.0"),
-    ("nic.relaxed-ordering", {"limits.relaxed_ordering": False}, "off"),
+    ("nic.relaxed-ordering", {"functions.1.config.relaxed_ordering": False}, "rdma1 (0000:0c:00.1): off"),
     ("host.governor", {"limits.governor": "powersave"}, "powersave"),
     ("host.time-sync", {"limits.time_sync": "unsynchronised"}, "unsynchronised"),
     ("host.default-route", {"limits.default_route": "rdma3"}, "rdma3"),
@@ -560,8 +579,45 @@ def test_a_fault_is_named(rule: str, change: Json, words: str) -> None:
     assert told.remedy == RULES[rule].remedy
 
 
+def test_idle_links_at_the_lowest_speed_are_no_fault_and_no_pass() -> None:
+    gpus, nics = healthy(), healthy()
+    for gpu in gpus["gpus"][:3]:
+        gpu["speed"] = 2.5
+    found = status(gpus, "gpu.link-speed")
+    assert found.status == "unknown" and "3 GPUs at 2.5 GT/s, as idle ones may be (0000:0f:00.0" in found.found
+    assert status(put(gpus, "gpus.*.speed", 2.5), "gpu.link-speed").status == "skip"
+    found = status(put(nics, "functions.*.speed", 2.5), "nic.pci-link")
+    assert found.status == "unknown" and "16 ports at 2.5 GT/s" in found.found
+    assert status(put(nics, "functions.3.width", 8), "nic.pci-link").status == "fail"
+
+
+def test_a_counter_that_this_kernel_does_not_have_is_skipped_and_one_that_cannot_be_read_is_not() -> None:
+    document = put(healthy(), "counters.ports.*.roce_slow_restart", None)
+    assert status(document, "counters.slow-restarts").status == "unknown"
+    document["unread"] = {"counters.ports.roce_slow_restart": "HCA/ports/*/hw_counters/roce_slow_restart: not found"}
+    assert status(document, "counters.slow-restarts").status == "skip"
+    document = put(healthy(), "counters.ports.*.req_rnr_retries_exceeded", None)
+    document["unread"] = {"counters.ports.req_rnr_retries_exceeded": "not found (16 of them, first mlx5_0)"}
+    assert status(document, "counters.retries-exceeded").status == "pass", "by the other counter"
+
+
+def test_infiniband_is_judged_by_its_own_counters() -> None:
+    document = put(healthy(INFINIBAND), "counters.ports.1.port_xmit_wait", 7 * 10**10)
+    assert "ticks of waiting" in status(document, "counters.subnet-wait", INFINIBAND).found
+    put(document, "counters.ports.1.port_xmit_data", 10**12)
+    assert status(document, "counters.subnet-wait", INFINIBAND).status == "pass", "18 per cent of 4,000 GB"
+    put(document, "counters.ports.1.VL15_dropped", 9000)
+    assert "9000 management packets" in status(document, "counters.subnet-errors", INFINIBAND).found
+
+
+def test_a_missing_device_is_named_by_its_number() -> None:
+    document = healthy()
+    document["rdma"]["devices"] = ["rdma_cm", *(f"uverbs{number}" for number in range(34) if number not in (3, 7))]
+    assert "(no uverbs3, uverbs7)" in status(document, "rdma.uverbs").found
+
+
 def test_every_rule_can_fail() -> None:
-    with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", "driver.ib-umad", *IB_RULES}
+    with_inputs = {"netns.shared", "driver.origin", "nic.names", "vf.left", *B200_RULES, *IB_RULES}
     tried = {rule for rule, _change, _words in FAULTS} | with_inputs
     assert tried == set(RULES), "each rule has a case in FAULTS, and each case a rule"
 
@@ -586,7 +642,8 @@ CONTEXT: dict[str, Json] = {
 def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
     mode = {"vf.left": "host", "nic.names": "host", "netns.shared": "shared"}.get(rule, "sriov")
     how = {"driver": "host"} if rule == "driver.origin" else {"ofed": "host"} if rule == "ofed.origin" else {}
-    document = healthy(mode=mode)
+    shape = B200 if rule in B200_RULES else INFINIBAND if rule in IB_RULES else H100
+    document = healthy(shape, mode)
     for key, value in CONTEXT.get(rule, {}).items():
         put(document, key, value)
     for group in ("functions.", "gpus.", "counters.ports."):
@@ -595,7 +652,6 @@ def test_without_a_fact_a_rule_does_not_pass(rule: str, path: str) -> None:
     put(document, path, None)
     if rule == "ofed.origin" and path == "platform.oci":
         put(document, "nic_stack.origin", "operator")
-    shape = B200 if rule == "driver.ib-umad" else INFINIBAND if rule in IB_RULES else H100
     found = status(document, rule, shape, mode=mode, **how)
     if path == "nvswitches" and rule.startswith("driver.fabric-"):
         assert found.status == "pass"  # This shape's GPUs are known to hang on NVSwitches.
@@ -664,7 +720,7 @@ def test_no_rule_passes_on_a_fact_that_is_null_absent_or_cut(rule: rules.HostRul
     """Of every fact that the rule was seen to read: no other value of it than the good one lets the rule pass."""
     mode = {"vf.left": "host", "nic.names": "host", "netns.shared": "shared"}.get(rule.id, "sriov")
     how = {"driver": "host"} if rule.id == "driver.origin" else {"ofed": "host"} if rule.id == "ofed.origin" else {}
-    shape = B200 if rule.id == "driver.ib-umad" else INFINIBAND if rule.id in IB_RULES else H100
+    shape = B200 if rule.id in B200_RULES else INFINIBAND if rule.id in IB_RULES else H100
     good = healthy(shape, mode)
     for key, value in CONTEXT.get(rule.id, {}).items():
         put(good, key, value)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.slowing import slow_nothing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import causes
 
 Item = dict[str, Any]
@@ -146,6 +148,28 @@ def test_the_headline_is_that_of_a_field_engineer(
     bad: dict[str, list[Item]], scans: list[Item], tests: list[Item], sentence: str
 ) -> None:
     assert headline(bad, scans, tests) == sentence
+
+
+RULES = files.document("host_rules.yml")["rules"]
+WARNINGS = [rule["id"] for rule in RULES if rule["severity"] == "warn"]
+
+
+@pytest.mark.parametrize("rule", WARNINGS)
+def test_a_warning_heads_the_sentence_about_a_slow_node_if_it_can_slow_one(rule: str) -> None:
+    told = headline({"n1": [NODE, item(rule, "what it found", "warning", "host_checks")]}, [], [])
+    first = "" if rule in slow_nothing() else "what it found (host check); "
+    assert told == f"1 of 44 nodes: n1: {first}slow in 5 of 5 pairs."
+
+
+def test_what_slows_nothing_is_said_by_the_rules() -> None:
+    """Each was judged by reading it: it is about starting, watching or the next boot, not about speed."""
+    assert slow_nothing() < set(WARNINGS), "of an error nobody asks whether it slows"
+    assert slow_nothing() >= {
+        *("host.disk-free", "host.file-server", "driver.persistence", "peermem.persistent", "netns.persistent"),
+        *("host.previous-boot", "host.bond", "host.time-sync", "driver.xid-log", "os.image", "host.platform"),
+    }
+    of_speed = ("counters.", "pcie.", "gpu.link", "gpu.max", "nic.max", "nic.relaxed", "nic.ecn", "host.iommu")
+    assert not [rule for rule in slow_nothing() if rule.startswith(of_speed)]
 
 
 def test_the_table_has_thirty_combinations() -> None:

@@ -929,8 +929,9 @@ _HARMLESS = re.compile(
     r"|nvidia: (?:loading out-of-tree module|module (?:license|verification))"
     # Kernel drivers/pci/pcie/dpc.c: printed at each start.
     r"|DPC: error containment capabilities"
-    # Kernel drivers/pci/setup-res.c: neither GPUs nor NICs use I/O ports, of which a host with many bridges lacks some.
-    r"|\[io .*(?:failed to assign|can't assign)"
+    # Kernel drivers/pci/setup-res.c: an address of the firmware that does not fit is replaced, bridges are tried again,
+    # the regions of VFs (7 to 12) have the rules vf.*, and no driver uses the ROM (6) or I/O ports, which run out.
+    r"|can't claim|can't assign|(?:BAR (?:[6-9]|1\d)\b|ROM|bridge window|\[io ).*failed to assign"
     # Kernel drivers/pci/vpd.c: the card has no product data.
     r"|invalid (?:short|large) VPD tag|disabling VPD access"
 )

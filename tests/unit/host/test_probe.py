@@ -554,6 +554,8 @@ def test_an_error_that_nobody_knows_is_an_event_with_its_line(level: str, line: 
         "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
         "pcieport 0000:00:01.0: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+",
         "pci 0000:00:01.0: bridge window [io  size 0x1000]: failed to assign",
+        f"pci {PF}: can't claim BAR 6 [mem 0xfff00000-0xffffffff pref]: no compatible bridge window",
+        f"pci {PF}: BAR 6: failed to assign [mem size 0x00100000 pref]",
         f"mlx5_core {PF}: invalid short VPD tag 00 at offset 1",
     ],
 )

@@ -635,8 +635,9 @@ def _switch_bridge_missing(files: Tree, at: int) -> None:
 
 
 def _switch_bridge_down(files: Tree, at: int) -> None:
-    below = files.below(files.pci.devices[files.pci.switch_bridges[0]].path)
-    files.put(next(key for key in below if key.endswith("/ports/1/state")), "1: DOWN")
+    for pci in files.pci.switch_bridges[:1]:
+        below = files.below(files.pci.devices[pci].path)
+        files.put(next(key for key in below if key.endswith("/ports/1/state")), "1: DOWN")
 
 
 def _failed_and_reset(files: Tree, at: int) -> None:

@@ -389,6 +389,7 @@ WITHOUT = {
     "inputs": "it shows the inputs of a command line",
     "workload_render": "it writes a file for a person, and asks no cluster",
     "bundle": "its file would be deleted with the job's pod",
+    "mirror": "its files would be deleted with the job's pod",
     "verify_evidence": "it reads files of the operator host",
     "oci_teardown": "it deletes a pool for good, and a survey would offer the confirmation of the last job",
 }

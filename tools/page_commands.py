@@ -42,6 +42,7 @@ PROGRAMS = {
     "openssl",
     "pip",
     "printf",
+    "sh",
     "ssh",
     "tar",
 }

@@ -15,7 +15,7 @@ from typing import Any
 from ansible import context
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT, Faults, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_tab
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, charts_io, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
+    blank,
     compose,
     compose_addon,
     left,
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import command, next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -46,32 +48,29 @@ class ActionModule(RdmaAction):
         shapes = shape_table.shapes(site)
         faults.attempt("rdma_profile", functools.partial(files.profile, options.profile))
         self._refuse_early(dest.parent, [*faults.findings, *resolve.option_faults(options, shapes)])
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            reading = beside.submit(survey_io.survey, self.client, options.rdma_mode)
-            facts = NodeCache(self.client, dest.parent, shapes).facts()
-            survey = reading.result()
-        if options.install == "oke_addon":
-            survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
-        if left.applies(options.install, options.rdma_mode):
-            survey = dataclasses.replace(survey, left=left.look(self.client))
+        if options.without_cluster:
+            options, facts, survey = self._blank(options, shapes)
+        else:
+            options, facts, survey = self._read(options, shapes, dest.parent)
         back = way_back_io.required(self.client) if options.back else None
         platform = resolve.platform(options, survey, facts).value
         profile = chart_values.mirrored(files.profile(options.profile, platform), options.image_registry)
         fetch = functools.partial(charts_io.fetch, folder=dest.resolve().parent / "charts", dead={})
-        pods = functools.partial(survey_io.pods, self.client)
+        pods = None if options.without_cluster else functools.partial(survey_io.pods, self.client)
         plan = compose.compose(Given(options, survey, facts, shapes, profile, time.time(), fetch, pods, back))
         plan = dataclasses.replace(plan, site_shapes=site)
         if options.keep_excluded and dest.exists():
             plan = self._keep_excluded(plan, dest)
         run.write(dest.parent / "survey.json", survey.kept)
-        rights = Rights(plan, self.client, survey)
-        plan = rights.plan
+        rights = None if options.without_cluster else Rights(plan, self.client, survey)
+        plan = rights.plan if rights else plan
         run.write_plan(dest, plan, secret=self._task_vars.get("ansible_run_tags") != ["plan"])
         text = resolve.text(plan).splitlines()
         if self.asked_for_plan():
             for line in text:
                 self.progress(line)
-            self._write_accounts(rights, accounts.folder(str(dest)))
+            if rights:
+                self._write_accounts(rights, accounts.folder(str(dest)))
             if (render := next_step.render_command(plan)) and not plan.faults:
                 whole = next_step.with_inputs(render, command.of_run(context.CLIARGS, self._task_vars)[0])
                 whole += next_step.noted(command.left_out(context.CLIARGS))
@@ -85,6 +84,25 @@ class ActionModule(RdmaAction):
             "simulated": plan.simulated,
             "text": text[:60],
         }
+
+    def _read(
+        self, options: PlanOptions, shapes: dict[str, Shape], folder: Path
+    ) -> tuple[PlanOptions, list[NodeFacts], Survey]:
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            reading = beside.submit(survey_io.survey, self.client, options.rdma_mode)
+            facts = NodeCache(self.client, folder, shapes).facts()
+            survey = reading.result()
+        if options.install == "oke_addon":
+            survey = dataclasses.replace(survey, addons=compose_addon.look(options, self.progress))
+        if left.applies(options.install, options.rdma_mode):
+            survey = dataclasses.replace(survey, left=left.look(self.client))
+        return options, facts, survey
+
+    @staticmethod
+    def _blank(options: PlanOptions, shapes: dict[str, Shape]) -> tuple[PlanOptions, list[NodeFacts], Survey]:
+        profile = files.profile(options.profile, options.platform)
+        options = blank.options(options, profile, shapes)
+        return options, blank.nodes(options, profile, shapes), blank.survey(options, profile)
 
     def _refuse(self, plan: Plan) -> None:
         """Raises InputError with the rejected inputs, which preflight would report; where the plan was printed, with

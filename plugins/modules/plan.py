@@ -357,6 +357,19 @@ options:
     - The task fails without a record, and for one that was edited, is of another cluster, or cannot be returned to.
     type: bool
     default: false
+  without_cluster:
+    description: >-
+      Read no cluster. The plan is that of an empty one with nodes of O(shapes), by default of one with VFs, on OKE if
+      O(platform) is V(auto). It shows what a run needs (M(gpuops.rdma.mirror)) and cannot be carried out.
+    type: bool
+    default: false
+  node_systems:
+    description: >-
+      Systems of the nodes with O(without_cluster), as their kubelets report them, such as C(Ubuntu 24.04.3 LTS). The
+      default is those of the profile.
+    type: list
+    elements: str
+    default: []
   keep_excluded:
     description: Keep the exclusion of nodes that an earlier wait of the same run excluded.
     type: bool

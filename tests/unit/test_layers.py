@@ -49,13 +49,14 @@ LAYERS = {
     "repair": ("gate health host kube nodes oci", "run door"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
-        "host kube nccl nodes oci operators",
+        "host kube mirror nccl nodes oci operators",
         "admission_io compose compose_addon compose_objects compose_olm compose_releases left preflight_run queues "
         "rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
     "report": ("health host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
     "evidence": ("kube operators", "bundle_io evidence_io"),
+    "mirror": ("kube operators", "registry_io run"),
     "sharing": (
         "kube nccl nodes",
         "configs metrics_io mps_proof serving_io sharing_io taints_io use vgpu_io",

@@ -185,6 +185,8 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_mig_selector": {"type": "str"},
     "rdma_mig_strategy": {"type": "str", "choices": ["single", "mixed"]},
     "rdma_min_bytes": {"type": "str"},
+    "rdma_mirror_systems": {"type": "list"},
+    "rdma_mirror_without_cluster": {"type": "bool"},
     "rdma_mode": {"type": "str", "choices": ["sriov", "shared", "host", ""]},
     "rdma_mpi_args": {"type": "list", "elements": "str"},
     "rdma_mps_config_map": {"type": "str"},

@@ -146,6 +146,15 @@ class Probe:
     pull_secrets: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, order=True)
+class NodeSystem:
+    """What tags of drivers' images have of a node: ``os_image`` as its kubelet reports it, kernel, architecture."""
+
+    os_image: str
+    kernel: str = ""
+    arch: str = ""
+
+
 @dataclass(frozen=True)
 class PodExtras:
     """What users' policies want on every pod of this collection. ``limits``: CPU and memory limits of each
@@ -435,6 +444,10 @@ class Plan:
     site_shapes: dict[str, Json] = field(default_factory=dict)
     """The documents of rdma_shapes_dir, so that no later stage reads other ones."""
     nodes: tuple[Node, ...] = ()
+    systems: tuple[NodeSystem, ...] = ()
+    """The different ones of the nodes."""
+    image_registry: str = ""
+    """The user's registry of all images, with a path; "" = each image has its own."""
     namespaces: Namespaces = field(default_factory=Namespaces)
     resources: Resources = field(default_factory=Resources)
     ip_pool: IpPool = field(default_factory=IpPool)

@@ -263,7 +263,7 @@ def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[s
         pod = lookup(item, "spec.template.spec")
         if isinstance(pod, dict):
             for container in [*(pod.get("initContainers") or []), *(pod.get("containers") or [])]:
-                container["image"] = _mirror_of(str(container.get("image", "")), registry)
+                container["image"] = moved(str(container.get("image", "")), registry)
             known = [secret.get("name") for secret in pod.get("imagePullSecrets") or []]
             names = list(dict.fromkeys([*known, *pull_secrets]))
             pod.update({"imagePullSecrets": [{"name": name} for name in names]} if names else {})
@@ -271,15 +271,19 @@ def with_images(objects: Iterable[Json], registry: str, pull_secrets: Sequence[s
     return result
 
 
-def _mirror_of(image: str, registry: str) -> str:
+def moved(image: str, registry: str) -> str:
     """The image in ``registry``; ``kubeflow/x:1`` is ``docker.io/kubeflow/x:1``, other private registries stay."""
+    whole = located(image)
+    there = str(_relocated(whole, registry)) if registry else whole
+    return image if there == whole else there
+
+
+def located(image: str) -> str:
+    """The image with the registry that a container runtime pulls it from."""
     host, _sep, rest = image.partition("/")
     if not rest:
-        whole = f"docker.io/library/{image}"
-    else:
-        whole = image if re.search(r"[.:]|^localhost$", host) else f"docker.io/{image}"
-    moved = str(_relocated(whole, registry)) if registry else whole
-    return image if moved == whole else moved
+        return f"docker.io/library/{image}"
+    return image if re.search(r"[.:]|^localhost$", host) else f"docker.io/{image}"
 
 
 def pull_secrets(entry: Json, names: Sequence[str]) -> Json:

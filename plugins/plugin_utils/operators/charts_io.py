@@ -48,8 +48,9 @@ def source(want: Release) -> tuple[str, dict[str, str]]:
     machine. The chart that the plan fetched comes first: its contents are those that were looked at."""
     if want.archive and Path(want.archive).is_file():
         return want.archive, {}
-    if releases.is_local(want.ref):
-        return str(Path(want.ref).expanduser()), {}
+    place = Path(want.ref).expanduser()
+    if releases.is_local(want.ref) or (want.ref and place.exists()):
+        return str(place.absolute()), {}  # Helm's module runs in a folder of its own
     remote = {"repo": want.repo, "version": want.version}
     return want.ref or want.chart, {key: value for key, value in remote.items() if value}
 

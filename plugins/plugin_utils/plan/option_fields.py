@@ -72,4 +72,6 @@ class PlanFields:
     topology_file: str
     interface: str
     back: bool
+    without_cluster: bool
+    node_systems: tuple[str, ...]
     keep_excluded: bool

@@ -32,6 +32,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_LABEL, OWNER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Displaced, Plan, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed, short
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror.needs import Need, Unlisted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror.registry import MISSING, UNKNOWN, ImageAnswer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import DMABUF_KERNEL
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, crds, owners, support
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import leftovers as _leftovers
@@ -98,6 +100,10 @@ class PreflightView:
     plugins: Sequence[_leftovers.Plugin] = ()
     """The SR-IOV device plugins, if there are several."""
     admission: AdmissionState = field(default_factory=AdmissionState)
+    images: Sequence[tuple[Need, ImageAnswer]] = ()
+    """The run's images, each with what its registry says, where the user has a registry of their own."""
+    unlisted: Sequence[Unlisted] = ()
+    """Images of the run that cannot be named."""
     vcn_cidrs: Sequence[str] = ()
     pod_cidrs: Sequence[str] = ()
     service_cidrs: Sequence[str] = ()
@@ -260,6 +266,27 @@ def harmful_release(view: PreflightView) -> Iterator[Finding]:
                         f"{entry['name']} {tag}: {entry['what']}",
                         expected=f"{entry['fixed']} or newer",
                     )
+
+
+def registry(view: PreflightView) -> Iterator[Finding]:
+    """Images that the user's registry does not have, and registries that could not be asked: nodes may reach these, and
+    pods that run are the proof."""
+    unknown: dict[tuple[str, str], int] = {}
+    for need, answer in view.images:
+        found, by = f"image {need.ref}", listed(list(need.by), separator="; ")
+        if answer.state == MISSING:
+            yield finding("preflight.registry", found, f"the registry does not have it, for {by}")
+        elif answer.state == UNKNOWN:
+            key = (need.ref.partition("/")[0], answer.why)
+            unknown[key] = unknown.get(key, 0) + 1
+        elif need.digest and answer.digest not in ("", need.digest):
+            text = f"the registry has {answer.digest}: one platform of it, or another image"
+            yield finding("preflight.registry", found, text, expected=need.digest, severity="warning")
+    for one in view.unlisted:
+        yield finding("preflight.registry", one.what, f"unknown: {one.why}", severity="warning")
+    for (host, why), number in unknown.items():
+        text = f"unknown whether it has {counted(number, 'image')} of the run: {why}"
+        yield finding("preflight.registry", f"registry {host}", text, severity="warning")
 
 
 def nfd_once(view: PreflightView) -> Iterator[Finding]:
@@ -885,6 +912,7 @@ CHECKS: dict[str, Callable[[PreflightView], Iterable[Finding]]] = {
     "namespace-owner": namespace_owner,
     "controller-room": controller_room,
     "node-image": node_images,
+    "registry": registry,
     "one-runtime": one_runtime,
     "shape-in-profile": shape_in_profile,
     "mode-region": mode_region,

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
@@ -38,6 +38,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     Namespaces,
     NcclTest,
     Node,
+    NodeSystem,
     Plan,
     PlannedShape,
     Probe,
@@ -150,6 +151,8 @@ def decide(given: Given) -> tuple[Plan, tolerations.Tolerated]:
         ),
         shapes={shape.name: _shape_facts(shape, counts[shape.name]) for shape in shapes},
         nodes=nodes,
+        systems=_systems(given.facts, {node.name for node in nodes}),
+        image_registry=options.image_registry,
         namespaces=Namespaces(**profile["namespaces"], own=options.own_namespace, job=options.job_namespace),
         resources=Resources(vf=_resource(options)),
         priority_class=options.priority_class,
@@ -375,6 +378,11 @@ def _node(fact: NodeFacts, shape: Shape, excluded: str = "") -> Node:
         excluded=excluded,
         simulated=fact.simulated,
     )
+
+
+def _systems(facts: Sequence[NodeFacts], names: Container[str]) -> tuple[NodeSystem, ...]:
+    ours = [fact for fact in facts if fact.name in names and fact.os_image]
+    return tuple(sorted({NodeSystem(fact.os_image, fact.kernel, fact.arch) for fact in ours}))
 
 
 def _marked(fact: NodeFacts) -> str:

@@ -20,6 +20,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror import registry_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror import run as mirror
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache import NodeCache
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_crds, crds, helm
@@ -67,16 +69,27 @@ def read(
     if args["pods"]:
         return found
     faults = helm.findings() if found.installs else []
+    ignored = {"registry", "preflight.registry"} & set(args["ignore"])
+    asked = plan.image_registry and not (plan.faults or args["read_only"] or ignored)
     return dataclasses.replace(
         found,
         plugins=left.plugins(client, survey.workloads),
         account=str(accounts.folder(args["plan"]) / f"{'verify' if args['read_only'] else 'site'}.yml"),
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
+        **(_images(plan) if asked else {}),
         evicting=queues.evicting(client, plan, survey),
         definitions={} if faults else _definitions(client, plan),
         requested=_requested(client, found) if found.installs else {},
     )
+
+
+def _images(plan: Plan) -> Json:
+    """What the registries say of the images of a run that pulls them from the user's own, and what is not known."""
+    found = mirror.of_plan(plan, {})[0]
+    wanted = [need for need in found.needs if need.kind == "image"]
+    said = registry_io.ask([need.ref for need in wanted])
+    return {"images": [(need, said[need.ref]) for need in wanted], "unlisted": found.unknown}
 
 
 def _pids_limit(client: Client, view: preflight.PreflightView) -> Optional[int]:

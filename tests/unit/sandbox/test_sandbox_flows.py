@@ -64,9 +64,13 @@ def test_the_ofed_daemonset_is_the_recorded_one() -> None:
     pods = [item["spec"]["template"]["spec"] for item in (ours, real)]
     for key in ("nodeSelector", "hostNetwork", "priorityClassName", "serviceAccountName", "tolerations"):
         assert pods[0][key] == pods[1][key], key
-    for key in ("initContainers", "containers"):
-        mine, theirs = ([(c["name"], c["image"]) for c in pod[key]] for pod in pods)
-        assert mine == theirs
+    assert [[one["name"] for one in pod["initContainers"]] for pod in pods] == [[nic.OFED_INIT]] * 2
+    mine, theirs = ([(c["name"], c["image"]) for c in pod["containers"]] for pod in pods)
+    assert mine == theirs
+    # The recorded operator was started with an image x in OFED_INIT_CONTAINER_IMAGE.
+    assert ours["spec"]["template"]["spec"]["initContainers"][0]["image"].endswith(
+        f"/{nic.OFED_INIT}:network-operator-v26.4"
+    )
 
 
 def test_without_nfds_labels_there_is_no_ofed_daemonset() -> None:

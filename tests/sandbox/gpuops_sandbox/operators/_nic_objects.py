@@ -198,6 +198,7 @@ WITHOUT_OBJECTS = {
 """States without a component above: asked for, they stay notReady, which is what a policy without pods says. OFED's
 DaemonSets follow the nodes' systems, see ofed_objects."""
 
+OFED_INIT = "network-operator-init-container"
 OFED_STATE, OFED_SECTION, OFED_POD = "state-OFED", "ofedDriver", "nvidia.com/ofed-driver"
 OFED_ACCOUNT, OFED_INIT_CONFIG = "ofed-driver", "ofed-init-container-config"
 NFD_OS = tuple(
@@ -365,6 +366,12 @@ def ofed_objects(spec: Json, version: Version, namespace: str, nodes: Iterable[M
     return found + [_ofed_daemonset(spec, part, version, namespace, system, owner) for system in ofed_systems(nodes)]
 
 
+def _ofed_init(spec: Json, part: Json, version: Version) -> str:
+    """Real operators have it from a variable of their Deployment, which the chart sets."""
+    own = {**part, "image": OFED_INIT, "version": f"network-operator-v{'.'.join(map(str, version))}"}
+    return image(spec, own)
+
+
 def _ofed_daemonset(
     spec: Json, part: Json, version: Version, namespace: str, system: tuple[str, ...], owner: dict[str, str]
 ) -> Json:
@@ -376,7 +383,7 @@ def _ofed_daemonset(
         "hostNetwork": True,
         "nodeSelector": {MELLANOX: "true", **dict(zip(NFD_OS, system))},
         "tolerations": [*spec.get("tolerations", []), GPU_TOLERATION],
-        "initContainers": [{"name": "network-operator-init-container", "image": "x"}],
+        "initContainers": [{"name": OFED_INIT, "image": _ofed_init(spec, part, version)}],
         "containers": [{"name": "mofed-container", "image": f"{image(spec, part)}-{name}{release}-amd64"}],
     }
     if spec.get("nodeAffinity"):

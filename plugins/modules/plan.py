@@ -241,6 +241,14 @@ options:
       have C(preemptionPolicy=Never), so that no pod is evicted for a test.
     type: str
     default: gpuops-rdma
+  driver_packages:
+    description: >-
+      Where the operators' containers of drivers load packages of the nodes' system from, with O(driver=operator) and
+      O(ofed=operator). C(http_proxy), C(https_proxy) and C(no_proxy); C(ca), a ConfigMap with the CA of the package
+      repositories; C(repositories), a ConfigMap with their .list or .repo files. Both are in the namespaces of the
+      operators.
+    type: dict
+    default: {}
   image_registry:
     description: >-
       Registry, with an optional path, for all images. It replaces the registry of each image. O(images) are not

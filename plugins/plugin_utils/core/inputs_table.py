@@ -113,6 +113,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_discover_ports": {"type": "list"},
     "rdma_displace_pods": {"type": "bool"},
     "rdma_driver": {"type": "str"},
+    "rdma_driver_packages": {"type": "dict"},
     "rdma_evidence": {"type": "bool"},
     "rdma_evidence_file": {"type": "path"},
     "rdma_evidence_key_file": {"type": "path"},

@@ -81,10 +81,8 @@ def listing(plan: Plan, rendered: Rendered, features: Mapping[str, str], table: 
         found.add(image, f"playbooks that read {name}")
     if "operator" in (plan.driver, plan.ofed):
         what = "packages of the nodes' system, such as kernel headers"
-        why = (
-            "containers of drivers load packages when they start, also with mirrored images; give them a repository by"
-        )
-        why += " driver.repoConfig (rdma_gpu_operator_values), or use node images with drivers"
+        why = "containers of drivers load packages when they start, also with mirrored images; give them a repository"
+        why += " (repositories in rdma_driver_packages), or use node images with drivers"
         found.unknown.append(Unlisted(what, why))
     return found
 

@@ -42,6 +42,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import TOP
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     adoption,
+    driver_packages,
     leftovers,
     nic_policy,
     shared_device,
@@ -154,10 +155,11 @@ def _policy(plan: Plan, given: Given, configured: Sequence[Shape], choice: Choic
     """The NicClusterPolicy with the images of the Network Operator's release; None if an input of it is rejected."""
     profile = given.profile
     shared = plan.mode is Mode.SHARED
+    packages = driver_packages.ofed(given.options.driver_packages)
     parts: Json = {
         "multus": plan.platform != "openshift",
         "shared": shared,
-        "more": choice.policy(profile["network_operator"].get("ofed_driver", {})),
+        "more": choice.policy({**profile["network_operator"].get("ofed_driver", {}), **packages}),
     }
     release = plan.releases.get("network_operator")
     version = (release.version if release else "") or str(profile["network_operator"]["version"])

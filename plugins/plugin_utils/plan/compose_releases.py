@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import (
     adoption,
     chart_values,
     charts_io,
+    driver_packages,
     gpudirect,
     helm_records,
     releases,
@@ -110,6 +111,9 @@ def drivers(plan: Plan, given: Given, existing: Existing) -> tuple[Choice, list[
     choice = gpudirect.choose(**asked, site=site)
     multus = plan.mode.vfs and plan.install == "helm" and plan.platform != "openshift"
     found = [*gpudirect.refusals(choice, given.survey.workloads, nodes, multus=multus), *_no_policy(plan, choice)]
+    if options.driver_packages and (plan.install != "helm" or "operator" not in (choice.driver, choice.ofed)):
+        why = "the nodes' images have the drivers" if plan.install == "helm" else f"rdma_install is {plan.install}"
+        found.append(finding("plan.values", "rdma_driver_packages", f"it has no effect: {why}"))
     return choice, [*map(_refused, found), *faults.findings]
 
 
@@ -195,7 +199,7 @@ def released(
             reference=options.charts.get(operator),
             overrides=options.values(operator),
             extra=chart_values.merge(
-                _needed_values(operator, plan, given.profile, choice, configured, faults),
+                _needed_values(operator, plan, given, choice, configured, faults),
                 chart_values.tolerations(given.profile[operator], tolerated),
             ),
             driver=choice.driver,
@@ -275,16 +279,20 @@ def _release(
 
 
 def _needed_values(
-    operator: str, plan: Plan, profile: Json, choice: Choice, configured: Sequence[Shape], faults: Faults
+    operator: str, plan: Plan, given: Given, choice: Choice, configured: Sequence[Shape], faults: Faults
 ) -> Json:
     """Chart values that the plan requires."""
+    profile = given.profile
     if operator == "gpu_operator":
-        return choice.gpu_operator_values
+        packages = driver_packages.gpu_operator(given.options.driver_packages) if choice.driver == "operator" else {}
+        return chart_values.merge(choice.gpu_operator_values, packages)
     if operator == "network_operator" and plan.mode is Mode.SHARED:
         return {"sriovNetworkOperator": {"enabled": False}}
     if operator == "network_operator" and configured and profile["network_operator"]["policy_by"] == "chart":
         resources = faults.attempt("rdma_resource", lambda: sriov.chart_resources(configured, plan.resources.vf))
-        return {"sriovDevicePlugin": {"resources": resources or []}, **choice.network_operator_values}
+        values = {"sriovDevicePlugin": {"resources": resources or []}, **choice.network_operator_values}
+        packages = driver_packages.ofed(given.options.driver_packages) if choice.ofed == "operator" else {}
+        return chart_values.merge(values, {"ofedDriver": packages} if packages else {})
     return {}
 
 

@@ -51,6 +51,7 @@ class PlanFields:
     olm: dict[str, Any]
     images: dict[str, Any]
     priority_class: str
+    driver_packages: dict[str, Any]
     image_registry: str
     image_pull_secrets: tuple[str, ...]
     collectives: tuple[str, ...]

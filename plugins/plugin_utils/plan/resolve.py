@@ -58,6 +58,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import (
     shared_parts,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.shape_files import slug
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import driver_packages
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.nic_policy import COMPONENTS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.sriov import VF_CONFIG, no_vfs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.options import Given, PlanOptions
@@ -73,6 +74,7 @@ NO_RDMA = (
 )
 KNOWN_KEYS = {
     "charts": ("gpu_operator", "network_operator", "volcano", "mpi_operator"),
+    "driver_packages": driver_packages.KEYS,
     "images": ("nccl_test", "vf_config", "sriov_cni", "rdma_cni", *COMPONENTS),
 }
 

@@ -199,7 +199,7 @@ def test_operators_of_olm_and_drivers_name_what_is_not_known() -> None:
     plan = compose.compose(Given(chosen, blank.survey(chosen, data), facts, plan_samples.SHAPES, data, 0.0))
     unknown = {one.what: one.why for one in needs.listing(plan, {}, {}, TABLE).unknown}
     assert "oc-mirror" in unknown["images of the operator nfd, the default channel"]
-    assert "repoConfig" in unknown["packages of the nodes' system, such as kernel headers"]
+    assert "rdma_driver_packages" in unknown["packages of the nodes' system, such as kernel headers"]
 
 
 def test_what_cannot_be_rendered_is_named() -> None:

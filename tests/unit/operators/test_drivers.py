@@ -69,6 +69,34 @@ def test_the_operators_bring_both() -> None:
     assert policy(mirrored)["ofedDriver"]["imagePullSecrets"] == ["s"]
 
 
+def test_packages_of_drivers_come_through_a_proxy_and_from_own_repositories() -> None:
+    given = {"https_proxy": "http://p:3128", "no_proxy": ".svc", "ca": "own-ca", "repositories": "own"}
+    env = [
+        {"name": name, "value": value}
+        for pair, value in ((("HTTPS_PROXY", "https_proxy"), "http://p:3128"), (("NO_PROXY", "no_proxy"), ".svc"))
+        for name in pair
+    ]
+    made = whole(ELSEWHERE, driver_packages=given, **OPERATORS)
+    driver, ofed = driver_values(made), policy(made)["ofedDriver"]
+    assert driver["env"] == ofed["env"] == env
+    assert driver["certConfig"] == ofed["certConfig"] == {"name": "own-ca"}
+    assert (driver["repoConfig"], ofed["repoConfig"]) == ({"configMapName": "own"}, {"name": "own"})
+    assert faults(made) == {} == faults(whole(ELSEWHERE, driver_packages={"ca": "a"}, driver="operator", ofed="host"))
+    users = whole(ELSEWHERE, driver_packages=given, gpu_operator_values={"driver": {"env": []}}, **OPERATORS)
+    assert driver_values(users)["env"] == [], "the user's chart values come last"
+    idle = whole(cluster(), driver_packages=given)
+    assert "env" not in driver_values(idle) and "ofedDriver" not in policy(idle)
+    assert [text for _severity, text in told(idle, "plan.values") if "no effect" in text]
+    assert (
+        "unknown keys proxy"
+        in faults(whole(ELSEWHERE, driver_packages={"proxy": "x"}, **OPERATORS))["rdma_driver_packages"]
+    )
+    node = gpu_node("n1", provider_id="", os_image="Oracle Linux Server 8.9", kernel="4.18.0-513.el8.x86_64")
+    guide = whole([node], profile="guide-2024", driver_packages={"ca": "own-ca"}, **OPERATORS)
+    values = guide.releases["network_operator"].values["ofedDriver"]
+    assert values == {"deploy": True, "certConfig": {"name": "own-ca"}} and faults(guide) == {}
+
+
 def test_a_chart_that_makes_the_policy_is_given_a_value() -> None:
     node = gpu_node("n1", provider_id="", os_image="Oracle Linux Server 8.9", kernel="4.18.0-513.el8.x86_64")
     made = whole([node], profile="guide-2024", **OPERATORS)

@@ -20,7 +20,7 @@ extends_documentation_fragment:
 - gpuops.rdma.attributes
 options:
   plan:
-    description: Path of plan.json.
+    description: Path of plan.json. If it is below O(dest), the secrets that the plan keeps beside it are removed.
     type: path
     required: true
   dest:

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -22,59 +21,62 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart
 ROOT = files.FILES.parent
 
 
-def of_plan(plan: Plan, features: Json) -> tuple[Listing, Rendered]:
-    """What a plan needs, and the objects of its releases. ``features``: as in ``needs.listing``; an image "" is that of
-    the plan's probe."""
+def of_plan(plan: Plan, features: Mapping[str, str]) -> tuple[Listing, Rendered]:
+    """What a plan needs, and the objects of its releases. ``features``: see ``needs.listing``."""
     rendered: dict[str, list[Json] | str] = {}
     for key, release in plan.releases.items():
         if not release.elsewhere and not release.addons:
             try:
                 objects = render.objects(release, plan.server_version)
-                # As the run applies it; charts have their values.
-                moves = bool(release.manifest)
-                rendered[key] = chart_values.with_images(objects, release.image_registry, ()) if moves else objects
+                # As the run applies a manifest; a chart's images follow from its values.
+                moves = release.image_registry if release.manifest else ""
+                rendered[key] = chart_values.with_images(objects, moves, ()) if moves else objects
             except InputError as error:
                 rendered[key] = str(error)
-    chosen = {name: str(image or plan.probe.image) for name, image in features.items()}
-    return needs.listing(plan, rendered, chosen, files.document("mirror.yml")), rendered
+    return needs.listing(plan, rendered, features, files.document("mirror.yml")), rendered
 
 
 def write(task: Task, args: Json) -> Json:
-    """Writes the list to the folder ``dest``; returns counts, what is not known, and the paths."""
-    plan, dest, registry = run.read_plan(args["plan"]), Path(args["dest"]), args["registry"].rstrip("/")
-    found, rendered = of_plan(plan, args["features"])
+    """Writes the list to the folder ``dest``; returns counts and what is not known. The secrets
+    of a plan below that folder are removed, since no run follows that needs them."""
+    place, dest, registry = Path(args["plan"]), Path(args["dest"]), args["registry"].rstrip("/")
+    plan = run.read_plan(str(place))
+    features = {name: str(image or plan.probe.image) for name, image in args["features"].items()}
+    found, rendered = of_plan(plan, features)
     found.others += _control_node(found)
-    known = [need for need in found.needs if need.kind == "image"]
+    charts = dict(_charts(plan, rendered, dest))
     wanted = {
         "list.txt": texts.text(found, registry),
-        "sync.yml": texts.sync(known),
+        "sync.yml": texts.sync([need for need in found.needs if need.kind == "image"]),
         "carry.sh": texts.script(found),
+        "inputs.yml": texts.inputs(registry, {name: str(file) for name, (file, _data) in charts.items()}, features),
     }
-    charts = {}
-    for key, release in plan.releases.items():
-        objects = rendered.get(key, ())
-        if release.manifest and not isinstance(objects, str):
-            name = f"charts/{release.operator}.yml"
-            wanted[name] = yaml.safe_dump_all(objects, sort_keys=False)
-            charts[release.operator] = str(dest / name)
-        elif release.archive and Path(release.archive).is_file():
-            charts[release.operator] = str(dest / "charts" / Path(release.archive).name)
-    chosen = {name: str(image or plan.probe.image) for name, image in args["features"].items()}
-    wanted["inputs.yml"] = texts.inputs(registry, charts, chosen)
+    contents = {dest / name: text.encode() for name, text in wanted.items()} | dict(charts.values())
+    changed = [file for file, data in contents.items() if not file.is_file() or file.read_bytes() != data]
     document = {"counts": texts.counts(found), "needs": to_dict(found.needs), "unknown": to_dict(found.unknown)}
-    changed = [name for name, text in wanted.items() if _text(dest / name) != text]
     if not task.check_mode:
         (dest / "charts").mkdir(parents=True, exist_ok=True)
-        for name in changed:
-            files.replace(dest / name, wanted[name])
-        for release in plan.releases.values():
-            if release.operator in charts and not release.manifest:
-                shutil.copyfile(release.archive, charts[release.operator])
+        for file in changed:
+            files.put(file, contents[file], 0o644)
         run.write(dest / "list.json", document)
+    if dest in place.parents:
+        run.forget_plan(place.parent)
     for one in found.unknown:
         task.progress(f"not known: {one.what}: {one.why}")
     task.progress(f"{texts.summary(found)}: {dest / 'list.txt'}")
     return {**document, "changed": bool(changed), "dest": str(dest)}
+
+
+def _charts(plan: Plan, rendered: Rendered, dest: Path) -> Iterator[tuple[str, tuple[Path, bytes]]]:
+    """(key of rdma_charts, (file, its content)) of the charts that the plan fetched, and of manifests."""
+    for key, release in plan.releases.items():
+        objects = rendered.get(key, ())
+        if release.manifest and not isinstance(objects, str):
+            text = yaml.safe_dump_all(objects, sort_keys=False)
+            yield release.operator, (dest / f"charts/{release.operator}.yml", text.encode())
+        elif release.archive and Path(release.archive).is_file():
+            archive = Path(release.archive)
+            yield release.operator, (dest / "charts" / archive.name, archive.read_bytes())
 
 
 def _text(path: Path) -> str:

@@ -32,7 +32,11 @@ options:
     type: str
     default: ''
   features:
-    description: Images of other playbooks, by input. An empty one is the image with Python that probes use.
+    description: Images of other playbooks, by input. Empty ones are left out.
+    type: dict
+    default: {}
+  probes:
+    description: Images with Python of other playbooks, by input. An empty one is that of the plan's probe.
     type: dict
     default: {}
 """

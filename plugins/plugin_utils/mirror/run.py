@@ -41,7 +41,8 @@ def write(task: Task, args: Json) -> Json:
     of a plan below that folder are removed, since no run follows that needs them."""
     place, dest, registry = Path(args["plan"]), Path(args["dest"]), args["registry"].rstrip("/")
     plan = run.read_plan(str(place))
-    features = {name: str(image or plan.probe.image) for name, image in args["features"].items()}
+    features = {name: str(image) for name, image in args["features"].items() if image}
+    features.update({name: str(image or plan.probe.image) for name, image in args["probes"].items()})
     found, rendered = of_plan(plan, features)
     found.others += _control_node(found)
     charts = dict(_charts(plan, rendered, dest))

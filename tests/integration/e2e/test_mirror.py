@@ -27,11 +27,14 @@ COMPLETED = re.compile(r".*/(driver|doca-driver):[^/]+")
 def test_every_image_of_a_run_is_listed(cluster: Any, inputs: dict[str, str], options: tuple[str, ...]) -> None:
     here = cluster("--gpu-nodes", "2", *options)
     before = here.state()
-    secret = {"rdma_gpu_operator_values": "operator.env[0].name=API_TOKEN,operator.env[0].value=hunter2"}
-    listing = here.play("playbooks/mirror.yml", report="list", **{**inputs, **(secret if options else {})})
+    secret = {"rdma_gpu_operator_values": "driver.env[0].name=API_TOKEN,driver.env[0].value=hunter2"}
+    listing = here.play(
+        "playbooks/mirror.yml", report="list", **{**inputs, **(secret if inputs is BY_OPERATORS else {})}
+    )
     assert listing.code == 0 and here.state() == before, listing.output[-3000:]
     needs = json.loads((here.folder / "list/mirror/list.json").read_text())["needs"]
-    assert not list((here.folder / "list").rglob("plan-secrets.json"))
+    assert not list((here.folder / "list").rglob("plan-secrets.json")) and "hunter2" not in listing.output
+    assert (here.folder / "list/mirror/run/plan.json").exists() and not (here.folder / "list/run").exists()
     listed = {need["ref"] for need in needs if need["kind"] == "image"}
     again = here.play("playbooks/mirror.yml", "--check", report="list", **inputs)
     assert again.code == 0 and "changed=0" in again.output

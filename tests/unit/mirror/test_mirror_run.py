@@ -48,7 +48,8 @@ def test_files_are_written_once_and_nothing_in_check_mode(monkeypatch: pytest.Mo
         "plan": str(dest / "run/plan.json"),
         "dest": str(dest),
         "registry": "m.io/x/",
-        "features": {"rdma_y_image": ""},
+        "features": {"rdma_x_image": ""},
+        "probes": {"rdma_y_image": ""},
     }
 
     def listed(check: bool = False) -> dict[str, Any]:

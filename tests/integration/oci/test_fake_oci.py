@@ -195,6 +195,26 @@ def test_names_and_tags_have_oracles_limits(
     assert (error.status, error.code) == (409, "Conflict") and "in use for a different request" in error.message
 
 
+def test_an_instance_is_reset_once_by_a_token_and_tagged_where_the_tag_is(
+    fake: FakeOci, url: str, config: dict[str, Any]
+) -> None:
+    client, (made,) = compute(config, url), oci_site.nodes(fake, oci_site.cluster(fake)["id"], 1)
+    fake.durations["reset"] = 60.0
+    for _again in range(2):
+        assert client.instance_action(made["id"], "RESET", opc_retry_token="once").data.lifecycle_state == "STOPPING"
+    error = refused(client.instance_action, made["id"], "RESET")
+    assert (error.status, error.code) == (409, "IncorrectState")
+    fake.clock.advance(61.0)
+    assert client.get_instance(made["id"]).data.lifecycle_state == "RUNNING"
+    assert [event["state"] for event in fake.instance_events].count("RESET") == 1
+    tags = {"ComputeInstanceHostActions": {"CustomerReportedHostStatus": "unhealthy"}}
+    details = core.UpdateInstanceDetails(defined_tags=tags)
+    error = refused(client.update_instance, made["id"], details)
+    assert error.status == 400 and "TagNamespace ComputeInstanceHostActions does not exists" in error.message
+    oci_site.host_tag(fake)
+    assert client.update_instance(made["id"], details).data.defined_tags == tags
+
+
 def test_a_node_pool_in_a_compute_cluster(fake: FakeOci, url: str, config: dict[str, Any]) -> None:
     from oci.container_engine import models as oke
 

@@ -25,7 +25,7 @@ export PYTHONPYCACHEPREFIX := $(VENV)/bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx nodes e2e molecule molecule-openshift consumer user gates ee-check test-matrix test-operators test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
+.PHONY: help setup demo-setup programs packages demo test lint types unit coverage cluster oci awx events nodes e2e molecule molecule-openshift consumer user gates ee-check test-matrix test-operators test-nodes test-scale bench fuzz sandbox-up sandbox-down docs docs-site linkcheck update clean
 
 help: ## What there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -44,6 +44,11 @@ $(VENV)/.ready: | $(PYTHON)
 	@echo "setup: Python packages of the tests into $(VENV) (1 to 2 min, once)"
 	@tools/install $(VENV) -r requirements-dev.txt
 	@touch $(VENV)/.demo $@
+
+# Without a JDK the tests of rulebooks are skipped by name.
+$(VENV)/.events: requirements-events.txt $(VENV)/.ready
+	@! command -v java >/dev/null || { echo "setup: ansible-rulebook into $(VENV) (15 s, once)"; tools/install $(VENV) -r $<; }
+	@touch $@
 
 # Compiles what is not there yet: 3 min on 2 idle cores, 7 on busy ones, once per machine.
 programs: | $(PYTHON)
@@ -77,7 +82,7 @@ demo: sandbox-up ## The main job on simulated GPUs, from nothing to a verdict an
 	@echo "make sandbox-down$(if $(filter-out demo,$(NAME)), NAME=$(NAME)) removes it."
 
 # The longest first. A playbook waits for its cluster more than it computes, so there are more lanes than two cores.
-LANES := e2e cluster molecule nodes unit gates oci molecule-openshift awx consumer user lint types
+LANES := e2e cluster molecule nodes unit gates oci molecule-openshift events awx consumer user lint types
 JOBS ?= 3
 # Each worker collects 9,000 tests and reads the same data: beside other lanes one does it for less.
 UNIT_WORKERS ?= 2
@@ -108,7 +113,7 @@ coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 # On disk, a tenth of a playbook's CPU time went into files that sandboxes write and remove. A killed run's go with the next.
-cluster oci e2e test-matrix test-operators: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
+cluster oci e2e events test-matrix test-operators: export GPUOPS_SANDBOX_HOME := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo "/dev/shm/gpuops-rdma-$$(id -u)")
 
 cluster: setup ## Plugins against the sandbox's API server
 	@$(PYTEST) tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20
@@ -118,6 +123,9 @@ oci: setup ## OCI modules and playbooks, with the real SDK against a fake OCI
 
 awx: setup ## The AWX data set, applied twice to a stand-in of AWX's API by the real awx.awx modules
 	@$(PYTEST) tests/integration/awx -q
+
+events: setup $(VENV)/.events ## The rulebooks in ansible-rulebook, from an event to the proposal, where there is a JDK 17
+	@$(PYTEST) tests/integration/events -q --durations=5 --durations-min=20
 
 nodes: setup ## Three of test-nodes, where 'make test-nodes' has built the programs and images of real nodes
 	@$(PYTEST) tests/integration/nodes -q -m core

@@ -193,6 +193,13 @@ JOBS = (
         notifies=True,
     ),
     Template(
+        "RDMA propose",
+        "propose",
+        "Looks at the node that an event names, and says what RDMA repair would do about it.",
+        ("rdma_event_node*", *_COMMON, "rdma_repair_most", "rdma_repair_evict", "rdma_repair_force"),
+        check=False,
+    ),
+    Template(
         "RDMA health",
         "health",
         "Names nodes with faults, news since the last look, and who works on a node.",

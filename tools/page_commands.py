@@ -33,6 +33,7 @@ PROGRAMS = {
     "ansible-builder",
     "ansible-galaxy",
     "ansible-inventory",
+    "ansible-rulebook",
     "cp",
     "eval",
     "export",

@@ -17,6 +17,7 @@ ALLOWED = {
     r"no sshd: .*": "make packages installs it where it may",
     r"no chromium: .*": "make packages installs it where it may",
     r"no real nodes: .*": "make test-nodes; they need root, Linux, memory, and programs built by it",
+    r"no rulebooks: .*": "make events installs ansible-rulebook; it needs a JDK 17",
     r"no GPU: .*": "tests/gpu, in a rehearsal or where the machine's driver lacks a program",
     r"one node only.*": "tests/gpu: between nodes there is no NVLink, within one no network",
     r"no python3\.\d+: .*": "scripts run in pods on the image's Python; tests take those of this machine",

@@ -115,6 +115,16 @@ def repair(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> lis
     return once([*gate(plan, kinds), *(item for one in done for item in needs(*one))])
 
 
+def propose(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
+    """What playbooks/propose.yml reads: as verify.yml, and what a plan of repairs needs."""
+    read = [
+        ("get", "", "configmaps", OWNER),
+        ("list", "coordination.k8s.io", "leases", OWNER),
+        ("list", "readiness.node.x-k8s.io", "nodereadinessrules", ""),
+    ]
+    return once([*reading(plan, False, kinds), *(item for rule in read for item in needs(*rule))])
+
+
 def bundle(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
     """What playbooks/bundle.yml reads: as verify.yml, and the logs of the operators' and our pods."""
     made = {item["metadata"].get("namespace", "") for group in plan.objects.values() for item in group}

@@ -127,6 +127,7 @@ class Rights:
             "gate": (once([*permissions.gate(plan, KINDS), *with_hosts]), []),
             "repair": (once([*permissions.repair(plan, KINDS), *with_hosts]), []),
             "health": (once([*permissions.health(plan, KINDS), *with_hosts]), []),
+            "propose": (permissions.propose(plan, KINDS), []),
             "bundle": (permissions.bundle(plan, KINDS), []),
         }
 

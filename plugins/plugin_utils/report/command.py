@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table impo
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import next_step
 
-LOOKING = re.compile(r"\b(?:verify|health|host_checks|nccl_scan|perftest|gate|repair)(\.ya?ml)?$")
+LOOKING = re.compile(r"\b(?:verify|health|host_checks|nccl_scan|perftest|gate|repair|propose)(\.ya?ml)?$")
 """Playbooks that set up nothing: site.yml fixes what they find."""
 _SSH = "ssh"
 """The connection without an option."""

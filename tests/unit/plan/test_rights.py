@@ -176,7 +176,7 @@ def test_manifests_make_no_namespace_that_the_run_does_not_use(
 def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     seen = survey(releases=[adopted()])
     paths = Rights(only_gpu(seen), FakeClient(OLD), seen).write(tmp_path / "permissions")
-    names = ("verify", "site", "teardown", "gate", "repair", "health", "bundle")
+    names = ("verify", "site", "teardown", "gate", "repair", "health", "propose", "bundle")
     assert [path.name for path in paths] == [f"{name}.yml" for name in names]
     for path in paths:
         objects = list(yaml.safe_load_all(path.read_text("utf-8")))

@@ -47,8 +47,7 @@ $(VENV)/.ready: | $(PYTHON)
 
 # Without a JDK the tests of rulebooks are skipped by name.
 $(VENV)/.events: requirements-events.txt $(VENV)/.ready
-	@! command -v java >/dev/null || { echo "setup: ansible-rulebook into $(VENV) (15 s, once)"; tools/install $(VENV) -r $<; }
-	@touch $@
+	@! command -v java >/dev/null || { echo "setup: ansible-rulebook into $(VENV) (15 s, once)"; tools/install $(VENV) -r $<; touch $@; }
 
 # Compiles what is not there yet: 3 min on 2 idle cores, 7 on busy ones, once per machine.
 programs: | $(PYTHON)

@@ -196,7 +196,14 @@ JOBS = (
         "RDMA propose",
         "propose",
         "Looks at the node that an event names, and says what RDMA repair would do about it.",
-        ("rdma_event_node*", *_COMMON, "rdma_repair_most", "rdma_repair_evict", "rdma_repair_force"),
+        (
+            "rdma_event_node*",
+            "rdma_event_approval",
+            *_COMMON,
+            "rdma_repair_most",
+            "rdma_repair_evict",
+            "rdma_repair_force",
+        ),
         check=False,
     ),
     Template(

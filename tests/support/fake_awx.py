@@ -3,11 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A stand-in for the API of AWX 24.6.1: as much of it as awx.awx needs to make what playbooks/awx.yml makes.
 
-It refuses what AWX refuses, as far as that was read; no AWX has confirmed it. Two sources: the documentation of
-awx.awx's own modules (which fields an object has, their types and choices), and AWX's serializers and views as of
-October 2024 (unique names, references, surveys, credential types, schedules, loops in workflows). Secrets are shown as
-$encrypted$. Lists have pages. It runs no job; a project's update succeeds at once. Where AWX derives a field (the
-organisation of a job template is its project's), so does this.
+It refuses what AWX refuses, as far as that was read; no AWX has confirmed it. Sources: the documentation of awx.awx's
+own modules (which fields an object has, their types and choices); AWX's serializers and views as of October 2024
+(unique names, references, surveys, credential types, schedules, loops in workflows), and of approvals at 0078f9e
+(WorkflowJobTemplateNodeCreateApproval); for launches, what ansible-rulebook 1.3.2 asks for. Secrets are shown as
+$encrypted$. Lists have pages. It runs no job: a project's update succeeds at once, a launched job ends as a test says.
+Where AWX derives a field (the organisation of a job template is its project's), so does this.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ast
 import base64
 import http.server
+import importlib.util
 import json
 import re
 import threading
@@ -42,6 +44,10 @@ QUESTIONS: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "float": (float, int),
 }
+
+
+RUN = {"job_templates": "jobs", "workflow_job_templates": "workflow_jobs"}
+"""Templates that can be launched -> their jobs."""
 
 
 class Refused(Exception):
@@ -186,7 +192,11 @@ KINDS: dict[str, Kind] = {
             **dict.fromkeys(("success_nodes", "failure_nodes", "always_nodes"), "workflow_job_template_nodes"),
             **{name: name for name in PROMPTS},
         },
+        defaults={"extra_data": {}},
+        extra={"type": str},
     ),
+    # AWX makes them only below a node (WorkflowJobTemplateNodeCreateApproval of its views), with these three fields.
+    "workflow_approval_templates": Kind("workflow_approval_template", "workflow_job_template_node", ()),
     "schedules": Kind(
         "schedule",
         "schedule",
@@ -200,6 +210,13 @@ KINDS: dict[str, Kind] = {
     "instance_groups": Kind("instance_group", "instance_group", (("name",),)),
 }
 UNIFIED = ("projects", "inventory_sources", "job_templates", "workflow_job_templates")
+
+
+def modules() -> Path:
+    """The folder of awx.awx's modules."""
+    spec = importlib.util.find_spec("ansible_collections.awx.awx.plugins.modules")
+    assert spec, "awx.awx is not installed; the package ansible brings it"
+    return Path(next(iter(spec.submodule_search_locations or ())))
 
 
 def module_options(modules: Path, name: str) -> Json:
@@ -216,9 +233,14 @@ class Awx:
     def __init__(self, modules: Path, playbooks: Iterable[str]) -> None:
         self.options = {end: module_options(modules, kind.module) for end, kind in KINDS.items()}
         self.playbooks = set(playbooks)
+        approval = self.options["workflow_job_template_nodes"]["approval_node"]["suboptions"]
+        self.options["workflow_approval_templates"] = approval
         self.objects: dict[str, dict[int, Json]] = {end: {} for end in KINDS}
         self.links: dict[tuple[str, int, str], list[int]] = {}
         self.requests: list[tuple[str, str]] = []
+        self.jobs: dict[str, list[Json]] = {path: [] for path in RUN.values()}
+        self.ends: dict[str, str] = {}
+        """Name of a template -> status of its jobs; the others are successful."""
         self.lock = threading.RLock()
         self._last = 0
         self._make(
@@ -244,6 +266,11 @@ class Awx:
                 "failed": False,
                 "finished": "2026-01-01T00:00:00Z",
             }
+        if end == "config":
+            return 200, {"version": "24.6.1"}
+        if end in RUN.values():
+            wanted = dict(query).get("id__in", "").split(",")
+            return 200, {"results": [one for one in self.jobs[end] if str(one["id"]) in wanted], "next": None}
         if end not in KINDS and end != "unified_job_templates":
             raise Refused(404, {"detail": "Not found."})
         if not rest:
@@ -253,6 +280,10 @@ class Awx:
         number = int(rest[0])
         if len(rest) == 1:
             return self._one(end, number, method, body)
+        if rest[1] == "create_approval_template" and end == "workflow_job_template_nodes" and method == "POST":
+            return 201, self._approval(number, body)
+        if rest[1] == "launch" and end in RUN and method == "POST":
+            return 201, self._launch(end, number, body or {})
         if rest[1] == "survey_spec" and "survey_spec" in self.objects[end][number]:
             return self._survey(end, number, method, body)
         if rest[1] not in KINDS[end].lists:
@@ -296,6 +327,28 @@ class Awx:
             project = self.objects["projects"].get(new.get("project", old["project"]) or 0)
             new["organization"] = project["organization"] if project else None
         old.update(new)
+
+    def _approval(self, node: int, body: Json) -> Json:
+        """Its serializer takes timeout, name and description, and ignores the rest."""
+        given = {name: body[name] for name in self.options["workflow_approval_templates"] if name in body}
+        made = self._create("workflow_approval_templates", given)
+        self.objects["workflow_job_template_nodes"][node]["unified_job_template"] = made["id"]
+        return made
+
+    def _launch(self, end: str, number: int, body: Json) -> Json:
+        """A job that has ended, with what a test says; of a workflow nothing is run. Refused as AWX's launch views do:
+        variables and a limit that the template does not ask for are ignored, and named."""
+        template = self.objects[end][number]
+        given = dict(body.get("extra_vars") or {}) if template.get("ask_variables_on_launch") else {}
+        spec = template.get("survey_spec") or {}
+        told = launch(spec, given) if template.get("survey_enabled") and spec else given
+        self._last += 1
+        path = RUN[end]
+        job = {"id": self._last, "url": f"/api/v2/{path}/{self._last}/", "name": template["name"], "extra_vars": told}
+        job |= {"limit": body.get("limit", ""), "created": "2026-01-01T00:00:00Z", "artifacts": {}}
+        job["status"] = self.ends.get(template["name"], "successful")
+        self.jobs[path].append(job)
+        return job
 
     # ---- what AWX refuses
 
@@ -550,6 +603,14 @@ class Awx:
         summary: Json = {}
         if "survey_spec" in self.objects[end][number]:
             related["survey_spec"] = f"{url}survey_spec/"
+        if end == "workflow_job_template_nodes" and item["unified_job_template"]:
+            used = item["unified_job_template"]
+            home = next(one for one in (*UNIFIED, "workflow_approval_templates") if used in self.objects[one])
+            related["unified_job_template"] = f"/api/v2/{home}/{used}/"
+        if end in RUN:
+            related["launch"] = f"{url}launch/"
+            of_org = self.objects["organizations"].get(item["organization"] or 0, {"name": ""})
+            summary["organization"] = {"name": of_org["name"]}
         if end == "projects":
             summary["current_update"] = {"id": number}
             item["scm_revision"] = "0" * 40

@@ -114,6 +114,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rdma_displace_pods": {"type": "bool"},
     "rdma_driver": {"type": "str"},
     "rdma_driver_packages": {"type": "dict"},
+    "rdma_event_approval": {"type": "bool"},
     "rdma_event_node": {"type": "str"},
     "rdma_evidence": {"type": "bool"},
     "rdma_evidence_file": {"type": "path"},

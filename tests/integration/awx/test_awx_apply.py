@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -52,19 +51,13 @@ GIVEN: dict[str, Any] = {
 PLAIN = {"CONTROLLER_VERIFY_SSL": "false"}
 
 
-def modules() -> Path:
-    spec = importlib.util.find_spec("ansible_collections.awx.awx.plugins.modules")
-    assert spec, "awx.awx is not installed; the package ansible brings it"
-    return Path(next(iter(spec.submodule_search_locations or ())))
-
-
 def playbooks() -> list[str]:
     return [f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml")]
 
 
 @pytest.fixture(name="awx")
 def _awx() -> fake_awx.Awx:
-    return fake_awx.Awx(modules(), playbooks())
+    return fake_awx.Awx(fake_awx.modules(), playbooks())
 
 
 @pytest.fixture(name="address")
@@ -117,7 +110,11 @@ def _check(awx: fake_awx.Awx) -> None:
         name: awx.objects["workflow_job_template_nodes"][number]["unified_job_template"]
         for name, number in nodes.items()
     }
-    assert uses == {"verify": numbers[id(verify)], "scan": numbers[id(scan)]}
+    assert {name: uses[name] for name in ("verify", "scan")} == {
+        "verify": numbers[id(verify)],
+        "scan": numbers[id(scan)],
+    }
+    _check_approval(awx, nodes, uses)
     assert awx.links[("workflow_job_template_nodes", nodes["verify"], "failure_nodes")] == [nodes["scan"]]
     hook = numbers[id(awx.named("notification_templates", "gpuops webhook"))]
     assert awx.links[("job_templates", numbers[id(scan)], "notification_templates_error")] == [hook]
@@ -140,6 +137,21 @@ def _check(awx: fake_awx.Awx) -> None:
         "RDMA verify every night",
         "RDMA host checks every week",
     }
+
+
+def _check_approval(awx: fake_awx.Awx, nodes: dict[str, int], uses: dict[str, int]) -> None:
+    """Between the proposal and the repair a person is asked, and only if the proposal succeeds."""
+    assert awx.objects["job_templates"][uses["propose"]]["name"] == "RDMA propose"
+    assert awx.objects["job_templates"][uses["repair"]]["name"] == "RDMA repair"
+    approval = awx.objects["workflow_approval_templates"][uses["approve"]]
+    assert (approval["name"], approval["timeout"]) == ("Approve the RDMA repair", 14400)
+    follows = {key: found for key, found in awx.links.items() if key[0] == "workflow_job_template_nodes" and found}
+    ends = {(one, name): found for (_end, one, name), found in follows.items()}
+    assert ends[nodes["propose"], "success_nodes"] == [nodes["approve"]]
+    assert ends[nodes["approve"], "success_nodes"] == [nodes["repair"]]
+    assert not any((nodes[one], "failure_nodes") in ends for one in ("propose", "approve", "repair"))
+    first = awx.objects["workflow_job_template_nodes"][nodes["propose"]]
+    assert first["extra_data"] == {"rdma_event_approval": "true"}
 
 
 def _check_webhook(messages: dict[str, Any]) -> None:
@@ -185,7 +197,7 @@ def test_the_playbook_passes_on_every_field_of_the_data() -> None:
     tasks = {}
     for task in yaml.safe_load((ROOT / "playbooks" / "awx.yml").read_text("utf-8"))[0]["tasks"]:
         module = next((key for key in task if key.startswith("awx.awx.")), "")
-        tasks[str(task.get("loop", ""))] = set(task.get(module) or ())
+        tasks.setdefault(str(task.get("loop", "")), set()).update(task.get(module) or ())
     data: dict[str, Any] = {}
     for name in ("objects", "templates"):
         text = (ROOT / "playbooks" / "vars" / "awx" / f"{name}.yml").read_text("utf-8").replace("!unsafe ", "")
@@ -193,7 +205,10 @@ def test_the_playbook_passes_on_every_field_of_the_data() -> None:
     lists = {"controller_credentials": "awx_credential_kinds", "controller_notifications": "awx_webhook"}
     lists |= {"controller_inventory_sources": "awx_sources", "controller_hosts": "awx_cluster"}
     names = [name for name in data if name.startswith("controller_")]
-    assert len(names) == len(tasks) - 1
+    assert len(names) == len(tasks) - 3, "two more loops are over the nodes of workflows"
+    of_nodes = {field for loop, given in tasks.items() if "subelements" in loop for field in given}
+    nodes = [one for item in data["controller_workflows"] for one in item.pop("simplified_workflow_nodes", ())]
+    assert {key for one in nodes for key in one} <= of_nodes
     for name in names:
         fields = {key for item in data[lists.get(name, name)] for key in item}
         assert fields <= tasks[f"{{{{ {name} }}}}"], name

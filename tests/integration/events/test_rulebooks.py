@@ -7,11 +7,12 @@ tests/fixtures/events.yml."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from gpuops_sandbox import account
-from support import rulebook
+from support import fake_awx, rulebook
 from support.event_plugins import body
 from support.rulebook import TOKEN
 
@@ -109,6 +110,41 @@ def test_conditions_lead_to_proposals_from_the_start(cluster: Any) -> None:
         events.until(f"gpuops \\w+: {third}: .*GpuEcc")
         assert events.played() == 2
     assert account.refused(here.sandbox) == ["list secrets"]
+
+
+def controller() -> fake_awx.Awx:
+    """The stand-in of AWX with what the rulebook needs of playbooks/awx.yml, which tests/integration/awx applies."""
+    awx = fake_awx.Awx(fake_awx.modules(), ())
+    of = awx.handle("POST", "/api/v2/organizations/", [], {"name": "GPU operations"})[1]["id"]
+    flow = {"name": "RDMA repair with approval", "organization": of}
+    flow |= {"ask_limit_on_launch": True, "ask_variables_on_launch": True}
+    awx.handle("POST", "/api/v2/workflow_job_templates/", [], flow)
+    return awx
+
+
+def test_for_awx_an_event_starts_the_workflow_with_the_approval(cluster: Any) -> None:
+    here, awx = cluster("--gpu-nodes", "1", again=True), controller()
+    server, address = fake_awx.serve(awx)
+    env = {"GPUOPS_EVENTS_TOKEN": TOKEN, "EDA_CONTROLLER_URL": address, "EDA_CONTROLLER_TOKEN": fake_awx.TOKEN}
+    env["EDA_JOB_TEMPLATE_REFRESH_DELAY"] = "0.5"
+    with rulebook.running(here, "controller", env, gpuops_events_cluster="lab") as events:
+        awx.ends["RDMA repair with approval"] = "running"  # until a person has answered
+        assert events.flood([body("alertmanager", "n1")] * 100) == {200}
+        assert events.flood([body("nvsentinel", "n2", here.client.now().isoformat()), {"text": "hello"}]) == {200}
+        events.until("gpuops unknown event of unknown")
+        deadline = time.monotonic() + 60
+        while len(awx.jobs["workflow_jobs"]) < 2:
+            assert time.monotonic() < deadline, events.log
+            time.sleep(0.1)
+        given = sorted((one["limit"], one["extra_vars"]["rdma_event_node"]) for one in awx.jobs["workflow_jobs"])
+        assert given == [("lab", "n1"), ("lab", "n2")], "one per node, and the second does not wait for the first"
+        assert all(set(one["extra_vars"]) == {"rdma_event_node"} for one in awx.jobs["workflow_jobs"])
+        for one in awx.jobs["workflow_jobs"]:
+            one["status"] = "failed"  # as when there is nothing to approve, or nobody did
+        events.until("ERROR - Workflow template 'RDMA repair with approval' failed")
+        assert TOKEN not in events.log and fake_awx.TOKEN not in events.log
+    server.shutdown()
+    server.server_close()
 
 
 def test_without_a_token_it_does_not_start(cluster: Any) -> None:

@@ -40,7 +40,7 @@ def paths(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("name", READ)
 def test_each_attribute_of_an_event_is_one_that_the_filter_or_the_playbook_gives(name: str) -> None:
     used = {path for rule in rules(name) for path in paths(rule)}
-    assert {"gpuops.kind", "gpuops.node", "gpuops_answer.text"} <= used <= KNOWN
+    assert {"gpuops.kind", "gpuops.node", "gpuops.why"} <= used <= KNOWN
     misspelt = yaml.safe_load(yaml.safe_dump(rules(name)).replace("gpuops.kind", "gpuops.knd"))
     assert not {path for rule in misspelt for path in paths(rule)} <= KNOWN, "it would be found"
 
@@ -58,7 +58,9 @@ def test_an_event_alone_only_proposes_and_each_node_is_throttled(name: str) -> N
         (kind, action), *more = rule["action"].items()
         assert not more
         if kind in RUNS and "event.gpuops.kind" in rule["condition"]:
-            assert action["name"] in ("gpuops.rdma.propose", "RDMA propose")
+            assert action["name"] in ("gpuops.rdma.propose", "RDMA repair with approval"), (
+                "which asks before it repairs"
+            )
             assert rule["throttle"]["group_by_attributes"] == ["event.gpuops.node", "event.gpuops.what"]
             assert "once_within" in rule["throttle"], "once_after has one action for all nodes"
             given = action.get("extra_vars") or action["job_args"]["extra_vars"]

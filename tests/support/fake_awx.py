@@ -336,8 +336,8 @@ class Awx:
         return made
 
     def _launch(self, end: str, number: int, body: Json) -> Json:
-        """A job that has ended, with what a test says; of a workflow nothing is run. Refused as AWX's launch views do:
-        variables and a limit that the template does not ask for are ignored, and named."""
+        """A job that has ended, with what a test says; of a workflow nothing is run. Answers to a survey are
+        refused as AWX refuses them; variables that the template does not ask for are ignored."""
         template = self.objects[end][number]
         given = dict(body.get("extra_vars") or {}) if template.get("ask_variables_on_launch") else {}
         spec = template.get("survey_spec") or {}

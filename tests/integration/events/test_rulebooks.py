@@ -89,6 +89,11 @@ def test_events_by_webhook_lead_to_one_proposal_and_change_nothing(cluster: Any)
 
     made = json.loads((here.folder / "webhook" / sick / "proposal.json").read_text())
     assert (made["result"], made["node"], made["plan"]) == ("proposal", sick, found[2])
+    # As the workflow of AWX runs it: it succeeds only if there is something to approve.
+    asked = {"rdma_kubeconfig": narrow, "rdma_event_approval": "true"}
+    assert here.play("playbooks/propose.yml", report="asked", rdma_event_node=sick, **asked).code == 0
+    nobody = here.play("playbooks/propose.yml", report="nobody", rdma_event_node=well, **asked)
+    assert nobody.code != 0 and f"Nobody is asked: {well} has no fault" in nobody.output
     assert here.state() == before and annotations(here) == noted, "an event alone changes nothing"
     # It may not read Helm's records; a run that installs nothing goes on without them.
     assert account.refused(here.sandbox) == ["list secrets"], "a request that its manifest does not have"

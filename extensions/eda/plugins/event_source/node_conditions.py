@@ -91,6 +91,7 @@ class NodeConditions:
 def follow(watched: NodeConditions, put: Callable[[Json], None], refused: tuple[type[Exception], ...]) -> None:
     """Rounds without end. Of what ``refused`` names it raises 401 and 403: no later attempt would have the right."""
     while True:
+        began = time.monotonic()
         try:
             for change in watched.round():
                 put(change)
@@ -100,7 +101,9 @@ def follow(watched: NodeConditions, put: Callable[[Json], None], refused: tuple[
                 raise
             watched.version = "" if status == GONE else watched.version
             log.warning("the nodes cannot be read, next attempt in %s s: %s", PAUSE, getattr(error, "reason", error))
-            time.sleep(PAUSE)
+        time.sleep(
+            max(0.0, PAUSE - (time.monotonic() - began))
+        )  # an API server that ends watches at once is not flooded
 
 
 async def main(queue: Any, args: Json) -> None:

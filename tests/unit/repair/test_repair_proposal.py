@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairPlan, RepairStep
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.proposal import names, proposal
+from support.paths import ROOT
 
 STEP = RepairStep("n1", "a", "reboot", ("condition GpuXid 79",), "b1", "Xid 79", ("ml/job-0",))
 
@@ -54,6 +56,17 @@ def test_a_proposal_has_all_that_its_id_approves() -> None:
 def test_without_something_to_approve(plan: RepairPlan, faulty: tuple[str, ...], result: str, text: str) -> None:
     got = proposed(plan, faulty=faulty)
     assert (got[0], got[1], got[2][: len(text)]) == (result, "", text)
+
+
+def test_the_proposal_is_planned_with_the_inputs_of_the_repair() -> None:
+    """Else its id would be of another plan."""
+    (repair,), (propose,) = (
+        yaml.safe_load((ROOT / f"playbooks/{one}.yml").read_text()) for one in ("repair", "propose")
+    )
+    wanted = repair["module_defaults"]["gpuops.rdma.node_repair"]
+    (planned,) = [one["gpuops.rdma.node_repair"] for one in propose["tasks"] if "gpuops.rdma.node_repair" in one]
+    later = {"approved", "drain_timeout", "timeout", "soak", "kubeconfig", "context"}
+    assert planned == {**{key: value for key, value in wanted.items() if key not in later}, "state": "planned"}
 
 
 def test_a_name_of_no_node_or_of_several() -> None:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes
+import urllib3
 import yaml
 
 DOCUMENTATION = r"""
@@ -38,6 +40,8 @@ PERIOD = 300
 """Seconds after which a watch is renewed: a connection that is dead without a word ends then."""
 PAUSE = 5.0
 MARKS = Path(__file__).parents[4] / "files" / "node_marks.yml"
+ERRORS = (kubernetes.client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
+"""Of a connection, and of a line that it cut."""
 log = logging.getLogger(__name__)
 
 
@@ -106,12 +110,9 @@ def follow(watched: NodeConditions, put: Callable[[Json], None], refused: tuple[
         )  # an API server that ends watches at once is not flooded
 
 
-async def main(queue: Any, args: Json) -> None:
-    """ansible-rulebook's entry point."""
-    import kubernetes
-    import urllib3
-
-    kubernetes.config.load_config(config_file=args.get("kubeconfig") or None, context=args.get("context") or None)
+def api_server(kubeconfig: str, context: str) -> tuple[Callable[[], tuple[list[Json], str]], Callable[[str], Answer]]:
+    """What lists and what watches the nodes."""
+    kubernetes.config.load_config(config_file=kubeconfig or None, context=context or None)
     nodes, raw = kubernetes.client.CoreV1Api(), {"_preload_content": False}
 
     def listed() -> tuple[list[Json], str]:
@@ -123,6 +124,12 @@ async def main(queue: Any, args: Json) -> None:
         with nodes.list_node(_request_timeout=(10, PERIOD + 30), **asked, **raw) as answer:
             yield from (json.loads(line) for line in answer if line.strip())
 
+    return listed, changes
+
+
+async def main(queue: Any, args: Json) -> None:
+    """ansible-rulebook's entry point."""
+    listed, changes = api_server(args.get("kubeconfig", ""), args.get("context", ""))
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     failed: list[BaseException] = []
 
@@ -131,8 +138,7 @@ async def main(queue: Any, args: Json) -> None:
 
     def run() -> None:
         try:
-            errors = (kubernetes.client.ApiException, urllib3.exceptions.HTTPError, OSError, ValueError)
-            follow(NodeConditions(listed, changes), put, errors)
+            follow(NodeConditions(listed, changes), put, ERRORS)
         except BaseException as error:  # the source fails with it, in the loop
             failed.append(error)
             loop.call_soon_threadsafe(ended.set)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuops_sandbox import account
 from support import fake_awx, rulebook
-from support.event_plugins import body
+from support.event_plugins import SOURCE, body
 from support.rulebook import TOKEN
 
 XID = "Xid 79, GPU has fallen off the bus"
@@ -114,6 +114,16 @@ def test_conditions_lead_to_proposals_from_the_start(cluster: Any) -> None:
         says(here, third, "GpuEcc")
         events.until(f"gpuops \\w+: {third}: .*GpuEcc")
         assert events.played() == 2
+    # A watch that was broken goes on from its version: what changed in between is told.
+    watched = SOURCE["NodeConditions"](*SOURCE["api_server"](env["KUBECONFIG"], ""))
+    begun = watched.round()
+    assert {next(begun)["object"]["metadata"]["name"] for _one in (second, third)} == {second, third}
+    begun.close()
+    watched.seen = {second: watched.seen[second], third: {}}
+    says(here, first, "GpuXid")
+    changes = watched.round()
+    assert next(changes)["object"]["metadata"]["name"] == first
+    changes.close()
     assert account.refused(here.sandbox) == ["list secrets"]
 
 

@@ -88,6 +88,7 @@ TALKING = {
     "urllib3",
     "yaml",
 }
+ARCHITECTURE = ROOT / "docs/architecture.md"
 UTILS = ROOT / "plugins/plugin_utils"
 FILES = {
     ".".join(path.relative_to(UTILS).with_suffix("").parts): path
@@ -96,6 +97,14 @@ FILES = {
 }
 PROBE = ROOT / "plugins/module_utils/host_probe.py"
 """The only file that reaches a target: as a module, and as a script in a pod."""
+
+
+def test_the_page_has_the_same_table() -> None:
+    rows = re.findall(r"^\| `([\w/]+)` \| [^|]+ \| ((?:`[\w/]+`(?:, )?)+) \|$", ARCHITECTURE.read_text("utf-8"), re.M)
+    drawn = {name.replace("/", "."): set(re.findall(r"[\w/]+", may)) for name, may in rows}
+    assert {name: may for name, may in drawn.items() if name in LAYERS} == {
+        name: set(may.split()) for name, (may, _talks) in LAYERS.items() if may
+    }
 
 
 def imported(path: Path) -> set[str]:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, Conflict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan, Resources
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, ObjectName, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import NodeInstance
@@ -44,6 +44,8 @@ class Cluster(Api):
         self.lives, self.after, self.seconds = 1 << 30, False, 0
         self.restarts: list[str] = []
         self.oke = True
+        self.looked_for: tuple[ObjectName, ...] = ()
+        """Kinds of other owners that are served."""
         self.broken: set[str] = set()
 
     def now(self) -> datetime.datetime:
@@ -195,7 +197,7 @@ def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
     def plan(_path: str) -> Plan:
         names = [one["metadata"]["name"] for one in there[-1].list("Node")]
         nodes = tuple(Node(name, "H", gpu_resource="nvidia.com/gpu") for name in names)
-        return Plan(nodes=nodes, resources=Resources(), platform="oke")
+        return Plan(nodes=nodes, resources=Resources(), platform="oke", looked_for=there[-1].looked_for)
 
     def of(api: Cluster, **more: Any) -> NodeRepair:
         there.append(api)

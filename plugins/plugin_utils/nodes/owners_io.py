@@ -35,7 +35,7 @@ def read(client: Client, listed: Collection[ObjectName], *, strict: bool = True,
     this one are left out, and those of dead ones."""
     found: dict[str, tuple[NodeOwner, ...]] = {}
     for kind in table().objects:
-        if kind.name not in listed:
+        if kind.name not in listed or not (kind.nodes or kind.prefixes):
             continue
         try:
             objects = client.list(client.path(kind.api_version, kind.kind, kind.namespace))

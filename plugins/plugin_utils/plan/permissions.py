@@ -50,7 +50,8 @@ def _on(item: ObjectName, verbs: str, kinds: Mapping[tuple[str, str], tuple[str,
 
 def _left(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> Iterator[Rule]:
     """What it takes to look for leftovers, their users and other owners, and to remove the leftovers."""
-    yield from (_on(name, "get" if name.name else "list", kinds) for name in plan.looked_for)
+    asked = (one for one in plan.looked_for if one.kind not in _ONLY_REPAIRS)
+    yield from (_on(name, "get" if name.name else "list", kinds) for name in asked)
     if any(item.name.kind != "DaemonSet" for item in (*plan.leftovers, *plan.handmade)):
         yield "list", "k8s.cni.cncf.io", "network-attachment-definitions", ""
     for item in plan.leftovers if plan.remove_leftovers else ():
@@ -109,10 +110,25 @@ def repair(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> lis
         ("get create patch", "", "configmaps", OWNER),
         ("patch", "", "pods", plan.namespaces.own),
     ]
-    rule = ("oci.oraclecloud.com/v1beta1", "NodeOperationRule")
-    if any((item.api_version, item.kind) == rule for item in plan.looked_for):  # served here
-        done.append(("get create delete", "oci.oraclecloud.com", "nodeoperationrules", ""))
+    for kind, more in _DOORS.items():
+        if any(item.kind == kind for item in plan.looked_for):  # served here
+            done += more
     return once([*gate(plan, kinds), *(item for one in done for item in needs(*one))])
+
+
+_REQUEST = "ExternalRemediationRequest"
+_DOORS: dict[str, list[Rule]] = {
+    "NodeOperationRule": [("get create delete", "oci.oraclecloud.com", "nodeoperationrules", "")],
+    "NodeMaintenance": [("get create delete", "maintenance.nvidia.com", "nodemaintenances", OWNER)],
+    "MaintenanceOperatorConfig": [("list", "maintenance.nvidia.com", "maintenanceoperatorconfigs", "")],
+    _REQUEST: [
+        ("get list", "nvsentinel.dgxc.nvidia.com", "externalremediationrequests", ""),
+        ("patch", "nvsentinel.dgxc.nvidia.com", "externalremediationrequests/status", ""),
+    ],
+}
+"""Kind -> what its door takes, beside the right to list owners' objects."""
+_ONLY_REPAIRS = ("MaintenanceOperatorConfig", _REQUEST)
+"""Kinds that only repairs list, and the requests proposals too."""
 
 
 def propose(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> list[Permission]:
@@ -122,6 +138,8 @@ def propose(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> li
         ("list", "coordination.k8s.io", "leases", OWNER),
         ("list", "readiness.node.x-k8s.io", "nodereadinessrules", ""),
     ]
+    if any(item.kind == _REQUEST for item in plan.looked_for):
+        read.append(_DOORS[_REQUEST][0])
     return once([*reading(plan, False, kinds), *(item for rule in read for item in needs(*rule))])
 
 

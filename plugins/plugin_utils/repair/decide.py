@@ -23,6 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import count
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import (
     CLAIMED,
     FAILED,
+    REQUEST,
     Attempt,
     Repairs,
     attempt_id,
@@ -93,6 +94,12 @@ class FaultyNode:
     pods: tuple[RepairPod, ...] = ()
     chosen: bool = True
 
+    @property
+    def requested(self) -> bool:
+        """Whether another owner has cordoned and drained it, and asks for its repair: its boot does not matter then,
+        as one request leads to one action."""
+        return any(one.key.startswith(REQUEST) for one in self.faults)
+
 
 @dataclass(frozen=True)
 class RepairLimits:
@@ -154,6 +161,12 @@ def drain(pods: Iterable[RepairPod], policy: DrainPolicy) -> DrainPlan:
     return DrainPlan(tuple(going), tuple(words for pod in going for words in _keeps(pod, policy)))
 
 
+def held(pods: Iterable[RepairPod]) -> tuple[str, ...]:
+    """What keeps a node that another owner has drained: nothing is evicted from it."""
+    there = [pod for pod in pods if pod.holds and not (pod.stays or pod.ending)]
+    return tuple(f"pod {pod.place} holds {pod.holds}, and who released the node drains it" for pod in there)
+
+
 def _keeps(pod: RepairPod, policy: DrainPolicy) -> Iterator[str]:
     allowed = any(pod.labels.get(key) == value for key, _sep, value in (one.partition("=") for one in policy.evict))
     if pod.ending:
@@ -205,8 +218,8 @@ def plan(
             left[node.name] = f"{texts}. Action {action.name}, but {why}"
         else:
             keys = tuple(sorted(one.key for one in faults))
-            name = attempt_id(node.name, node.boot, keys)
-            pods = tuple(pod.place for pod in drain(node.pods, policy).evict)
+            name = attempt_id(node.name, "" if node.requested else node.boot, keys)
+            pods = () if node.requested else tuple(pod.place for pod in drain(node.pods, policy).evict)
             steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods))
     begun, new = [one for one in steps if one.resumes], [one for one in steps if not one.resumes]
     number = argspec.share(limits.most, total, "rdma_repair_most")
@@ -255,10 +268,11 @@ def _left(
     if node.owners:
         return f"it is left to who works on it: {'; '.join(node.owners)}"
     if set(doing) <= spent:
-        return "it was done for these faults in this boot; what is left needs a person"
+        where = "this request" if node.requested else "these faults in this boot"
+        return f"it was done for {where}; what is left needs a person"
     if today >= limits.attempts:
         return f"it had {counted(today, 'repair')} within a day (rdma_repair_attempts); open a ticket"
-    kept = drain(node.pods, policy).kept
+    kept = held(node.pods) if node.requested else drain(node.pods, policy).kept
     return f"the node cannot be drained: {listed(list(kept), 3)}" if kept else ""
 
 

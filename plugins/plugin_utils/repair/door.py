@@ -26,9 +26,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, base_path
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, TERMINATED, NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import owners_doors
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
 
 NAME = "gpuops-repair-"
@@ -100,8 +102,14 @@ class OkeDoor:
         if found is None:
             with contextlib.suppress(Conflict):
                 self.client.create(self.client.path(*RULE), rule)
+
+        def label(live: Json) -> Json:
+            if not owners_doors.left(live, attempt):
+                raise RdmaError(f"{node} was released by somebody else, and is not restarted.")
+            return {"metadata": {"labels": {TRIGGER: self._value(attempt.id)}}}
+
         if node not in _nodes(found, "succeededNodes"):
-            self.client.patch(f"{NODES}/{node}", {"metadata": {"labels": {TRIGGER: self._value(attempt.id)}}})
+            patched(self.client, node, label)
 
     def state(self, node: str, attempt: Attempt) -> str:
         """The list of the rule's status that has the node."""

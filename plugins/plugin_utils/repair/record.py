@@ -34,6 +34,8 @@ MOST = 20
 """Attempts that a node keeps. A boot id never returns, so what is dropped cannot be asked for again."""
 DAY = datetime.timedelta(days=1)
 _BREAKER = "breaker"
+REQUEST = "NVSentinel "
+"""Beginning of the key of a fault that another owner asks to repair: name and uid of its request follow."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Attempt:
     machine: str = ""
     pool: str = ""
     successor: str = ""
+
+    @property
+    def request(self) -> str:
+        """Name and uid of the request of another owner that it is for, "" = none."""
+        return next((one[len(REQUEST) :] for one in self.faults if one.startswith(REQUEST)), "")
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,9 @@ class Repairs:
         return {one.successor for one in found if (one.at >= since if since else one.step in OPEN)}
 
     def spent(self, node: str, boot: str) -> set[str]:
-        """The faults for which there was an action in this boot."""
-        return {fault for one in self.attempts.get(node, ()) if one.boot == boot for fault in one.faults}
+        """The faults for which there was an action in this boot; for a request, in any."""
+        mine = self.attempts.get(node, ())
+        return {fault for one in mine for fault in one.faults if one.boot == boot or fault.startswith(REQUEST)}
 
     def last(self, node: str) -> str:
         """When the node came back from its last repair, "" without one."""

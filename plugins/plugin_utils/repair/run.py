@@ -46,7 +46,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OU
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, owners_doors, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
     DrainPolicy,
@@ -58,6 +58,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
     RepairStep,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import Door, Replacer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.doors_io import Maintenance, Requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
 
 ATTEMPTS = 8
@@ -105,6 +106,8 @@ class NodeRepair:
         instances = instances or Instances()
         self.door = door.door(client, self.plan.namespaces.own, instances, by, self.plan.platform == "oke")
         self.replacer = door.Replacer(client, instances)
+        self.requests = Requests(client, self.plan.looked_for)
+        self.maintenance = Maintenance(client, self.plan.looked_for)
         self._gone: list[str] = []
 
     # ---- the plan
@@ -224,9 +227,13 @@ class NodeRepair:
         if attempt.step == record.CLAIMED:
             try:
                 attempt = self._way(step.action).check(step.node, attempt)
-                self._cordon(step.node, attempt)
+                if attempt.request:
+                    self._entrusted(step.node, attempt)
+                else:
+                    self._cordon(step.node, attempt)
+                self._ask(step.node, attempt)
                 self._support_data(step.node)
-                self._drain(step.node)
+                self._drain(step.node, attempt)
                 if why := self._repairs().breaker:
                     raise RdmaError(f"{step.node} is left, as the breaker is tripped: {why}.")
             except RdmaError:
@@ -238,6 +245,11 @@ class NodeRepair:
         elif attempt.successor and self.client.find(f"{NODES}/{attempt.successor}") is None:
             self._step(step.node, attempt, record.PARDONED, f"{attempt.successor}, its successor, has left the cluster")
             raise RdmaError(f"{attempt.successor}, which took the place of {step.node}, has left the cluster.")
+        elif self.requests.again(step.node, attempt):
+            why = f"NVSentinel asks for the repair of {step.node} again."
+            self._step(step.node, attempt, record.FAILED, why)
+            self._trip()
+            raise RdmaError(f"{why} The next run plans it.")
         else:
             self._record(lambda now: now.put(step.node, dataclasses.replace(attempt, run=self.run)))
 
@@ -249,33 +261,93 @@ class NodeRepair:
         way = self._way(attempt.action)
         replaces = way is self.replacer
         node = self.client.find(f"{NODES}/{name}")
-        cordoned = bool(node and _cordoned(node, attempt.id))
+        failed = self.requests.failed(attempt)
+        cordoned = failed or bool(node and self._kept(node, attempt))
         if not replaces and not (cordoned or (node and gate_proof.tainted(node))):
             self._pardon(name, attempt)
         try:
+            if failed:
+                raise WaitFailed(f"The repair of {name} was reported as failed.")
             if replaces:
                 attempt = self._replace(name, attempt)
             elif cordoned:
                 self._restart(name, attempt)
             if replaces or cordoned:
                 self._soak(attempt.successor or name)
+            if attempt.request and (replaces or cordoned):
+                self._until(lambda: self._offered(attempt.successor or name), self.times.back, name, "return")
         except WaitFailed as error:  # after any other error the next run goes on
             attempt = self._attempt(name, attempt.id)
             way.leave(name, attempt)  # or it would restart later
+            self.maintenance.leave(attempt)
+            self.requests.answer(attempt, False, str(error))
             self._step(name, attempt, record.FAILED, str(error))
             self._trip()
             stays = f"{attempt.successor} stays closed to jobs." if attempt.successor else "It stays cordoned."
+            stays = "It stays with NVSentinel's taint." if attempt.request and not attempt.successor else stays
             raise RdmaError(f"{error} {stays} {self._ticket(name)}") from None
         if replaces:
             self._bury(name, attempt)
         elif cordoned:
             way.leave(name, attempt)
+            self._still(name, attempt)
             self._to_gate(name)
+        self._hand_back(name, attempt)
         self._step(name, attempt, record.BACK)
+
+    def _hand_back(self, name: str, attempt: Attempt) -> None:
+        """Ends what other owners know of the repair; the gate's taint stays. The gate leaves a node that they hold, so
+        they are waited for, as long as for a drain."""
+        left = self.maintenance.leave(attempt)
+        self.requests.answer(attempt, True, f"Restarted or replaced by {OURS}, and well since; run {self.run}")
+
+        def held() -> str:
+            node = self.client.find(f"{NODES}/{attempt.successor or name}") if attempt.request else None
+            others = self._others(node) if node else []
+            return self.maintenance.leaving(attempt) or "; ".join(one.text for one in others)
+
+        if left or attempt.request:
+            with contextlib.suppress(WaitFailed):  # the next run tests it
+                self._until(held, self.times.drain, name, "handing back")
+
+    def _ask(self, name: str, attempt: Attempt) -> None:
+        """Asks a maintenance-operator for the node. It is cordoned by now, so that the operator finds it so, and does
+        not lift the cordon in the end."""
+        if self.maintenance.there():
+            self.maintenance.ask(name, attempt)
+            self._until(lambda: self.maintenance.late(attempt), self.times.back, name, "maintenance")
+
+    def _entrusted(self, name: str, attempt: Attempt) -> None:
+        """Raises RdmaError unless NVSentinel has released the node to us, and nobody else works on it."""
+        node = self.client.get(f"{NODES}/{name}")
+        request = self.requests.of(attempt)
+        if request is None or owners_doors.released([request], node) is None:
+            raise RdmaError(f"{name} is left: NVSentinel does not ask for its repair any more.")
+        if others := [one for one in self._others(node) if not owners_doors.theirs(one, request)]:
+            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
+        if self._faulty(node).boot != attempt.boot:
+            raise RdmaError(f"{name} has rebooted since the plan was made.")
+
+    def _kept(self, node: Json, attempt: Attempt) -> bool:
+        """Whether the node is still as this attempt has left it."""
+        return self.requests.kept(node, attempt) if attempt.request else _cordoned(node, attempt.id)
+
+    def _still(self, name: str, attempt: Attempt) -> Json:
+        """The Node. Ends the attempt if NVSentinel has taken it back."""
+        node = self.client.get(f"{NODES}/{name}")
+        if attempt.request and not self._kept(node, attempt):
+            self._pardon(name, attempt)
+        return node
+
+    def _others(self, node: Json) -> list[NodeOwner]:
+        return [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
 
     def _pardon(self, name: str, attempt: Attempt) -> NoReturn:
         self._way(attempt.action).leave(name, attempt)
+        self.maintenance.leave(attempt)
         self._step(name, attempt, record.PARDONED, "released by somebody else")
+        if attempt.request:
+            raise RdmaError(f"NVSentinel has taken {name} back since its repair began.")
         raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
 
     def _replace(self, name: str, attempt: Attempt) -> Attempt:
@@ -288,9 +360,9 @@ class NodeRepair:
             begun = begun or self.replacer.begun(name, attempt)
             if not begun:
                 node = self.client.find(f"{NODES}/{name}")
-                if node and instance.of_node(node).ocid == attempt.machine and not _cordoned(node, attempt.id):
+                if node and instance.of_node(node).ocid == attempt.machine and not self._kept(node, attempt):
                     self._pardon(name, attempt)
-                self._drain(name)  # what came since
+                self._drain(name, attempt)  # what came since
                 if why := self.replacer.knock(name, attempt):
                     return why
                 self.show(f"repair           {name}: drained, {self.replacer.says}")
@@ -333,6 +405,9 @@ class NodeRepair:
             return ""
         vfs = (self.plan.resources.vf, self.plan.offered(like.vfs))
         return gate_decide.counts((like.gpu_resource, like.gpus), vfs, facts.allocatable)
+
+    def _offered(self, name: str) -> str:
+        return self._lacks(self.client.get(f"{NODES}/{name}"))
 
     def _joined(self, name: str, attempt: Attempt) -> Attempt:
         """The attempt with its successor: a node of the pool that joined since it was sent, and that is no other's."""
@@ -402,10 +477,14 @@ class NodeRepair:
         self.show(f"repair           {name}: cordoned")
 
     def _let_go(self, name: str, attempt: Attempt) -> None:
-        """Nothing was done to the node: it is as before, and the attempt does not count."""
+        """Nothing was done to the node: it is as before, and the attempt does not count. Raises RdmaError while others
+        work on it, who have found our cordon and would not lift it."""
         node = self.client.find(f"{NODES}/{name}")
-        if node and (node["metadata"].get("annotations") or {}).get(CORDONED_FOR_REPAIR) == attempt.id:
+        if node and _mark(node) == attempt.id:
+            if others := self._others(node):
+                raise RdmaError(f"{name} stays cordoned until its owner ends: {'; '.join(one.text for one in others)}.")
             cordons.cordon(self.client, name, CORDONED_FOR_REPAIR, False)
+        self.maintenance.leave(attempt)
         self._record(lambda now: now.without(name, attempt.id))
 
     def _support_data(self, name: str) -> None:
@@ -419,8 +498,13 @@ class NodeRepair:
         }
         base_run.write(self.run_dir.parent / "repair" / f"{name}.json", document)
 
-    def _drain(self, name: str) -> None:
-        """Evicts the node's pods: first without effect, so that nothing is evicted where one may not be."""
+    def _drain(self, name: str, attempt: Attempt) -> None:
+        """Evicts the node's pods: first without effect, so that nothing is evicted where one may not be. Of a node that
+        NVSentinel has drained none is evicted."""
+        if attempt.request:
+            if there := decide.held(self._pods(name)):
+                raise RdmaError(f"{name} is left: {listed(list(there), 3)}.")
+            return
         found = decide.drain(self._pods(name), self.policy)
         if found.kept:
             raise RdmaError(f"{name} cannot be drained: {listed(list(found.kept), 3)}.")
@@ -459,11 +543,11 @@ class NodeRepair:
         """Asks for the restart unless the node has had it, and waits for another boot."""
 
         def late() -> str:
-            why = reboot.late(self.client.get(f"{NODES}/{name}"), attempt.boot)
+            why = reboot.late(self._still(name, attempt), attempt.boot)
             return f"{why}; {self.door.state(name, attempt)}".rstrip("; ") if why else ""
 
         if late():
-            self._drain(name)  # what came since an earlier run
+            self._drain(name, attempt)  # what came since an earlier run
             self.door.knock(name, attempt)
             self.show(f"repair           {name}: drained, {self.door.says}")
         self._until(late, self.times.back, name, "restart")
@@ -489,7 +573,7 @@ class NodeRepair:
             body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now())
             if not body and (gate_proof.tainted(node) or self._proven(node)):
                 return {}
-            others = [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
+            others = self._others(node)
             lifted = body.get("spec", {}) if not others else {}  # who works on it lifts the cordon
             gone = {GATE_KEY, *([owners.CORDON_TAINT] if lifted else [])}
             kept = [one for one in dicts(node["spec"].get("taints")) if one.get("key") not in gone]
@@ -610,13 +694,20 @@ class NodeRepair:
     def _nodes(self) -> tuple[list[FaultyNode], set[str]]:
         """(GPU nodes, of which the plan's are chosen; names of all nodes)."""
         found = owners_io.read(self.client, self.plan.looked_for)
+        requests, repairs = self.requests.all(), self._repairs()
         planned, names = {node.name for node in self.plan.nodes}, set()
 
         def read(node: Json) -> Optional[FaultyNode]:
             names.add(name := node["metadata"]["name"])
             if name not in planned and not has_gpu(node_facts(node, self.shapes)):
                 return None
-            one = self._faulty(node, [owner.text for owner in found.all(node)])
+            working, attempt = found.all(node), repairs.open(name)
+            request = owners_doors.released(requests, node) if attempt is None or attempt.request else None
+            if request is not None:
+                working = [owner for owner in working if not owners_doors.theirs(owner, request)]
+            one = self._faulty(node, [owner.text for owner in working])
+            if request is not None:
+                one = dataclasses.replace(one, faults=(owners_doors.fault(request, self.table),))
             return dataclasses.replace(one, chosen=name in planned)
 
         return [one for one in self.client.projected(NODES, read) if one is not None], names

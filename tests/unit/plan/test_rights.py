@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -17,9 +18,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KINDS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm, render
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import permissions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.rights import Rights
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import owners_doors
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors import MAINTENANCE, REQUEST
 from support import current
 from support.plan_samples import cluster, survey, whole
 
@@ -188,5 +193,19 @@ def test_a_manifest_per_playbook(rendered: list[str], tmp_path: Path) -> None:
     assert "create" not in rules["verify"], "verify reads"
     assert "clusterroles" in rules["teardown"]
     assert "pods/eviction" in rules["repair"] and "pods/eviction" not in rules["gate"]
+    assert "nvsentinel" not in rules["repair"] and "nodemaintenances" not in rules["repair"], "not served"
     assert "nodes/status" in rules["gate"] and "clusterpolicies]\n  verbs: [list, watch]" in rules["gate"]
     assert "secrets" not in rules["gate"].replace("imagePullSecrets", "") and "clusterroles" not in rules["gate"]
+
+
+def test_repairs_may_use_the_doors_of_others_where_they_are_served(rendered: list[str]) -> None:
+    plan = dataclasses.replace(only_gpu(survey()), looked_for=(REQUEST, MAINTENANCE, owners_doors.OPERATOR))
+    found = {(one.verb, one.resource, one.namespace) for one in permissions.repair(plan, KINDS)}
+    requests = {verb for verb, resource, _place in found if resource == "externalremediationrequests"}
+    assert requests == {"get", "list"}, "its deletion would give the node back"
+    assert ("patch", "externalremediationrequests/status", "") in found
+    maintenances = {(verb, place) for verb, resource, place in found if resource == "nodemaintenances"}
+    assert ("list", "maintenanceoperatorconfigs", "") in found
+    others = {one.resource for one in (*permissions.gate(plan, KINDS), *permissions.rules(plan, KINDS))}
+    assert "nodemaintenances" in others and not others & {"externalremediationrequests", "maintenanceoperatorconfigs"}
+    assert maintenances == {("list", ""), *((verb, "gpuops-rdma") for verb in ("get", "create", "delete"))}

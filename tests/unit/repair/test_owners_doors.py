@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRI
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors import MAINTENANCE, RELEASE_TAINT, STATE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from support.owner_doors import MANAGED, OwnedCluster
-from support.repair_cluster import Killed, attempts, pod, proven, says
+from support.repair_cluster import Killed, Pool, attempts, pod, proven, says
 
 XID = {"checkName": "SysLogsXIDError", "errorCode": ["79"], "message": "GPU has fallen off the bus"}
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
@@ -155,6 +155,30 @@ def test_what_is_not_ours_is_never_touched(repair: Any, change: Any) -> None:
         says(api, "n1")  # a fault of its own does not make it ours
         found = one.planned("", False)
         assert found["steps"] == [] and "left to who works on it: NVSentinel" in found["left"]["n1"]
+
+
+@pytest.mark.parametrize("same_name", [False, True])
+def test_an_instance_is_replaced_and_its_request_answered(repair: Any, same_name: bool) -> None:
+    for lives in range(60):
+        api = sick(errorCode=["64"])
+        pool = Pool(api)
+        pool.same_name = same_name
+        more: Any = {"instances": pool, "limits": RepairLimits(failures=9, share=100, replace=True)}
+        plan = approved(repair(api, **more))
+        api.lives = lives
+        try:
+            repair(api, **more).carry_out(plan)
+            break
+        except Killed:
+            api.lives = 1 << 30
+        again = repair(api, **more)
+        again.carry_out(approved(again))
+        assert (len(pool.ended), api.answers, api.restarts) == (1, [("extrr-1", "True")], []), lives
+        (attempt,) = attempts(api, "n1")
+        assert attempt.step == record.BACK and attempt.successor, lives
+        taints = api.objects[f"Node//{attempt.successor}"]["spec"]["taints"]
+        assert [one["key"] for one in taints] == [GATE_KEY], lives
+    assert lives >= 6
 
 
 def test_taken_back_in_the_middle_nothing_more_is_done(repair: Any) -> None:

@@ -46,6 +46,7 @@ class Cluster(Api):
         self.oke = True
         self.looked_for: tuple[ObjectName, ...] = ()
         """Kinds of other owners that are served."""
+        self.tolerations: tuple[Any, ...] = ({"key": GATE_KEY, "operator": "Exists"},)
         self.broken: set[str] = set()
 
     def now(self) -> datetime.datetime:
@@ -197,7 +198,13 @@ def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
     def plan(_path: str) -> Plan:
         names = [one["metadata"]["name"] for one in there[-1].list("Node")]
         nodes = tuple(Node(name, "H", gpu_resource="nvidia.com/gpu") for name in names)
-        return Plan(nodes=nodes, resources=Resources(), platform="oke", looked_for=there[-1].looked_for)
+        return Plan(
+            nodes=nodes,
+            resources=Resources(),
+            platform="oke",
+            looked_for=there[-1].looked_for,
+            tolerations=there[-1].tolerations,
+        )
 
     def of(api: Cluster, **more: Any) -> NodeRepair:
         there.append(api)

@@ -85,13 +85,15 @@ class NodeFault:
 
 @dataclass(frozen=True)
 class FaultyNode:
-    """``owners``: who works on it. ``chosen``: whether this run may touch it; another one counts as one with faults."""
+    """``owners``: who works on it; ``barred``: why it cannot be repaired in this cluster. ``chosen``: whether this run
+    may touch it; another one counts as one with faults."""
 
     name: str
     boot: str
     faults: tuple[NodeFault, ...] = ()
     owners: tuple[str, ...] = ()
     pods: tuple[RepairPod, ...] = ()
+    barred: str = ""
     chosen: bool = True
 
     @property
@@ -267,6 +269,8 @@ def _left(
         return "its boot id is not known, so that a restart could not be seen"
     if node.owners:
         return f"it is left to who works on it: {'; '.join(node.owners)}"
+    if node.barred:
+        return node.barred
     if set(doing) <= spent:
         where = "this request" if node.requested else "these faults in this boot"
         return f"it was done for {where}; what is left needs a person"

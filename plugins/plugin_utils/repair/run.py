@@ -274,8 +274,6 @@ class NodeRepair:
                 self._restart(name, attempt)
             if replaces or cordoned:
                 self._soak(attempt.successor or name)
-            if attempt.request and (replaces or cordoned):
-                self._until(lambda: self._offered(attempt.successor or name), self.times.back, name, "return")
         except WaitFailed as error:  # after any other error the next run goes on
             attempt = self._attempt(name, attempt.id)
             way.leave(name, attempt)  # or it would restart later
@@ -297,14 +295,16 @@ class NodeRepair:
 
     def _hand_back(self, name: str, attempt: Attempt) -> None:
         """Ends what other owners know of the repair; the gate's taint stays. The gate leaves a node that they hold, so
-        they are waited for, as long as for a drain."""
+        they are waited for, as long as for a drain; and then for operators, whose pods do not tolerate NVSentinel's
+        taint."""
         left = self.maintenance.leave(attempt)
         self.requests.answer(attempt, True, f"Restarted or replaced by {OURS}, and well since; run {self.run}")
 
         def held() -> str:
             node = self.client.find(f"{NODES}/{attempt.successor or name}") if attempt.request else None
             others = self._others(node) if node else []
-            return self.maintenance.leaving(attempt) or "; ".join(one.text for one in others)
+            lacks = self._lacks(node) if node else ""
+            return self.maintenance.leaving(attempt) or "; ".join(one.text for one in others) or lacks
 
         if left or attempt.request:
             with contextlib.suppress(WaitFailed):  # the next run tests it
@@ -405,9 +405,6 @@ class NodeRepair:
             return ""
         vfs = (self.plan.resources.vf, self.plan.offered(like.vfs))
         return gate_decide.counts((like.gpu_resource, like.gpus), vfs, facts.allocatable)
-
-    def _offered(self, name: str) -> str:
-        return self._lacks(self.client.get(f"{NODES}/{name}"))
 
     def _joined(self, name: str, attempt: Attempt) -> Attempt:
         """The attempt with its successor: a node of the pool that joined since it was sent, and that is no other's."""
@@ -707,7 +704,11 @@ class NodeRepair:
                 working = [owner for owner in working if not owners_doors.theirs(owner, request)]
             one = self._faulty(node, [owner.text for owner in working])
             if request is not None:
-                one = dataclasses.replace(one, faults=(owners_doors.fault(request, self.table),))
+                tolerated = any(one.get("key") in (GATE_KEY, None) for one in self.plan.tolerations)
+                barred = (
+                    "" if tolerated else f"operators do not tolerate the taint {GATE_KEY} (rdma_tolerations, site.yml)"
+                )
+                one = dataclasses.replace(one, faults=(owners_doors.fault(request, self.table),), barred=barred)
             return dataclasses.replace(one, chosen=name in planned)
 
         return [one for one in self.client.projected(NODES, read) if one is not None], names

@@ -102,12 +102,22 @@ def test_one_object_leads_to_one_action_ever_and_another_one_to_another(repair: 
     assert repair(api).carry_out(approved(repair(api)))["back"] == ["n1"] and api.restarts == ["n1"]
 
 
-def test_a_node_that_lacks_gpus_or_vfs_is_not_reported_as_repaired(repair: Any) -> None:
+def test_a_node_whose_operators_would_not_come_back_is_left(repair: Any) -> None:
+    api = sick()
+    api.tolerations = ({"key": "nvidia.com/gpu", "operator": "Exists"},)
+    found = repair(api).planned("", False)
+    assert found["steps"] == [] and "operators do not tolerate the taint readiness" in found["left"]["n1"]
+
+
+def test_operators_are_waited_for_once_nvsentinels_taint_is_gone(repair: Any) -> None:
+    """Their pods do not tolerate it: the node cannot offer GPUs and VFs before the answer."""
     api = sick()
     one = repair(api)
-    one._lacks = lambda _node: "15 of 16 nvidia.com/sriov_rdma_vf"
-    found = one.carry_out(approved(one))
-    assert "15 of 16 nvidia.com/sriov_rdma_vf" in found["not_repaired"]["n1"] and api.answers == [("extrr-1", "False")]
+    said: list[str] = []
+    one.show = said.append
+    one._lacks = lambda node: "" if len(said) > 6 else f"no VFs, {len(node['spec']['taints'])} taint"
+    assert one.carry_out(approved(one))["back"] == ["n1"] and api.answers == [("extrr-1", "True")]
+    assert any("handing back: no VFs, 1 taint" in line for line in said)
 
 
 def test_a_lost_version_is_read_again_and_the_others_entry_stays(repair: Any) -> None:

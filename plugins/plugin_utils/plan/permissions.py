@@ -139,7 +139,7 @@ def propose(plan: Plan, kinds: Mapping[tuple[str, str], tuple[str, bool]]) -> li
         ("list", "readiness.node.x-k8s.io", "nodereadinessrules", ""),
     ]
     if any(item.kind == _REQUEST for item in plan.looked_for):
-        read.append(_DOORS[_REQUEST][0])
+        read.append(("list", "nvsentinel.dgxc.nvidia.com", "externalremediationrequests", ""))
     return once([*reading(plan, False, kinds), *(item for rule in read for item in needs(*rule))])
 
 

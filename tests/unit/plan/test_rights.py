@@ -206,6 +206,8 @@ def test_repairs_may_use_the_doors_of_others_where_they_are_served(rendered: lis
     assert ("patch", "externalremediationrequests/status", "") in found
     maintenances = {(verb, place) for verb, resource, place in found if resource == "nodemaintenances"}
     assert ("list", "maintenanceoperatorconfigs", "") in found
+    proposed = {one.verb for one in permissions.propose(plan, KINDS) if one.resource == "externalremediationrequests"}
+    assert proposed == {"list"}
     others = {one.resource for one in (*permissions.gate(plan, KINDS), *permissions.rules(plan, KINDS))}
     assert "nodemaintenances" in others and not others & {"externalremediationrequests", "maintenanceoperatorconfigs"}
     assert maintenances == {("list", ""), *((verb, "gpuops-rdma") for verb in ("get", "create", "delete"))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import urllib.parse
+from email.utils import formatdate
 from typing import Any
 
 import oci
@@ -37,6 +38,7 @@ class _Adapter(requests.adapters.BaseAdapter):
         data = b"" if answer.body is None else data
         found.raw, found.request, found.url = io.BytesIO(data), request, request.url or ""
         more = {"content-length": str(len(data)), "opc-request-id": "direct", "content-type": "application/json"}
+        more["date"] = formatdate(self.fake.clock.now(), usegmt=True)
         found.headers.update({**more, **answer.headers})
         return found
 

@@ -6,6 +6,7 @@ they go; what their pool makes instead joins with the gate's taint. A run can be
 
 from __future__ import annotations
 
+import datetime
 import uuid
 from typing import Any
 
@@ -58,6 +59,21 @@ class Machines(Cluster):
             self.objects[f"Node//{self.of[one['id']]}"]["spec"].pop("taints", None)
         fake.watchers.append(self._event)
         self._answer, fake._answer = fake._answer, self._asked  # type: ignore[method-assign]
+
+    @property
+    def seconds(self) -> int:
+        """Of the clock of the cluster, which is OCI's."""
+        return self._seconds
+
+    @seconds.setter
+    def seconds(self, value: int) -> None:
+        if hasattr(self, "fake"):
+            self.fake.clock.advance(value - self._seconds)
+        self._seconds = value
+
+    def now(self) -> datetime.datetime:
+        self.seconds += 1
+        return datetime.datetime.fromtimestamp(self.fake.clock.now(), datetime.timezone.utc)
 
     def connect(self) -> Any:
         return Direct(self.fake, self.options)

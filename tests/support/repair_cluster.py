@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Busy, Conflict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY, GATE_PROOF, OWNER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, ObjectName, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
@@ -87,6 +87,8 @@ class Cluster(Api):
             raise Conflict("changed", 409)
         made = super().patch(key, body, dry_run, **more)
         made["metadata"]["resourceVersion"] = f"{version}1"
+        if "unschedulable" in body.get("spec", {}):
+            cordoned_by(made, OWNER)
         self._operate()
         if self.after:
             self._written()
@@ -115,6 +117,13 @@ class Cluster(Api):
             self._written()
         return done
 
+    def restarted(self, name: str) -> None:
+        live = self.objects[f"Node//{name}"]
+        assert live["spec"].get("unschedulable"), "a node is drained before"
+        assert not [one for one in self.list("Pod") if one["spec"]["nodeName"] == name]
+        self.restarts.append(name)
+        live["status"]["nodeInfo"]["bootID"] += "+"
+
     def _operate(self) -> None:
         """OKE's controller: the label of a rule restarts the node once, and goes with success."""
         rules = [one for key, one in tuple(self.objects.items()) if key.startswith(f"{RULE_KIND}/")]
@@ -124,31 +133,36 @@ class Cluster(Api):
             for rule in rules:
                 (value,) = rule["spec"]["nodeSelector"]["matchTriggerLabel"].values()
                 if live["metadata"]["labels"].get(door.TRIGGER) == value and name not in self.broken:
-                    assert live["spec"].get("unschedulable"), "a node is drained before"
-                    assert not [one for one in self.list("Pod") if one["spec"]["nodeName"] == name]
-                    self.restarts.append(name)
-                    live["status"]["nodeInfo"]["bootID"] += "+"
+                    self.restarted(name)
                     live["metadata"]["labels"].pop(door.TRIGGER)
                     rule.setdefault("status", {}).setdefault("succeededNodes", []).append({"nodeName": name})
 
 
 class Pool:
     """The instances of a cluster's nodes, as Instances reads them, of one pool that makes others for those that end.
-    ``same_name``: what joins has the name of what has gone; ``full``: nothing joins until ``join`` is called."""
+    ``same_name``: what joins has the name of what has gone; ``full``: nothing joins until ``join`` is called. It also
+    grows by itself."""
 
     def __init__(self, api: Cluster) -> None:
         self.api, self.same_name, self.full = api, False, False
         self.ended: list[str] = []
-        self.tagged: set[str] = set()
+        self.tagged_ones: set[str] = set()
+        self.made: dict[str, str] = {}
+        """OCID -> when."""
         self.missing: list[str] = []
         """Names of nodes for whose instances there is none yet."""
+        self.booting: list[str] = []
+        """Instances of a scale-up that have not joined."""
+        self.resets: set[str] = set()
         self.number = 0
         for name in NAMES:
             api.objects[f"Node//{name}"]["spec"]["providerID"] = self._ocid(name)
 
     def _ocid(self, name: str) -> str:
         self.number += 1
-        return f"ocid1.instance.oc1.fra.{name}-{self.number}"
+        ocid = f"ocid1.instance.oc1.fra.{name}-{self.number}"
+        self.made[ocid] = moment.stamp(self.api.now())
+        return ocid
 
     def replaceable(self, wanted: NodeInstance) -> str:
         return "ocid1.nodepool.oc1.fra.pool"
@@ -162,11 +176,34 @@ class Pool:
     def state(self, wanted: NodeInstance) -> str:
         return "TERMINATED" if wanted.ocid in self.ended else "RUNNING"
 
+    def session(self) -> None:
+        pass
+
+    def checked(self, _wanted: NodeInstance) -> dict[str, str]:
+        return {"lifecycleState": "RUNNING"}
+
+    def reset(self, wanted: NodeInstance, token: str) -> None:
+        self.api.call(lambda: self._reset(wanted.node, token))
+
+    def _reset(self, name: str, token: str) -> None:
+        if token not in self.resets and name not in self.api.broken:
+            self.resets.add(token)
+            self.api.restarted(name)
+
+    def created(self, wanted: NodeInstance) -> str:
+        return self.made[wanted.ocid]
+
+    def now(self, _wanted: NodeInstance) -> str:
+        return moment.stamp(self.api.now())
+
+    def tagged(self, wanted: NodeInstance) -> bool:
+        return wanted.ocid in self.tagged_ones
+
     def tag(self, wanted: NodeInstance) -> None:
-        self.api.call(lambda: self.tagged.add(wanted.ocid))
+        self.api.call(lambda: self.tagged_ones.add(wanted.ocid))
 
     def remove(self, wanted: NodeInstance, _pool: str, _token: str) -> None:
-        assert wanted.ocid in self.tagged and wanted.ocid not in self.ended
+        assert wanted.ocid in self.tagged_ones and wanted.ocid not in self.ended
         live = self.api.objects[f"Node//{wanted.node}"]
         assert live["spec"].get("unschedulable") and live["spec"]["providerID"] == wanted.ocid, "drained before"
         assert not [one for one in self.api.list("Pod") if one["spec"]["nodeName"] == wanted.node]
@@ -179,12 +216,17 @@ class Pool:
         if not self.full:
             self.join()
 
+    def grow(self) -> None:
+        """An instance is made, which joins later."""
+        self.booting.append(self._ocid("more"))
+
     def join(self) -> None:
         """The instances that are missing come, and join with the gate's taint."""
-        while self.missing:
-            old = self.missing.pop()
-            ocid = self._ocid(old)
-            made = node(old if self.same_name else f"m{self.number}")
+        while self.booting or self.missing:
+            ocid = self.booting.pop() if self.booting else ""
+            old = "" if ocid else self.missing.pop()
+            ocid = ocid or self._ocid(old)
+            made = node(old if old and self.same_name else f"m{ocid.rpartition('-')[2]}")
             made["metadata"]["creationTimestamp"] = moment.stamp(self.api.now())
             made["spec"] = {"providerID": ocid, "taints": [dict(gate_proof.TAINT)]}
             made["status"]["nodeInfo"]["bootID"] = f"b-{ocid}"
@@ -230,6 +272,12 @@ def pod(name: str) -> dict[str, Any]:
     meta["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]  # type: ignore[assignment]
     asked = {"limits": {"nvidia.com/gpu": "8"}}
     return {"metadata": meta, "spec": {"nodeName": name, "containers": [{"resources": asked}]}}
+
+
+def cordoned_by(live: dict[str, Any], manager: str) -> None:
+    """As the server notes who has written the field."""
+    field = {"manager": manager, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
+    live["metadata"]["managedFields"] = [field] if live["spec"].get("unschedulable") else []
 
 
 def says(api: Cluster, name: str, kind: str = "GpuXid", text: str = "Xid 79") -> None:

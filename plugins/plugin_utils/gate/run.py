@@ -243,12 +243,13 @@ class NodeGate:
     # ---- writing
 
     def _write_all(self, seen: Mapping[str, SeenNode], proofs: Mapping[str, Proof], ruled: bool) -> dict[str, str]:
-        """Writes each node's proof, also after one that cannot be written. Returns those that have left the cluster,
-        with these words; raises the first error of the others."""
+        """Writes each node's proof, also after one that cannot be written. Returns those that have left the cluster or
+        have changed since, in words; raises the first error of the others."""
         gone, errors = {}, []
         for name, one in proofs.items():
             try:
-                self._write(seen[name].obj, one, ruled)
+                if why := self._write(seen[name].obj, one, ruled):
+                    gone[name] = why
             except NotFound:
                 gone[name] = GONE
             except RdmaError as error:
@@ -257,26 +258,29 @@ class NodeGate:
             raise errors[0]
         return gone
 
-    def _write(self, node: Json, one: Proof, ruled: bool) -> None:
+    def _write(self, node: Json, one: Proof, ruled: bool) -> str:
         """The annotation with the taint, then the condition. The list of taints goes with the version that was read, so
-        that a taint of another owner is not lost."""
-        name = node["metadata"]["name"]
+        that a taint of another owner is not lost. Returns why a node that has changed since its test is left."""
+        name, why = node["metadata"]["name"], ""
         wanted = gate_proof.change(node, one, ruled, self._now())
 
         def change(live: Json) -> Json:
-            nonlocal wanted
+            nonlocal wanted, why
+            if live is not node and one.status == GOOD:
+                why = gate_proof.stale(one, gate_proof.tested(facts.node_facts(live, self.shapes)))
             wanted = gate_proof.change(live, one, ruled, self._now())
-            return wanted.node
+            return {} if why else wanted.node
 
         patched(self.client, name, change, node, dry_run=self.dry)
-        if not wanted.patches:
-            return
+        if why or not wanted.patches:
+            return why
         if wanted.condition:
             body = {"status": {"conditions": [wanted.condition]}}
             self.client.patch(f"{NODES}/{name}/status", body, kind="strategic-merge", dry_run=self.dry)
         self.changed[name] = wanted.words
         if one.status == GOOD:
             self.show(f"{name}: {wanted.words}: {gate_proof.message(one)}")
+        return ""
 
     def _result(self, test: list[str], partners: list[str], held: dict[str, str], notes: list[str]) -> Json:
         for name, why in sorted(held.items()):

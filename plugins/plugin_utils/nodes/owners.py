@@ -206,7 +206,7 @@ def cordon(node: Json, mark: str, on: bool, now: str) -> Json:
     that makes the cordon ours, with the time. A cordon of anybody else stays, and gets no mark; a mark on one goes."""
     meta, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
     marked, cordoned = mark in mapping(meta.get("annotations")), spec.get("unschedulable") is True
-    ours = marked and cordoned and _set_by_us(meta)
+    ours = marked and cordoned and set_by_us(meta)
     changes: Json = {}
     if on != cordoned and (on or ours):
         changes["spec"] = {"unschedulable": on or None}
@@ -216,7 +216,7 @@ def cordon(node: Json, mark: str, on: bool, now: str) -> Json:
     return changes
 
 
-def _set_by_us(meta: Json) -> bool:
+def set_by_us(meta: Json) -> bool:
     """Whether the field's last writer is this collection; True where the server does not say. A person who lifts our
     cordon leaves our mark, and may then cordon the node himself."""
     managers = [

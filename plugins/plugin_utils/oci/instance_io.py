@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Optional
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
@@ -69,8 +71,17 @@ class Instances:
         return found
 
     def state(self, wanted: NodeInstance) -> str:
-        """Its lifecycle state; TERMINATED where OCI does not show it any more."""
-        return str((self.find(wanted) or {"lifecycleState": instance.TERMINATED})["lifecycleState"])
+        """Its lifecycle state; "" where OCI does not show it."""
+        return str((self.find(wanted) or {"lifecycleState": ""})["lifecycleState"])
+
+    def created(self, wanted: NodeInstance) -> str:
+        """When it was made, "" where OCI does not show it."""
+        return str((self.find(wanted) or {"timeCreated": ""})["timeCreated"])
+
+    def now(self, wanted: NodeInstance) -> str:
+        """OCI's own time, which is that of ``created``."""
+        answer = self.session(wanted.region).call("read OCI's time", "compute", "get_instance", wanted.ocid)
+        return moment.stamp(parsedate_to_datetime(answer.headers["date"]))
 
     def reset(self, wanted: NodeInstance, token: str) -> bool:
         """Cycles its power, once for a token: OCI repeats the answer of the first request with it for a day. False if
@@ -119,10 +130,21 @@ class Instances:
         return {one["id"]: str(one.get("state")).upper() for one in listed}
 
     def leaving(self, wanted: NodeInstance, pool: str) -> bool:
-        """Whether the instance ends, or has ended: that needs no second request."""
-        if self.state(wanted) in instance.ENDING:
+        """Whether the instance ends, or has ended: that needs no second request. Raises RdmaError for one that its pool
+        has, and that OCI does not show: a lack of rights looks the same as its end."""
+        if (state := self.state(wanted)) in instance.ENDING:
             return True
-        return self.members(wanted, pool).get(wanted.ocid, instance.TERMINATED) in instance.ENDING
+        left = self.members(wanted, pool).get(wanted.ocid, instance.TERMINATED) in instance.ENDING
+        if not left and not state:
+            raise RdmaError(
+                f"OCI does not show the instance {wanted.ocid} of {wanted.node}, but its pool has it: this user may "
+                "not read it. Check the policies, see docs/oci_policies.md."
+            )
+        return left
+
+    def tagged(self, wanted: NodeInstance) -> bool:
+        """Whether it has the tag of an unhealthy host."""
+        return instance.unhealthy(self.find(wanted) or {})
 
     def tag(self, wanted: NodeInstance) -> None:
         """Tags the instance as of an unhealthy host, beside its other tags. Raises RdmaError if that is not to be seen

@@ -123,7 +123,7 @@ class RepairLimits:
 
 @dataclass(frozen=True)
 class RepairStep:
-    """What is done to a node. ``resumes``: an earlier run has begun it."""
+    """What is done to a node. ``door``: by what; ``resumes``: an earlier run has begun it."""
 
     node: str
     id: str
@@ -132,6 +132,7 @@ class RepairStep:
     boot: str
     why: str
     evict: tuple[str, ...] = ()
+    door: str = ""
     resumes: bool = False
 
 
@@ -148,9 +149,9 @@ class RepairPlan:
 
     @property
     def id(self) -> str:
-        """What a person approves: it changes with the nodes, their boots, faults, actions and evicted pods."""
+        """What a person approves: it changes with the nodes, their boots, faults, actions, doors and evicted pods."""
         new = [step for step in self.steps if not step.resumes]
-        return digest("\n".join(f"{one.id} {one.action} {' '.join(one.evict)}" for one in new))
+        return digest("\n".join(f"{one.id} {one.action} {one.door} {' '.join(one.evict)}" for one in new))
 
 
 # ---- pods ----------------------------------------------------------------------------------------------------------
@@ -193,9 +194,10 @@ def plan(
     policy: DrainPolicy,
     now: datetime.datetime,
     gone: Iterable[str] = (),
+    by: str = "",
 ) -> RepairPlan:
     """What is done about these nodes, of a cluster with ``total`` GPU nodes. ``gone``: names in the record that are no
-    nodes any more."""
+    nodes any more; ``by``: what restarts nodes."""
     steps = [
         _resumed(name, attempt, None, table, limits) for name in gone if (attempt := repairs.open(name)) is not None
     ]
@@ -213,7 +215,8 @@ def plan(
             continue
         rule = table.strongest(one.rule for one in faults)
         action, texts = table.action(rule.action), listed([one.text for one in faults], 3)
-        why = _left(node, faults, repairs, day.get(node.name, 0), limits, policy)
+        today = sum(day.get(name, 0) for name in repairs.lineage(node.name))
+        why = _left(node, faults, repairs, today, limits, policy)
         if action.does not in limits.does:
             asked[node.name] = f"{texts}. Action {action.name}: {action.person.format(node=node.name)}"
         elif why:
@@ -222,7 +225,8 @@ def plan(
             keys = tuple(sorted(one.key for one in faults))
             name = attempt_id(node.name, "" if node.requested else node.boot, keys)
             pods = () if node.requested else tuple(pod.place for pod in drain(node.pods, policy).evict)
-            steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods))
+            way = REPLACE if action.does == REPLACE else by
+            steps.append(RepairStep(node.name, name, action.name, keys, node.boot, texts, pods, way))
     begun, new = [one for one in steps if one.resumes], [one for one in steps if not one.resumes]
     number = argspec.share(limits.most, total, "rdma_repair_most")
     room = max(0, number - repairs.under_way)
@@ -245,7 +249,7 @@ def _resumed(
         release = "rdma_repair_replace is not set since"
     words = f"{release or 'goes on with'} the repair of {attempt.at}"
     action = RELEASE if release else attempt.action
-    return RepairStep(node, attempt.id, action, attempt.faults, attempt.boot, words, resumes=True)
+    return RepairStep(node, attempt.id, action, attempt.faults, attempt.boot, words, (), attempt.door, True)
 
 
 def _old(fault: NodeFault, repaired: str) -> bool:

@@ -32,6 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RU
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import owners_doors
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REPLACE
 
 NAME = "gpuops-repair-"
 """Beginning of the name of a rule, and of its trigger label's value."""
@@ -52,15 +53,20 @@ _STATES = {
 
 
 class Door(Protocol):
-    """``says``: how it restarts a node, for the plan."""
+    """``name``: as attempts keep it; ``says``: how it restarts a node, for the plan."""
 
+    name: str
     says: str
 
     def check(self, node: str, attempt: Attempt) -> Attempt:
         """The attempt with what it has to keep. Raises RdmaError if the node could not be restarted now."""
 
-    def knock(self, node: str, attempt: Attempt) -> None:
-        """Asks for the restart. Raises RdmaError if it cannot be asked for."""
+    def now(self, node: str, attempt: Attempt) -> str:
+        """The time by the clock of who does it."""
+
+    def knock(self, node: str, attempt: Attempt) -> str:
+        """Asks for it. Returns why that was refused for now, "" if it was not. Raises RdmaError if it cannot be asked
+        for."""
 
     def state(self, node: str, attempt: Attempt) -> str:
         """What is known of the request, for progress; "" = nothing."""
@@ -69,14 +75,20 @@ class Door(Protocol):
         """Removes what was made for the request."""
 
 
-class OkeDoor:
+class _Restarts:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def now(self, node: str, attempt: Attempt) -> str:
+        """The cluster's."""
+        return moment.stamp(self.client.now())
+
+
+class OkeDoor(_Restarts):
     """OKE's NodeOperationRule, without a drain of its own: the node is drained already, and then it resets the machine,
     which cycles its power. Source: oracle/oci-cloud-controller-manager, api/node-cycling."""
 
-    says = "OKE resets it (NodeOperationRule)"
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    name, says = "oke", "OKE resets it (NodeOperationRule)"
 
     @classmethod
     def of(cls, client: Client) -> Optional[OkeDoor]:
@@ -88,7 +100,7 @@ class OkeDoor:
         """OKE says only afterwards whether it can."""
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> None:
+    def knock(self, node: str, attempt: Attempt) -> str:
         """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
         spec = {
             "actions": ["reboot"],
@@ -110,6 +122,7 @@ class OkeDoor:
 
         if node not in _nodes(found, "succeededNodes"):
             patched(self.client, node, label)
+        return ""
 
     def state(self, node: str, attempt: Attempt) -> str:
         """The list of the rule's status that has the node."""
@@ -136,14 +149,15 @@ def _nodes(rule: Optional[Json], part: str) -> list[str]:
     return [str(one.get("nodeName")) for one in dicts(status.get(part))]
 
 
-class PodDoor:
+class PodDoor(_Restarts):
     """The node's pod of the VF configuration, which runs ``systemctl reboot`` and notes the request on the host first.
     It is a soft restart: Oracle's staff saw it leave GPUs as they were (NVIDIA/NVSentinel 1818)."""
 
-    says = "its VF configuration pod reboots it, which does not cycle its power"
+    name, says = "pod", "its VF configuration pod reboots it, which does not cycle its power"
 
     def __init__(self, client: Client, namespace: str) -> None:
-        self.client, self.namespace = client, namespace
+        super().__init__(client)
+        self.namespace = namespace
 
     def check(self, node: str, attempt: Attempt) -> Attempt:
         """A kubelet that is gone starts nothing; then somebody has to cycle the power."""
@@ -153,10 +167,11 @@ class PodDoor:
             raise RdmaError(f"{node} cannot be rebooted from the cluster: {why}. Cycle its power.")
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> None:
+    def knock(self, node: str, attempt: Attempt) -> str:
         """Sets the request on the node's pod. Raises RdmaError without one."""
         self.check(node, attempt)
         self._request(node, attempt.id)
+        return ""
 
     def state(self, node: str, attempt: Attempt) -> str:
         """Nothing: the pod goes down with its node."""
@@ -177,14 +192,15 @@ class PodDoor:
         return next((str(pod["metadata"]["name"]) for pod in found), "")
 
 
-class OciDoor:
+class OciDoor(_Restarts):
     """OCI's own API: RESET, which Oracle's staff advise since it cycles the power (NVIDIA/NVSentinel 1818, 1819). The
     account that runs the playbook needs the rights, the cluster's does not."""
 
-    says = "OCI resets its instance (RESET), which cycles its power"
+    name, says = "oci", "OCI resets its instance (RESET), which cycles its power"
 
     def __init__(self, client: Client, instances: Instances) -> None:
-        self.client, self.instances = client, instances
+        super().__init__(client)
+        self.instances = instances
 
     def check(self, node: str, attempt: Attempt) -> Attempt:
         """The instance has to be the node's, and to run."""
@@ -193,17 +209,20 @@ class OciDoor:
             raise RdmaError(f"The instance of {node} cannot be reset: it is {state}.")
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> None:
+    def knock(self, node: str, attempt: Attempt) -> str:
         """Sends the request with the attempt's token, unless the instance is at it. Raises WaitFailed once OCI may have
         forgotten the token."""
-        asked = moment.parsed(attempt.at)
+        asked = moment.parsed(attempt.asked)
         if asked is None or self.client.now() - asked > TOKEN_LIFE:
-            raise WaitFailed(f"The reset of {node} was asked for at {attempt.at}, which is too long ago to ask again.")
+            raise WaitFailed(
+                f"The reset of {node} was asked for at {attempt.asked}, which is too long ago to ask again."
+            )
         self.instances.reset(self._instance(node), f"{NAME}{attempt.id}")
+        return ""
 
     def state(self, node: str, attempt: Attempt) -> str:
         """The instance's state in OCI."""
-        return f"its instance is {self.instances.state(self._instance(node))}"
+        return f"its instance is {self.instances.state(self._instance(node)) or 'not shown by OCI'}"
 
     def leave(self, node: str, attempt: Attempt) -> None:
         """A request to OCI cannot be taken back."""
@@ -216,7 +235,7 @@ class Replacer:
     """Ends a node's instance, and lets its pool make another one. The faulty host is tagged first, or it returns to the
     pool."""
 
-    says = "OCI ends its instance, tagged as unhealthy, and the pool makes another one"
+    name, says = REPLACE, "OCI ends its instance, tagged as unhealthy, and the pool makes another one"
 
     def __init__(self, client: Client, instances: Instances) -> None:
         self.client, self.instances = client, instances
@@ -231,8 +250,18 @@ class Replacer:
         return self.instances.leaving(NodeInstance(node, attempt.machine), attempt.pool)
 
     def ended(self, node: str, attempt: Attempt) -> bool:
-        """Whether the instance has ended."""
-        return self.instances.state(NodeInstance(node, attempt.machine)) == TERMINATED
+        """Whether the instance has ended. Raises WaitFailed once OCI does not show it: nothing is known of it then."""
+        if not (state := self.instances.state(NodeInstance(node, attempt.machine))):
+            raise WaitFailed(f"OCI does not show the instance {attempt.machine} of {node} any more.")
+        return state == TERMINATED
+
+    def tagged(self, node: str, attempt: Attempt) -> bool:
+        """Whether the instance has the tag."""
+        return self.instances.tagged(NodeInstance(node, attempt.machine))
+
+    def now(self, node: str, attempt: Attempt) -> str:
+        """OCI's."""
+        return self.instances.now(NodeInstance(node, attempt.machine))
 
     def knock(self, node: str, attempt: Attempt) -> str:
         """Tags and ends the instance, which has not begun. Returns why that is not possible now, "" if it is."""
@@ -245,17 +274,27 @@ class Replacer:
         return ""
 
     def members(self, node: str, attempt: Attempt) -> set[str]:
-        """OCIDs of the instances of its pool, without its own."""
+        """OCIDs of the living instances of its pool, without its own."""
         found = self.instances.members(NodeInstance(node, attempt.machine), attempt.pool)
         return {key for key, state in found.items() if key != attempt.machine and state not in instance.ENDING}
 
+    def born(self, ocid: str) -> Optional[datetime.datetime]:
+        """When OCI made the instance."""
+        return moment.parsed(self.instances.created(NodeInstance("", ocid)))
+
     def state(self, node: str, attempt: Attempt) -> str:
         """Of the instance, and of its pool."""
-        state = self.instances.state(NodeInstance(node, attempt.machine))
+        state = self.instances.state(NodeInstance(node, attempt.machine)) or "not shown by OCI any more"
         return f"its instance is {state}, the pool has {len(self.members(node, attempt))} others"
 
     def leave(self, node: str, attempt: Attempt) -> None:
         """A request to OCI cannot be taken back."""
+
+
+def ways(client: Client, namespace: str, instances: Instances) -> dict[str, Door]:
+    """Name -> what does it, also where it is not there: an attempt keeps its own."""
+    found: list[Door] = [OkeDoor(client), OciDoor(client, instances), PodDoor(client, namespace)]
+    return {one.name: one for one in (*found, Replacer(client, instances))}
 
 
 def door(client: Client, namespace: str, instances: Instances, by: str = "", on_oci: bool = False) -> Door:

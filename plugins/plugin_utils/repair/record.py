@@ -41,8 +41,9 @@ REQUEST = "NVSentinel "
 @dataclass(frozen=True)
 class Attempt:
     """``id``: digest of node, boot and faults, by which the action is sent; ``at``: of its last step, RFC 3339;
-    ``boot``: boot id before the action; ``text``: why it failed. Of a replacement, OCIDs of the instance and of its
-    pool, and the name of the node that took its place."""
+    ``boot``: boot id before the action; ``text``: why it failed; ``door``: by what it is done, whatever later runs
+    would choose; ``asked``: when that was asked for, by the clock of who does it, "" = not yet, or refused: nothing was
+    done. Of a replacement, OCIDs of the instance and of its pool, and the name of the node that took its place."""
 
     id: str
     faults: tuple[str, ...]
@@ -55,6 +56,8 @@ class Attempt:
     machine: str = ""
     pool: str = ""
     successor: str = ""
+    door: str = ""
+    asked: str = ""
 
     @property
     def request(self) -> str:
@@ -80,9 +83,19 @@ class Repairs:
         return sum(self.open(node) is not None for node in self.attempts)
 
     def successors(self, since: str = "") -> set[str]:
-        """The nodes that took the place of others: of attempts that have not ended, or of all since then."""
+        """The nodes that took the place of others: of attempts that have not ended, also of those that have since."""
         found = [one for mine in self.attempts.values() for one in mine if one.successor]
-        return {one.successor for one in found if (one.at >= since if since else one.step in OPEN)}
+        return {one.successor for one in found if one.step in OPEN or (since and one.at >= since)}
+
+    def lineage(self, node: str) -> set[str]:
+        """The node, and those whose place it took, one after another."""
+        found = {node}
+        while (
+            more := {name for name, mine in self.attempts.items() if any(one.successor in found for one in mine)}
+            - found
+        ):
+            found |= more
+        return found
 
     def spent(self, node: str, boot: str) -> set[str]:
         """The faults for which there was an action in this boot; for a request, in any."""

@@ -40,7 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, cordons, owners, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_gpu, node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
@@ -57,9 +57,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
     RepairPod,
     RepairStep,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import Door, Replacer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import Door
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.doors_io import Maintenance, Requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REPLACE
 
 ATTEMPTS = 8
 """Attempts to write the record, which another thread writes too."""
@@ -75,6 +76,10 @@ class RepairTimes:
     drain: float = 600.0
     back: float = 3600.0
     soak: float = 300.0
+
+
+class _Other(RdmaError):
+    """The node is not as it was claimed: nothing may be done to it."""
 
 
 class NodeRepair:
@@ -106,9 +111,12 @@ class NodeRepair:
         instances = instances or Instances()
         self.door = door.door(client, self.plan.namespaces.own, instances, by, self.plan.platform == "oke")
         self.replacer = door.Replacer(client, instances)
+        own = {one.name: one for one in (self.door, self.replacer)}
+        self._ways = {**door.ways(client, self.plan.namespaces.own, instances), **own}
         self.requests = Requests(client, self.plan.looked_for)
         self.maintenance = Maintenance(client, self.plan.looked_for)
         self._gone: list[str] = []
+        self._most = 0
 
     # ---- the plan
 
@@ -124,11 +132,14 @@ class NodeRepair:
         return {"changed": False, **_summary(found), "blocked": "" if steps else why}
 
     def _plan(self) -> RepairPlan:
-        repairs, (nodes, names) = self._repairs(), self._nodes()
+        repairs = self._repairs()
+        nodes, names = self._nodes(repairs)
         faulty = [one if repairs.open(one.name) or not one.chosen else self._with_pods(one) for one in nodes]
         self._gone = gone = [name for name in repairs.attempts if name not in names]
         now = self.client.now()
-        found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, self.policy, now, gone)
+        more = (self.policy, now, gone, self.door.name)
+        found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, *more)
+        self._most = found.at_once
         if NodeGate(self.client, str(self.plan_file), self.run, self.show).ruled():
             why = (
                 f"a NodeReadinessRule has the taint {GATE_KEY}: its controller would release a node by an old condition"
@@ -139,7 +150,7 @@ class NodeRepair:
     def _lines(self, found: RepairPlan) -> Iterator[str]:
         for step in found.steps:
             pods = f"; evicts {listed(list(step.evict), 5)}" if step.evict else ""
-            how = "" if step.action == decide.RELEASE else f", {self._way(step.action).says}"
+            how = "" if step.action == decide.RELEASE else f", {self._way(step).says}"
             yield f"repair           {step.node}: {step.action}{how}{pods}: {step.why}"
         for name, why in (*found.asked.items(), *found.left.items()):
             yield f"repair           {name}: {why}"
@@ -195,14 +206,16 @@ class NodeRepair:
             proof = gate_proof.read(node["metadata"].get("annotations") or {})
             valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes)))
             if proof and valid and proof.status == gate_proof.GOOD:
-                self._step(name, attempt, record.DONE)
                 done.append(name)
             elif proof and valid and proof.status == gate_proof.BAD:
                 failed[name] = f"the gate says: {gate_proof.message(proof)}"
-                self._step(name, attempt, record.FAILED, failed[name])
             else:  # the next run tests it
                 untested[name] = f"not proven yet: {gate_proof.message(proof) if proof else 'it was not tested'}"
-        self._trip()
+        if not self.dry:
+            for name in (*done, *failed):
+                end = record.FAILED if name in failed else record.DONE
+                self._step(name, mine[name], end, failed.get(name, ""))
+            self._trip()
         for name, why in failed.items():
             self.show(f"repair           {name}: failed, {why}. It stays tainted. {self._ticket(name)}")
         return {"changed": bool(done or failed), "done": done[:SHOWN], "not_repaired": {**failed, **untested}}
@@ -226,9 +239,9 @@ class NodeRepair:
             return
         if attempt.step == record.CLAIMED:
             try:
-                attempt = self._way(step.action).check(step.node, attempt)
+                attempt = self._put(step.node, attempt, self._way(attempt).check(step.node, attempt))
                 if attempt.request:
-                    self._entrusted(step.node, attempt)
+                    self._may_act(step.node, attempt)
                 else:
                     self._cordon(step.node, attempt)
                 self._ask(step.node, attempt)
@@ -244,26 +257,27 @@ class NodeRepair:
             self._go_on(step.node, attempt)
         elif attempt.successor and self.client.find(f"{NODES}/{attempt.successor}") is None:
             self._step(step.node, attempt, record.PARDONED, f"{attempt.successor}, its successor, has left the cluster")
-            raise RdmaError(f"{attempt.successor}, which took the place of {step.node}, has left the cluster.")
+            raise RdmaError(f"{attempt.successor}, which took the place of {step.node}, has left the cluster. {_LATE}")
         elif self.requests.again(step.node, attempt):
             why = f"NVSentinel asks for the repair of {step.node} again."
             self._step(step.node, attempt, record.FAILED, why)
             self._trip()
             raise RdmaError(f"{why} The next run plans it.")
         else:
-            self._record(lambda now: now.put(step.node, dataclasses.replace(attempt, run=self.run)))
+            self._change(step.node, attempt, run=self.run)
 
-    def _way(self, action: str) -> Union[Door, Replacer]:
-        return self.replacer if self.table.does(action) == repair_table.REPLACE else self.door
+    def _way(self, one: Union[RepairStep, Attempt]) -> Door:
+        """What does it: that by which it was claimed."""
+        return self._ways.get(one.door, self.replacer if self.table.does(one.action) == REPLACE else self.door)
 
     def _go_on(self, name: str, attempt: Attempt) -> None:
         """From the action to the gate's taint, for a node that is still as this attempt has left it."""
-        way = self._way(attempt.action)
-        replaces = way is self.replacer
+        way, replaces = self._way(attempt), self._replaces(attempt)
         node = self.client.find(f"{NODES}/{name}")
         failed = self.requests.failed(attempt)
         cordoned = failed or bool(node and self._kept(node, attempt))
-        if not replaces and not (cordoned or (node and gate_proof.tainted(node))):
+        back = node and gate_proof.tainted(node) and _boot(node) != attempt.boot
+        if not (replaces or cordoned or back):
             self._pardon(name, attempt)
         try:
             if failed:
@@ -271,7 +285,7 @@ class NodeRepair:
             if replaces:
                 attempt = self._replace(name, attempt)
             elif cordoned:
-                self._restart(name, attempt)
+                attempt = self._restart(name, attempt)
             if replaces or cordoned:
                 self._soak(attempt.successor or name)
         except WaitFailed as error:  # after any other error the next run goes on
@@ -283,7 +297,8 @@ class NodeRepair:
             self._trip()
             stays = f"{attempt.successor} stays closed to jobs." if attempt.successor else "It stays cordoned."
             stays = "It stays with NVSentinel's taint." if attempt.request and not attempt.successor else stays
-            raise RdmaError(f"{error} {stays} {self._ticket(name)}") from None
+            stays += f" {_LATE}" if replaces and not attempt.successor else ""
+            raise RdmaError(f"{error} {stays}{self._tag(name, attempt)} {self._ticket(name)}") from None
         if replaces:
             self._bury(name, attempt)
         elif cordoned:
@@ -317,17 +332,6 @@ class NodeRepair:
             self.maintenance.ask(name, attempt)
             self._until(lambda: self.maintenance.late(attempt), self.times.back, name, "maintenance")
 
-    def _entrusted(self, name: str, attempt: Attempt) -> None:
-        """Raises RdmaError unless NVSentinel has released the node to us, and nobody else works on it."""
-        node = self.client.get(f"{NODES}/{name}")
-        request = self.requests.of(attempt)
-        if request is None or owners_doors.released([request], node) is None:
-            raise RdmaError(f"{name} is left: NVSentinel does not ask for its repair any more.")
-        if others := [one for one in self._others(node) if not owners_doors.theirs(one, request)]:
-            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
-        if self._faulty(node).boot != attempt.boot:
-            raise RdmaError(f"{name} has rebooted since the plan was made.")
-
     def _kept(self, node: Json, attempt: Attempt) -> bool:
         """Whether the node is still as this attempt has left it."""
         return self.requests.kept(node, attempt) if attempt.request else _cordoned(node, attempt.id)
@@ -343,40 +347,99 @@ class NodeRepair:
         return [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
 
     def _pardon(self, name: str, attempt: Attempt) -> NoReturn:
-        self._way(attempt.action).leave(name, attempt)
+        self._way(attempt).leave(name, attempt)
         self.maintenance.leave(attempt)
+        self._unmark(name, attempt)
         self._step(name, attempt, record.PARDONED, "released by somebody else")
-        if attempt.request:
-            raise RdmaError(f"NVSentinel has taken {name} back since its repair began.")
-        raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
+        why = f"{name} was uncordoned since its repair began, and is left as it is."
+        why = f"NVSentinel has taken {name} back since its repair began." if attempt.request else why
+        raise RdmaError(why + self._tag(name, attempt))
+
+    def _tag(self, name: str, attempt: Attempt) -> str:
+        """What a person does about the tag of an instance that lives on."""
+        if not attempt.machine:
+            return ""
+        with contextlib.suppress(RdmaError):
+            if self.replacer.begun(name, attempt) or not self.replacer.tagged(name, attempt):
+                return ""
+        tag = "{}.{}={}".format(*instance.TAG)
+        return f" If its instance {attempt.machine} has the tag {tag}, remove that once the host is well."
+
+    def _replaces(self, attempt: Attempt) -> bool:
+        return self.table.does(attempt.action) == REPLACE
+
+    def _may_act(self, name: str, attempt: Attempt) -> Json:
+        """The Node, if it is as it was claimed. It is asked right before each write that changes the node, and each
+        request to change its instance. Raises RdmaError if it is not."""
+        self.client.guard()
+        node = self.client.find(f"{NODES}/{name}")
+        if node is None:
+            raise _Other(f"{name} has left the cluster.")
+        mine, replaces = _mark(node) == attempt.id, self._replaces(attempt)
+        if attempt.machine not in ("", instance.of_node(node).ocid):
+            raise _Other(f"{name} is another instance than {attempt.machine} by now.")
+        if attempt.step == record.SENT and not self._kept(node, attempt):
+            self._pardon(name, attempt)
+        request = self.requests.of(attempt)
+        if attempt.request and (request is None or owners_doors.released([request], node) is None):
+            raise _Other(f"{name} is left: NVSentinel does not ask for its repair any more.")
+        working = owners_io.read(self.client, self.plan.looked_for).all(node)
+        others = [one for one in working if not ((mine or request) and _ours(one))]
+        others = [one for one in others if not (request and owners_doors.theirs(one, request))]
+        if others:
+            raise _Other(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
+        if _boot(node) != attempt.boot:
+            raise _Other(f"{name} has rebooted since the plan was made.")
+        known = {one.key for one in self._faulty(node).faults} & set(attempt.faults)
+        if not (known or request) and (replaces or not attempt.asked):  # a node that restarts may show none
+            raise _Other(f"{name} is left: its faults are gone.")
+        if replaces and not self.limits.replace:
+            raise _Other(f"{name} is left: rdma_repair_replace is not set.")
+        if mine and not _cordoned(node, attempt.id):
+            raise _Other(f"{name} was uncordoned since its repair began, and is left as it is.")
+        return node
+
+    def _knock(self, name: str, attempt: Attempt) -> tuple[Attempt, str]:
+        """Asks for the action, after that was noted in the record. Returns why it was refused for now. A node that is
+        not as it was claimed is released if nothing was asked for yet; else what was asked for may still be done."""
+        way = self._way(attempt)
+        try:
+            self._may_act(name, attempt)
+            self._drain(name, attempt)  # what came since an earlier run
+            self._may_act(name, attempt)
+        except _Other as error:
+            if attempt.asked:
+                raise WaitFailed(str(error)) from None
+            self._let_go(name, attempt)
+            raise
+        again = attempt.asked and not self._replaces(attempt)  # with the token of the first time
+        attempt = self._change(name, attempt, asked=attempt.asked if again else way.now(name, attempt))
+        why = way.knock(name, attempt)
+        if why:
+            return self._change(name, attempt, asked=""), why
+        self.show(f"repair           {name}: drained, {way.says}")
+        return attempt, ""
 
     def _replace(self, name: str, attempt: Attempt) -> Attempt:
         """Asks for the end of the node's instance unless that has begun, and waits for the node that takes its place,
         which has the gate's taint from its birth, or in the end. Returns the attempt with its name."""
-        begun = False
-
-        def ask() -> str:
-            nonlocal begun
-            begun = begun or self.replacer.begun(name, attempt)
-            if not begun:
-                node = self.client.find(f"{NODES}/{name}")
-                if node and instance.of_node(node).ocid == attempt.machine and not self._kept(node, attempt):
-                    self._pardon(name, attempt)
-                self._drain(name, attempt)  # what came since
-                if why := self.replacer.knock(name, attempt):
-                    return why
-                self.show(f"repair           {name}: drained, {self.replacer.says}")
-                begun = True  # OCI may show it later
-            return self.replacer.state(name, attempt)
+        begun = bool(attempt.successor)
 
         def late() -> str:
-            nonlocal attempt
+            nonlocal attempt, begun
+            begun = begun or self.replacer.begun(name, attempt)
+            if not begun:
+                attempt, why = self._knock(name, attempt)
+                if why:
+                    return why
+                begun = True  # OCI may show it later
             attempt = self._joined(name, attempt)
             if not attempt.successor:
-                return ask()
+                return self.replacer.state(name, attempt)
             node = self.client.find(f"{NODES}/{attempt.successor}")
             if node is None:
-                return f"{attempt.successor} has left the cluster again"
+                gone, attempt = attempt.successor, self._change(name, attempt, successor="")
+                return f"{gone} has left the cluster again"
             self._close_new(node, attempt)
             why = "not Ready yet" if reboot.late(node, "") else self._lacks(node)
             return why and f"{attempt.successor}: {why}"
@@ -407,37 +470,52 @@ class NodeRepair:
         return gate_decide.counts((like.gpu_resource, like.gpus), vfs, facts.allocatable)
 
     def _joined(self, name: str, attempt: Attempt) -> Attempt:
-        """The attempt with its successor: a node of the pool that joined since it was sent, and that is no other's."""
+        """The attempt with its successor: a node of the pool that is no other's, whose instance was made since its own
+        was to end. A scale-up makes nodes at any time."""
         if attempt.successor:
             return attempt
+        since = attempt.asked or attempt.at
 
         def young(node: Json) -> tuple[str, str]:
-            there = node["metadata"].get("creationTimestamp", "") >= attempt.at
+            there = node["metadata"].get("creationTimestamp", "") >= since
             return (node["metadata"]["name"], instance.of_node(node).ocid) if there else ("", "")
 
-        new = [one for one in self.client.projected(NODES, young) if one[0]]
-        members = self.replacer.members(name, attempt) if new else set()
+        joined = [one for one in self.client.projected(NODES, young) if one[0]]
+        members = self.replacer.members(name, attempt) if joined else set()
+        born = {node: self.replacer.born(ocid) for node, ocid in joined if ocid in members}
+        began = moment.parsed(since)
+        new = [(at, node) for node, at in born.items() if at and began and at >= began]
 
         def take(now: Repairs) -> Repairs:
-            free = sorted({node for node, ocid in new if ocid in members} - now.successors(attempt.at))
+            taken = now.successors(since)
+            free = [
+                node for _at, node in sorted(new) if node not in taken
+            ]  # the oldest: only that suits who asked first
             return now.put(name, dataclasses.replace(attempt, successor=free[0])) if free else now
 
         self._record(take)
         return self._attempt(name, attempt.id)
 
     def _bury(self, name: str, attempt: Attempt) -> None:
-        """Deletes the Node of the instance that is gone where its platform has left it."""
-        node = self.client.find(f"{NODES}/{name}")
-        if node is None or instance.of_node(node).ocid != attempt.machine or not self.replacer.ended(name, attempt):
-            return
+        """Deletes the Node of the instance once that has ended, where its platform has left it."""
+        node: Optional[Json] = None
+
+        def left() -> str:
+            nonlocal node
+            node = self.client.find(f"{NODES}/{name}")
+            there = node is not None and instance.of_node(node).ocid == attempt.machine
+            return "" if not there or self.replacer.ended(name, attempt) else self.replacer.state(name, attempt)
+
         try:
-            self.client.delete(f"{NODES}/{name}", version=node["metadata"]["resourceVersion"])
-        except (Conflict, Forbidden):
-            self.show(f"repair           {name}: its instance is gone, its Node is not: kubectl delete node {name}")
+            self._until(left, self.times.back, name, "end", poll=POLL_OCI)
+            if node is not None and instance.of_node(node).ocid == attempt.machine:
+                self.client.delete(f"{NODES}/{name}", version=node["metadata"]["resourceVersion"])
+        except (Conflict, Forbidden, WaitFailed) as error:
+            self.show(f"repair           {name}: {error} Once its instance is gone: kubectl delete node {name}")
 
     def _claim(self, step: RepairStep) -> Attempt:
         """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
-        made = Attempt(step.id, step.faults, step.boot, step.action, at=self._now(), run=self.run)
+        made = Attempt(step.id, step.faults, step.boot, step.action, at=self._now(), run=self.run, door=step.door)
 
         def claim(now: Repairs) -> Repairs:
             there = now.open(step.node)
@@ -447,42 +525,53 @@ class NodeRepair:
                 raise RdmaError(f"{step.node} is left: another run repairs it, or has done so.")
             if now.breaker:
                 raise RdmaError(f"{step.node} is left, as the breaker is tripped: {now.breaker}.")
+            if now.under_way >= self._most:
+                raise RdmaError(f"{step.node} waits for its turn (rdma_repair_most).")
             return now.pruned(self._gone, self.client.now()).put(step.node, made)
 
         return next(one for one in self._record(claim).attempts[step.node] if one.id == step.id)
 
     def _cordon(self, name: str, attempt: Attempt) -> None:
         """Cordons the node with the version that was read. Raises RdmaError if it has another owner by now."""
-        node = self.client.get(f"{NODES}/{name}")
-        meta = node["metadata"]
-        mine = _mark(node) == attempt.id
-        others = [
-            one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not (mine and _ours(one))
-        ]
-        if others:
-            raise RdmaError(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
-        if mapping(mapping(node["status"]).get("nodeInfo")).get("bootID") != attempt.boot:
-            raise RdmaError(f"{name} has rebooted since the plan was made.")
-        if not {one.key for one in self._faulty(node).faults} & set(attempt.faults):
-            raise RdmaError(f"{name} is left: its faults are gone.")
-        if mine and mapping(node["spec"]).get("unschedulable") is True:
+        node = self._may_act(name, attempt)
+        if _mark(node) == attempt.id:
             return
-        if mine:
-            raise RdmaError(f"{name} was uncordoned since its repair began, and is left as it is.")
-        mark = {"annotations": {CORDONED_FOR_REPAIR: attempt.id}, "resourceVersion": meta["resourceVersion"]}
+        version = node["metadata"]["resourceVersion"]
+        mark = {"annotations": {CORDONED_FOR_REPAIR: attempt.id}, "resourceVersion": version}
         self.client.patch(f"{NODES}/{name}", {"metadata": mark, "spec": {"unschedulable": True}})
         self.show(f"repair           {name}: cordoned")
 
     def _let_go(self, name: str, attempt: Attempt) -> None:
         """Nothing was done to the node: it is as before, and the attempt does not count. Raises RdmaError while others
         work on it, who have found our cordon and would not lift it."""
+        there = [one for one in self._repairs().attempts.get(name, ()) if one.id == attempt.id]
+        if not there or there[0].step != attempt.step:  # another run goes on with it
+            return
         node = self.client.find(f"{NODES}/{name}")
-        if node and _mark(node) == attempt.id:
-            if others := self._others(node):
-                raise RdmaError(f"{name} stays cordoned until its owner ends: {'; '.join(one.text for one in others)}.")
-            cordons.cordon(self.client, name, CORDONED_FOR_REPAIR, False)
+        if node and _mark(node) == attempt.id and (others := self._others(node)):
+            raise RdmaError(f"{name} stays cordoned until its owner ends: {'; '.join(one.text for one in others)}.")
+        sent = attempt.step == record.SENT
+        if sent:
+            attempt = self._change(name, attempt, step=record.CLAIMED)  # or a killed release would look like a person's
+        if attempt.asked:
+            with contextlib.suppress(NotFound):
+                self._way(attempt).leave(name, attempt)
+        self._unmark(name, attempt)
         self.maintenance.leave(attempt)
         self._record(lambda now: now.without(name, attempt.id))
+        if sent and (tag := self._tag(name, attempt)):
+            self.show(f"repair           {name}:{tag}")
+
+    def _unmark(self, name: str, attempt: Attempt) -> None:
+        """Lifts our cordon and takes our mark from the node. A cordon under which another component works stays, and
+        is for it to lift."""
+
+        def change(node: Json) -> Json:
+            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now()) if _mark(node) == attempt.id else {}
+            return {"metadata": body["metadata"]} if body and self._others(node) else body
+
+        with contextlib.suppress(NotFound):
+            patched(self.client, name, change)
 
     def _support_data(self, name: str) -> None:
         """What a provider asks for, before the restart loses it."""
@@ -536,18 +625,17 @@ class NodeRepair:
     def _ready(self, name: str) -> bool:
         return not reboot.late(self.client.get(f"{NODES}/{name}"), "")
 
-    def _restart(self, name: str, attempt: Attempt) -> None:
+    def _restart(self, name: str, attempt: Attempt) -> Attempt:
         """Asks for the restart unless the node has had it, and waits for another boot."""
 
         def late() -> str:
             why = reboot.late(self._still(name, attempt), attempt.boot)
-            return f"{why}; {self.door.state(name, attempt)}".rstrip("; ") if why else ""
+            return f"{why}; {self._way(attempt).state(name, attempt)}".rstrip("; ") if why else ""
 
         if late():
-            self._drain(name, attempt)  # what came since an earlier run
-            self.door.knock(name, attempt)
-            self.show(f"repair           {name}: drained, {self.door.says}")
+            attempt, _why = self._knock(name, attempt)
         self._until(late, self.times.back, name, "restart")
+        return attempt
 
     def _soak(self, name: str) -> None:
         """The node has to stay Ready in this boot, without a fault that was confirmed since. Raises WaitFailed."""
@@ -651,10 +739,24 @@ class NodeRepair:
         meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
         self.client.patch(self._place, {"metadata": meta, "data": {**wanted["data"], **gone}})
 
+    def _change(self, node: str, attempt: Attempt, **fields: str) -> Attempt:
+        """The attempt with these fields."""
+        return self._put(node, attempt, dataclasses.replace(attempt, **fields))  # type: ignore[arg-type]
+
+    def _put(self, node: str, attempt: Attempt, after: Attempt) -> Attempt:
+        """Writes an attempt, unless another run has changed it."""
+
+        def put(now: Repairs) -> Repairs:
+            if not {attempt, after} & set(now.attempts.get(node, ())):
+                raise RdmaError(f"{node} is left: another run goes on with its repair.")
+            return now.put(node, after)
+
+        self._record(put)
+        return after
+
     def _step(self, node: str, attempt: Attempt, step: str, text: str = "") -> Attempt:
         at = attempt.at if step == record.DONE else self._now()  # when it came back
-        after = dataclasses.replace(attempt, step=step, at=at, run=self.run, text=text[:500])
-        self._record(lambda now: now.put(node, after))
+        after = self._change(node, attempt, step=step, at=at, run=self.run, text=text[:500])
         sent = "replaced" if attempt.machine else "restarted"
         if words := {record.SENT: sent, record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
             what = f"{', '.join(attempt.faults)}{f' of {node}' if attempt.successor else ''}: {words}"
@@ -688,10 +790,10 @@ class NodeRepair:
         listed = self.client.projected(NODES, lambda node: node if node["metadata"]["name"] in names else None)
         return [one for one in listed if one]
 
-    def _nodes(self) -> tuple[list[FaultyNode], set[str]]:
+    def _nodes(self, repairs: Repairs) -> tuple[list[FaultyNode], set[str]]:
         """(GPU nodes, of which the plan's are chosen; names of all nodes)."""
         found = owners_io.read(self.client, self.plan.looked_for)
-        requests, repairs = self.requests.all(), self._repairs()
+        requests = self.requests.all()
         planned, names = {node.name for node in self.plan.nodes}, set()
 
         def read(node: Json) -> Optional[FaultyNode]:
@@ -709,14 +811,15 @@ class NodeRepair:
                     "" if tolerated else f"operators do not tolerate the taint {GATE_KEY} (rdma_tolerations, site.yml)"
                 )
                 one = dataclasses.replace(one, faults=(owners_doors.fault(request, self.table),), barred=barred)
+            if (mark := _mark(node)) and (attempt is None or attempt.id != mark):
+                one = dataclasses.replace(one, owners=(*one.owners, _ended(name)))
             return dataclasses.replace(one, chosen=name in planned)
 
         return [one for one in self.client.projected(NODES, read) if one is not None], names
 
     def _faulty(self, node: Json, working: Sequence[str] = ()) -> FaultyNode:
-        boot = str(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID") or "")
         mine = tuple(one for one in working if not one.startswith(f"{OURS} (repair)"))
-        return FaultyNode(node["metadata"]["name"], boot, (*self._marked(node), *self._proof(node)), mine)
+        return FaultyNode(node["metadata"]["name"], _boot(node), (*self._marked(node), *self._proof(node)), mine)
 
     def _marked(self, node: Json) -> Iterator[NodeFault]:
         conditions = {str(one.get("type")): one for one in dicts(mapping(node.get("status")).get("conditions"))}
@@ -769,8 +872,21 @@ def _mark(node: Json) -> str:
 
 
 def _cordoned(node: Json, attempt: str) -> bool:
-    """Whether the node is still as this attempt has left it."""
-    return _mark(node) == attempt and mapping(node["spec"]).get("unschedulable") is True
+    """Whether the node is still as this attempt has left it: a person may have lifted our cordon, and set his own."""
+    ours = owners.set_by_us(node["metadata"])
+    return _mark(node) == attempt and mapping(node["spec"]).get("unschedulable") is True and ours
+
+
+def _boot(node: Json) -> str:
+    return str(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID") or "")
+
+
+def _ended(name: str) -> str:
+    lift = f"kubectl uncordon {name}; kubectl annotate node {name} {CORDONED_FOR_REPAIR}-"
+    return f"a person, as a repair of it has ended without success. Once it is well: {lift}"
+
+
+_LATE = "The pool may still make a node: it is not proven, so let gpuops.rdma.gate test it before jobs use it."
 
 
 def _ours(owner: NodeOwner) -> bool:

@@ -6,13 +6,16 @@ instances."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, InputError, Taken
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import iam
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import needs as oci_needs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
@@ -20,10 +23,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TOKEN_LIFE, OciDoor, PodDoor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import RepairTimes
-from support import oci_site, repair_cluster
+from support import fake_oci, oci_site, repair_cluster
 from support.fake_oci import FakeOci
 from support.oci_machines import KINDS, Machines
-from support.repair_cluster import Killed, attempts, proven, says
+from support.repair_cluster import RULE_KIND, Killed, attempts, proven, says
 
 GPU = "ocid1.compartment.oc1..gpu"
 RESET = "POST /20160918/instances/"
@@ -94,7 +97,7 @@ def test_killed_at_each_write_and_call_it_goes_on_and_resets_once(
         proven(site, "n1")
         assert again.close()["done"] == ["n1"], lives
         assert (site.restarts, site.calls(RESET)) == (["n1"], 1), lives
-    assert lives == 8, "claim, cordon, eviction, sent, history, reset, taint, back"
+    assert lives == 9, "claim, cordon, eviction, sent, history, asked, reset, taint, back"
 
 
 def test_an_answer_that_is_lost_is_looked_up_before_anything_is_sent(site: Machines, repair: Any) -> None:
@@ -257,7 +260,7 @@ def test_killed_at_each_write_and_call_it_goes_on_and_ends_one_instance(
         assert again.close()["done"] == ["n1"], lives
         assert (ends(site), size(site), len(site.list("Node"))) == (1, 8, 8), lives
     more = 0 if born else 2
-    assert lives == 9 + more, "claim, cordon, eviction, sent, history, tag, end, successor, (cordon, taint,) back"
+    assert lives == 11 + more, "claim, pool, cordon, eviction, sent, history, asked, tag, end, successor, (both,) back"
 
 
 def test_without_the_input_a_person_replaces_it(site: Machines, repair: Any) -> None:
@@ -317,7 +320,7 @@ def test_an_instance_that_ends_slowly_is_not_ended_again(either: Machines, repai
     """Killed, and run again, while OCI is at it; the answer was lost."""
     remaps(either)
     either.fake.durations.update({"NODEPOOL_RECONCILE": 300.0, "DetachInstancePoolInstance": 300.0, "boot": 100.0})
-    plan, either.lives, either.after = approved(replacing(repair, either)), 6, True
+    plan, either.lives, either.after = approved(replacing(repair, either)), 8, True
     with pytest.raises(Killed):
         replacing(repair, either).carry_out(plan)
     either.lives = 1 << 30
@@ -384,13 +387,14 @@ def test_a_node_that_may_not_be_deleted_is_named(site: Machines, repair: Any, mo
 
 def test_a_node_that_a_person_has_uncordoned_since_is_not_replaced(either: Machines, repair: Any) -> None:
     remaps(either)
-    plan, either.lives = approved(replacing(repair, either)), 4
+    plan, either.lives = approved(replacing(repair, either)), 5
     with pytest.raises(Killed):
         replacing(repair, either).carry_out(plan)
     either.lives = 1 << 30
     either.objects["Node//n1"]["spec"]["unschedulable"] = None
     assert "was uncordoned since" in replacing(repair, either).carry_out("")["not_repaired"]["n1"]
     assert either.done == {} and step(either) == record.PARDONED
+    assert CORDONED_FOR_REPAIR not in either.objects["Node//n1"]["metadata"]["annotations"], "the next repair is new"
 
 
 def test_a_node_that_is_uncordoned_while_its_pool_is_busy_is_not_replaced(either: Machines, repair: Any) -> None:
@@ -406,7 +410,8 @@ def test_a_node_that_is_uncordoned_while_its_pool_is_busy_is_not_replaced(either
         return why
 
     one.replacer.knock = by_then
-    assert "was uncordoned since" in one.carry_out(plan)["not_repaired"]["n1"]
+    why = one.carry_out(plan)["not_repaired"]["n1"]
+    assert "was uncordoned since" in why and "has the tag ComputeInstanceHostActions.CustomerReportedHostStatus" in why
     assert ends(either) == 0 and step(either) == record.PARDONED
 
 
@@ -418,6 +423,258 @@ def test_a_successor_that_leaves_again_ends_the_repair(site: Machines, repair: A
     assert one.close()["done"] == []
     assert "has left the cluster" in replacing(repair, site).carry_out("")["not_repaired"]["n1"]
     assert step(site) == record.PARDONED and ends(site) == 1
+
+
+# ---- others, at the same time ----------------------------------------------------------------------------------------
+
+
+def seen_once(late: Any, _seconds: float, _name: str, what: str, *_more: Any, **_poll: Any) -> None:
+    """A wait that is killed after it has looked once."""
+    late()
+    if what in ("restart", "replacement"):
+        raise InputError("killed")
+
+
+def grow(site: Machines) -> None:
+    """A scale-up."""
+    if "nodeConfigDetails" in site.pool:
+        site.pool["nodeConfigDetails"]["size"] += 1
+        fake_oci._fill(site.fake, site.pool)
+    else:
+        site.pool["size"] += 1
+        fake_oci._launch(site.fake, site.pool)
+
+
+def busy(site: Machines) -> None:
+    """The pool refuses one request."""
+    for pattern in ("DELETE .*/node/", "POST .*/actions/detachInstance"):
+        site.fake.fail(pattern, 409, "IncorrectState", "The pool has a work request in progress.")
+
+
+def killed(one: Any, plan: str, site: Machines, lives: int) -> None:
+    """The run is killed after so many writes."""
+    site.lives = lives
+    with pytest.raises(Killed):
+        one.carry_out(plan)
+    site.lives = 1 << 30
+
+
+SENT = 6
+"""Writes until a replacement is sent and in its node's history, and not asked for."""
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_node_of_a_scale_up_is_no_successor(either: Machines, repair: Any, resumed: bool) -> None:
+    remaps(either)
+    one, old = replacing(repair, either), either.instance("n1")
+    plan, knock = approved(one), one.replacer.knock
+    if resumed:
+        killed(one, plan, either, SENT)
+        grow(either)
+        found = replacing(repair, either).carry_out("")
+    else:
+        busy(either)
+        one.replacer.knock = lambda *args: (why := knock(*args), why and grow(either))[0]
+        found = one.carry_out(plan)
+    assert (found["back"], found["not_repaired"], ends(either)) == (["n10"], {}, 1), "n9 is of the scale-up"
+    assert old["lifecycleState"] == "TERMINATED" and not either.objects["Node//n9"]["spec"].get("unschedulable")
+
+
+def test_an_old_member_is_no_successor(either: Machines, repair: Any) -> None:
+    """Its Node registers again; another instance was made before, and boots later."""
+    remaps(either)
+    either.fake.durations.update({"NODEPOOL_RECONCILE": 1e6, "DetachInstancePoolInstance": 1e6, "boot": 100.0})
+    grow(either)
+    one = replacing(repair, either)
+    plan, knock = approved(one), one.replacer.knock
+
+    def then(*args: Any) -> str:
+        why = str(knock(*args))
+        either.seconds += 200
+        either.objects["Node//n4"]["metadata"]["creationTimestamp"] = moment.stamp(either.now())
+        return why
+
+    one.replacer.knock = then
+    found = one.carry_out(plan)
+    assert found["back"] == [] and "Node//n9" in either.objects and attempts(either, "n1")[-1].successor == ""
+    assert "The pool may still make a node" in found["not_repaired"]["n1"]
+
+
+def test_replacements_that_were_sent_apart_have_a_successor_each(either: Machines, repair: Any) -> None:
+    for name in ("n2", "n3"):
+        remaps(either, name)
+    either.fake.durations["boot"] = 1000.0
+    one = replacing(repair, either)
+    one.planned("", False)
+    one._until = seen_once
+    for _look in ("asks", "sees its successor, while the other one waits"):
+        for each in one._plan().steps:
+            assert one._repair(each) == "killed"
+            either.seconds += 5
+        either.seconds += 2000
+        one.replacer.begun("n2", attempts(either, "n2")[-1])  # the fake boots them at the next request
+    found = replacing(repair, either, times=RepairTimes(drain=20, back=20, soak=0)).carry_out("")
+    assert (sorted(found["back"]), found["not_repaired"], ends(either)) == (["n10", "n9"], {}, 2)
+
+
+def test_an_attempt_keeps_its_door(site: Machines, repair: Any) -> None:
+    """OKE is slow, and by then the inputs name OCI: a second restart would hit a node that takes jobs."""
+    site.oke, site.broken = True, {"n1"}
+    says(site, "n1")
+    one = repair(site, by="oke")
+    plan = approved(one)
+    assert plan != approved(repair(site)), "another door is another plan"
+    one._until = seen_once
+    assert one.carry_out(plan)["not_repaired"] == {"n1": "killed"}
+    site.broken = set()
+    assert repair(site).carry_out("")["back"] == ["n1"]
+    assert (site.restarts, site.calls(RESET)) == (["n1"], 0)
+    assert not [key for key in site.objects if key.startswith(RULE_KIND)]
+
+
+def test_a_request_that_leaves_is_taken_back_by_its_door(site: Machines, repair: Any) -> None:
+    """Without a user of OCI the pod reboots; a later run with one takes back what was asked of the pod."""
+    says(site, "n1")
+    one = repair(site, by="pod")
+    meta: dict[str, Any] = {"name": "vf", "namespace": one.plan.namespaces.own}
+    meta["labels"] = {"app.kubernetes.io/name": "gpuops-vf-config"}
+    meta["ownerReferences"] = [{"kind": "DaemonSet", "name": "x", "controller": True}]
+    site.add({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1", "containers": []}})
+    killed(one, approved(one), site, 7)
+    assert "did not end" in repair(site, by="oci").carry_out("")["not_repaired"]["n1"]
+    pod = site.objects[f"Pod/{one.plan.namespaces.own}/vf"]
+    assert not pod["metadata"]["annotations"].get(REQUEST) and site.restarts == []
+
+
+def owned(site: Machines) -> None:
+    site.objects["Node//n1"]["metadata"]["labels"]["dgxc.nvidia.com/nvsentinel-state"] = "remediating"
+
+
+def well(site: Machines) -> None:
+    conditions = site.objects["Node//n1"]["status"]["conditions"]
+    conditions[:] = [one for one in conditions if one["type"] == "Ready"]
+
+
+def rebooted(site: Machines) -> None:
+    site.objects["Node//n1"]["status"]["nodeInfo"]["bootID"] = "another"
+
+
+def deleted(site: Machines) -> None:
+    site.objects.pop("Node//n1")
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "limits"),
+    [
+        (owned, "stays cordoned until its owner ends: NVSentinel", LIMITS),
+        (well, "its faults are gone", LIMITS),
+        (rebooted, "has rebooted since", LIMITS),
+        (deleted, "has left the cluster", LIMITS),
+        (lambda _site: None, "rdma_repair_replace is not set", replace(LIMITS, replace=False)),
+    ],
+)
+def test_what_was_sent_and_not_asked_for_is_not_asked_for_later_of_another_node(
+    either: Machines, repair: Any, change: Any, why: str, limits: RepairLimits
+) -> None:
+    remaps(either)
+    one = replacing(repair, either)
+    killed(one, approved(one), either, SENT)
+    assert attempts(either, "n1")[-1].asked == ""
+    change(either)
+    assert why in replacing(repair, either, limits=limits).carry_out("")["not_repaired"]["n1"]
+    assert either.done == {} and bool(attempts(either, "n1")) == (change is owned), "released, once its owner ends"
+    if change is not deleted:
+        live = either.objects["Node//n1"]
+        assert bool(live["spec"].get("unschedulable")) == (change is owned)
+        assert (CORDONED_FOR_REPAIR in live["metadata"]["annotations"]) == (change is owned)
+
+
+@pytest.mark.parametrize(("change", "why"), [(owned, "until its owner ends"), (well, "its faults are gone")])
+def test_a_reset_that_was_not_asked_for_is_not_asked_for_later(
+    site: Machines, repair: Any, change: Any, why: str
+) -> None:
+    says(site, "n1")
+    one = repair(site)
+    killed(one, approved(one), site, 5)
+    change(site)
+    assert why in repair(site).carry_out("")["not_repaired"]["n1"]
+    assert site.restarts == [] and bool(attempts(site, "n1")) == (change is owned)
+
+
+def test_an_instance_that_this_user_may_not_read_has_not_ended(either: Machines, repair: Any) -> None:
+    remaps(either)
+    one = replacing(repair, either)
+    killed(one, approved(one), either, SENT)
+    either.fake.fail(f"GET .*/instances/{attempts(either, 'n1')[-1].machine}", 404, "NotAuthorizedOrNotFound", "no", 99)
+    grow(either)
+    found = replacing(repair, either).carry_out("")
+    assert found["back"] == [] and "docs/oci_policies.md" in found["not_repaired"]["n1"]
+    assert "Node//n1" in either.objects and step(either) == record.SENT and ends(either) == 0
+
+
+@pytest.mark.parametrize("lost", ["lease", "attempt"])
+def test_a_run_that_has_lost_its_lease_or_its_attempt_asks_oci_for_nothing(
+    either: Machines, repair: Any, lost: str
+) -> None:
+    remaps(either)
+    one = replacing(repair, either)
+    plan, begun = approved(one), one.replacer.begun
+
+    def guard() -> None:
+        raise Taken("another run has the Lease")
+
+    def then(name: str, attempt: record.Attempt) -> bool:
+        if lost == "lease":
+            either.guard = guard
+        else:
+            repair(either)._change(name, attempt, step=record.PARDONED)
+        return bool(begun(name, attempt))
+
+    one.replacer.begun = then
+    why = one.carry_out(plan)["not_repaired"]["n1"]
+    assert ("another run" in why) and either.done == {}
+
+
+def test_a_successor_that_leaves_while_it_is_waited_for_is_followed_by_the_next(site: Machines, repair: Any) -> None:
+    remaps(site)
+    one, joined = replacing(repair, site), None
+
+    def leaves_once(name: str, attempt: record.Attempt) -> record.Attempt:
+        nonlocal joined
+        found = look(name, attempt)
+        if found.successor and joined is None:
+            joined = site.objects["Node//n9"]["spec"]["providerID"]
+            site.pool["nodes"][:] = [item for item in site.pool["nodes"] if item["id"] != joined]
+            fake_oci.terminate(site.fake, joined)
+            fake_oci._fill(site.fake, site.pool)
+        return found
+
+    look, one._joined = one._joined, leaves_once
+    assert one.carry_out(approved(one))["back"] == ["n10"] and ends(site) == 1
+
+
+def test_an_old_node_is_deleted_once_its_instance_has_ended_and_named_until_then(either: Machines, repair: Any) -> None:
+    remaps(either)
+    either.leaves_nodes, told = True, []
+    one = replacing(repair, either)
+    one.show, one.replacer.ended = told.append, lambda *_args: False
+    assert one.carry_out(approved(one))["back"] == ["n9"]
+    assert "Node//n1" in either.objects and "The end of n1 did not end within" in "".join(told)
+    assert "kubectl delete node n1" in "".join(told)
+
+
+def test_replacements_count_for_the_node_that_took_the_place(site: Machines, repair: Any) -> None:
+    limits = RepairLimits(attempts=2, replace=True)
+    for name in ("n1", "n9", "n10"):
+        remaps(site, name)
+        one = replacing(repair, site, limits=limits)
+        if name == "n10":
+            assert "it had 2 repairs within a day" in one.planned("", False)["left"][name]
+            break
+        (new,) = one.carry_out(approved(one))["back"]
+        proven(site, new)
+        assert one.close()["done"] == [name]
+    assert ends(site) == 2
 
 
 def test_an_untagged_host_returns_to_the_pool(either: Machines) -> None:

@@ -219,6 +219,19 @@ def test_a_taint_that_another_owner_adds_meanwhile_is_kept(tmp_path: Path) -> No
     assert client.nodes["a"]["spec"]["taints"] == [other] and client.state("a") == ("True", False)
 
 
+def test_a_node_that_reboots_before_its_proof_is_written_is_held(tmp_path: Path) -> None:
+    client, once = Nodes("a", "b"), iter([True])
+
+    def reboots(path: str, body: Any) -> None:
+        if path.endswith("/a") and "spec" in body and next(once, False):
+            client.nodes["a"]["status"]["nodeInfo"]["bootID"] = "boot-new"
+            client.nodes["a"]["metadata"]["resourceVersion"] += "9"
+
+    client.before = reboots
+    found = Run(client, tmp_path).whole()
+    assert "rebooted" in found["held"]["a"] and client.state("a")[1] and client.state("b") == ("True", False)
+
+
 def test_with_a_rule_only_the_condition_is_written(tmp_path: Path) -> None:
     client = Nodes("a", "b", rules=[RULE])
     Run(client, tmp_path).whole()

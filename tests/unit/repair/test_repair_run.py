@@ -69,7 +69,7 @@ def test_killed_at_each_write_it_goes_on_and_restarts_once(repair: Any, after: b
         proven(api, "n1")
         assert again.close()["done"] == ["n1"], lives
         assert not api.objects["Node//n1"]["spec"].get("unschedulable")
-    assert lives == 9, "claim, cordon, eviction, sent, history, rule, label, taint, back"
+    assert lives == 10, "claim, cordon, eviction, sent, history, asked, rule, label, taint, back"
 
 
 def test_killed_after_the_cordon_a_node_that_is_well_again_is_released(repair: Any) -> None:
@@ -197,6 +197,96 @@ def test_a_restart_that_fails_keeps_the_cordon_and_trips_the_breaker(repair: Any
     assert "the breaker is tripped" in again["refused"] and "rdma_repair_reset=true" in again["blocked"]
     after = repair(api, limits=limits).planned("", True)
     assert after["refused"] == "" and [item["node"] for item in after["steps"]] == ["n2"]
+
+
+def resumed_after(repair: Any, lives: int, change: Any) -> tuple[Cluster, Any]:
+    """A run is killed after so many writes; what the next one says of n1, after the change."""
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    plan, api.lives = approved(one), lives
+    with pytest.raises(Killed):
+        one.carry_out(plan)
+    api.lives = 1 << 30
+    change(api.objects["Node//n1"])
+    return api, repair(api).carry_out("")["not_repaired"].get("n1", "")
+
+
+@pytest.mark.parametrize("lives", [2, 4, 6])
+def test_a_persons_own_cordon_is_not_ours(repair: Any, lives: int) -> None:
+    """He has lifted ours, which leaves our mark, and has set his own."""
+
+    def person(live: Any) -> None:
+        fields = {"f:spec": {"f:unschedulable": {}}}
+        live["metadata"]["managedFields"] = [{"manager": "kubectl-cordon", "fieldsV1": fields}]
+
+    api, why = resumed_after(repair, lives, person)
+    live = api.objects["Node//n1"]
+    assert "was uncordoned since" in why and api.restarts == [] and live["spec"]["unschedulable"] is True
+    assert CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]
+
+
+def test_a_cordon_under_which_another_works_is_not_lifted(repair: Any) -> None:
+    def other(live: Any) -> None:
+        live["status"]["conditions"] = live["status"]["conditions"][:1]
+        live["metadata"]["labels"]["dgxc.nvidia.com/nvsentinel-state"] = "remediating"
+
+    api, why = resumed_after(repair, 2, other)
+    live = api.objects["Node//n1"]
+    assert "stays cordoned until its owner ends" in why and live["spec"]["unschedulable"] is True
+    assert api.restarts == [] and attempts(api, "n1")[-1].id == live["metadata"]["annotations"][CORDONED_FOR_REPAIR]
+
+
+def test_a_taint_of_the_boot_before_is_no_return(repair: Any) -> None:
+    def open_again(live: Any) -> None:
+        live["spec"] = {"taints": [{"key": GATE_KEY, "value": "pending", "effect": "NoSchedule"}]}
+
+    api, why = resumed_after(repair, 5, open_again)
+    assert "was uncordoned since" in why and (api.restarts, step(api, "n1")) == ([], record.PARDONED)
+
+
+def test_a_repair_that_ended_without_success_is_left_to_a_person(repair: Any) -> None:
+    """Its mark is still there, so that it is not offered; a person who lifts the cordon alone is no obstacle."""
+    api = Cluster()
+    says(api, "n1")
+    one, api.broken = repair(api), {"n1"}
+    one.carry_out(approved(one))
+    live = api.objects["Node//n1"]
+    live["status"]["nodeInfo"]["bootID"] = "next"
+    says(api, "n1")
+    found = repair(api).planned("", False)
+    assert found["steps"] == [] and "kubectl uncordon n1; kubectl annotate node n1" in found["left"]["n1"]
+    api, why = resumed_after(repair, 4, lambda live: live["spec"].update(unschedulable=None))
+    assert "was uncordoned since" in why
+    api.objects["Node//n1"]["status"]["nodeInfo"]["bootID"] = "next"
+    says(api, "n1")
+    one = repair(api)
+    assert one.carry_out(approved(one))["back"] == ["n1"]
+
+
+def test_no_more_than_allowed_are_under_way_also_between_runs(repair: Any) -> None:
+    api, limits = Cluster(), RepairLimits(failures=9, share=100)
+    steps = []
+    for name in ("n1", "n2"):
+        says(api, name)
+        steps += repair(api, limits=limits)._plan().steps
+        api.objects[f"Node//{name}"]["status"]["conditions"].pop()
+    for name in ("n1", "n2"):
+        says(api, name)
+    one = repair(api, limits=limits)
+    one._plan()
+    assert one._repair(steps[0]) == "" and "waits for its turn (rdma_repair_most)" in one._repair(steps[1])
+    assert api.restarts == ["n1"] and not api.objects["Node//n2"]["spec"].get("unschedulable")
+
+
+def test_check_mode_ends_nothing(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    one.carry_out(approved(one))
+    proven(api, "n1")
+    one.dry, before = True, len(api.writes)
+    assert one.close()["done"] == ["n1"] and (len(api.writes), step(api, "n1")) == (before, record.BACK)
 
 
 def test_a_node_of_another_run_is_left(repair: Any) -> None:

@@ -2,12 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A simulated week of eight nodes, per seed: faults that come and go, jobs, other owners, people, runs that are killed
-anywhere, restarts that do not work, instances that are replaced by others. After each step the invariants hold."""
+anywhere, restarts that do not work, instances that are replaced by others, pools that grow by themselves, inputs that
+change between runs. After each step the invariants hold."""
 
 from __future__ import annotations
 
+import functools
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +18,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
-from support.repair_cluster import NAMES, Cluster, Killed, Pool, attempts, pod, proven, says
+from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, Pool, attempts, cordoned_by, pod, proven, says
 
 SEEDS = 200 if os.environ.get("GPUOPS_MATRIX") == "all" else 20
 STEPS, HOURS = 56, 3
 FAULTS = (("GpuXid", "Xid 79"), ("GpuBus", "GPU 3 is missing"), ("GpuXid", "Xid 13"), ("GpuRowRemap", "failed"))
 REPAIRED = ("Xid 79", "GPU 3 is missing", "failed")
+EVENTS = ("fault", "fault", "well", "owner", "no owner", "cordon", "taken", "uncordon", "job", "broken")
 OWNER = "dgxc.nvidia.com/nvsentinel-state"
 
 
@@ -28,8 +32,10 @@ class Week:
     def __init__(self, seed: int, repair: Any) -> None:
         self.dice, self.repair, self.api = random.Random(seed), repair, Cluster()
         self.people: set[str] = set()
+        self.released: set[tuple[str, str]] = set()
+        """(node, attempt) of nodes that people have opened."""
         self.limits = RepairLimits(most="2", attempts=3, failures=4, share=100, replace=True)
-        self.pool = Pool(self.api)
+        self.pool, self.size = Pool(self.api), len(NAMES)
         self.acted: set[tuple[str, str]] = set()
         """(node, boot) of all actions; the record forgets nodes that are gone."""
         for name in NAMES:
@@ -40,7 +46,19 @@ class Week:
         return [one["metadata"]["name"] for one in self.api.list("Node")]
 
     def made(self) -> Any:
-        return self.repair(self.api, limits=self.limits, instances=self.pool)
+        """A run; each request of its is asked whether it may be made."""
+        limits = replace(self.limits, replace=self.dice.random() < 0.8)
+        one = self.repair(self.api, limits=limits, instances=self.pool, by=self.dice.choice(["oke", "oci"]))
+        for way in one._ways.values():
+            way.knock = functools.partial(self.knock, way, way.knock, limits)
+        return one
+
+    def knock(self, way: Any, knock: Any, limits: RepairLimits, name: str, attempt: record.Attempt) -> Any:
+        live = self.live(name)
+        assert OWNER not in live["metadata"]["labels"] and name not in self.people, "it is of somebody else"
+        assert attempt.boot == live["status"]["nodeInfo"]["bootID"] and attempt.door == way.name
+        assert way.name != "replace" or limits.replace
+        return knock(name, attempt)
 
     def live(self, name: str) -> Any:
         return self.api.objects[f"Node//{name}"]
@@ -49,30 +67,43 @@ class Week:
         spec = self.live(name)["spec"]
         return not spec.get("unschedulable") and not any(one["key"] == GATE_KEY for one in spec.get("taints") or ())
 
+    def proven(self, name: str) -> bool:
+        live = self.live(name)
+        proof = gate_proof.read(live["metadata"]["annotations"])
+        return proof is not None and proof.tested.boot_id == live["status"]["nodeInfo"]["bootID"]
+
     def events(self) -> None:
         """What happens to the cluster by itself, or by others."""
         dice = self.dice
         self.pool.same_name, self.pool.full = dice.random() < 0.5, dice.random() < 0.2
         if not self.pool.full:
             self.pool.join()
+        if self.size < len(NAMES) + 4 and dice.random() < 0.1:
+            self.size += 1
+            self.pool.grow()
         for name in dice.sample(self.names, 3):
             live = self.live(name)
-            what = dice.choice(["fault", "fault", "well", "owner", "no owner", "cordon", "uncordon", "job", "broken"])
+            what = dice.choice(EVENTS)
             if what == "fault":
                 says(self.api, name, *dice.choice(FAULTS))
             elif what == "well":
                 conditions = live["status"]["conditions"]
                 conditions[:] = [one for one in conditions if one["type"] == "Ready"]
-            elif what == "owner" and CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]:
+            elif what == "owner":
                 live["metadata"]["labels"][OWNER] = "draining"
             elif what == "no owner":
                 live["metadata"]["labels"].pop(OWNER, None)
             elif what == "cordon" and not live["spec"].get("unschedulable"):
                 live["spec"]["unschedulable"] = True
                 self.people.add(name)
-            elif what == "uncordon" and name in self.people:
+                cordoned_by(live, "kubectl-cordon")
+            elif what == "taken" and live["spec"].get("unschedulable"):  # a person lifts it, and sets his own
+                self.people.add(name)
+                cordoned_by(live, "kubectl-cordon")
+            elif what == "uncordon" and name in self.people and self.proven(name):
                 live["spec"]["unschedulable"] = None
                 self.people.discard(name)
+                self.released |= {(name, one.id) for one in attempts(self.api, name)[-1:]}
             elif what == "job" and self.open(name):
                 self.api.add({"kind": "Pod", **pod(name)})
             elif what == "broken":
@@ -111,19 +142,27 @@ class Week:
         self.acted |= set(acted)
         assert len(self.api.restarts) + len(self.pool.ended) <= len(self.acted), "and none beside the record"
         assert len(self.pool.ended) == len(set(self.pool.ended)), "an instance ends once"
-        assert len(self.names) + len(self.pool.missing) == len(NAMES), "the pool keeps its size"
-        ours = [name for name in self.names if CORDONED_FOR_REPAIR in self.live(name)["metadata"]["annotations"]]
-        failed = [name for name in ours if attempts(self.api, name)[-1].step in (record.FAILED, record.PARDONED)]
-        assert len(set(ours) - set(failed)) <= 2 + len(failed), "two at a time"
+        there = len(self.names) + len(self.pool.missing) + len(self.pool.booting)
+        assert there == self.size, "the pool keeps its size"
+        every = [one for mine in done.values() for one in mine]
+        followed = [one for one in every if one.successor]
+        assert {one.machine for one in followed} <= set(self.pool.ended), "a successor follows what has ended"
+        taken = [one.successor for one in followed if one.step in record.OPEN]
+        assert len(taken) == len(set(taken)), "each has its own"
+        rules = {key.rpartition("-")[2] for key in self.api.objects if key.startswith(f"{RULE_KIND}/")}
+        assert rules <= {one.id for one in every if one.step == record.SENT}, "nothing restarts a node later"
+        marks = {name: self.live(name)["metadata"]["annotations"].get(CORDONED_FOR_REPAIR) for name in self.names}
+        steps, ours = {one.id: one.step for one in every}, [mark for mark in marks.values() if mark]
+        assert set(ours) <= steps.keys(), (marks, done)
+        failed = [mark for mark in ours if steps[mark] in (record.FAILED, record.PARDONED)]
+        assert len(ours) - len(failed) <= 2 + len(failed), "two at a time"
         for name in self.names:
             live, mine = self.live(name), attempts(self.api, name)
             if name in self.people:
                 assert live["spec"].get("unschedulable"), "a person's cordon was lifted"
-            proof = gate_proof.read(live["metadata"]["annotations"])
-            if self.open(name):
-                boot = live["status"]["nodeInfo"]["bootID"]
-                assert proof is not None and proof.tested.boot_id == boot, "an unproven node takes jobs"
+            assert not self.open(name) or self.proven(name), "an unproven node takes jobs"
             known = not mine or mine[-1].machine in ("", live["spec"]["providerID"])
+            known = known and not (mine and (name, mine[-1].id) in self.released)
             if mine and known and mine[-1].step in (record.SENT, record.FAILED):
                 assert live["spec"].get("unschedulable") or not self.open(name), "a bad node takes jobs"
 

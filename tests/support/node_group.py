@@ -38,6 +38,12 @@ def more(waiting: int, starting: int, room: int) -> int:
     return min(room, max(0, math.ceil(waiting / GPUS) - starting))
 
 
+def _unschedulable(pod: dict[str, Any]) -> bool:
+    """As the scheduler says; it has not looked at every new pod yet."""
+    conditions = pod["status"].get("conditions") or ()
+    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
+
+
 class NodeGroup:
     """Of a sandbox. ``args``: of the cluster-autoscaler; ``most``: nodes that the group may have."""
 
@@ -53,7 +59,10 @@ class NodeGroup:
         api = self.here.sandbox.api()
         pods = api.call("GET", "/api/v1/pods?fieldSelector=spec.nodeName=,status.phase=Pending")["items"]
         waiting = sum(
-            GPU in (part.get("resources") or {}).get("limits", {}) for pod in pods for part in pod["spec"]["containers"]
+            GPU in (part.get("resources") or {}).get("limits", {})
+            for pod in pods
+            if _unschedulable(pod)
+            for part in pod["spec"]["containers"]
         )
         nodes = [api.call("GET", f"/api/v1/nodes/{name}") for name in self.joined]
         starting = sum(self._starts(node) for node in nodes)

@@ -39,6 +39,8 @@ _COMMUNICATOR = re.compile(
 )
 _LIST = re.compile(r"NET/IB\S* : Using((?: \[\d+\][^\s:/]+:\d+(?:/\w+)+)*) *(?:\[RO\])? ?; OOB \S+")
 _COUNT = re.compile(r"(\d{1,4}) coll channels, ")
+_BEGINS = re.compile(r" - Init |Using |^Channel .* via |^\d+ coll channels")
+"""What a process prints of another communicator; the first of these lines may be lost."""
 _AGAIN = "will restart worker group"
 """torchrun, of both its reasons: a worker that failed, and nodes that came or went."""
 _PROCESSES = 40
@@ -257,7 +259,7 @@ class JobLog:
         if len(self._hosts) < _MOST:
             self._hosts[name] = host
         place = (host.lives.get(pid, pid), device)
-        if host.open.get(place) == set() and (" - Init " in text or "Using " in text):
+        if host.open.get(place) == set() and _BEGINS.search(text):
             place = (self._live(name, host, pid), device)
         if len(host.processes) < _MOST:
             host.processes.add(place[0])

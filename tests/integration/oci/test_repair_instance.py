@@ -300,7 +300,7 @@ def test_the_statements_for_a_replacement_are_enough_and_each_is_needed(options:
             site = Machines(oci_site.tenancy(), options, kind)
             remaps(site)
             site.fake.caller = [one for one in enough if one != lacking]
-            one = replacing(repair, site, times=RepairTimes(drain=0.2, back=0.05, soak=0))
+            one = replacing(repair, site, times=RepairTimes(drain=0.2, back=0.05 if lacking else 30, soak=0))
             found = one.carry_out(approved(one))
             assert found["back"] == ([] if lacking else ["n9"]), (kind, lacking)
             assert ends(site) == (0 if lacking else 1) and (not lacking or "docs/oci_policies.md" in str(found))

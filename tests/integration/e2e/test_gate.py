@@ -172,14 +172,13 @@ def left_daemonset() -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-def test_the_page_about_maintenance(cluster: Any, tmp_path: Path) -> None:
-    """docs/maintenance.md, its commands as they are. The test does what OCI and oci-hpc-oke-utils do."""
+def test_the_pages_about_new_nodes_and_maintenance(cluster: Any, tmp_path: Path) -> None:
+    """docs/new_node.md and docs/maintenance.md, their commands as they are. The test does what OCI and
+    oci-hpc-oke-utils do."""
     here = cluster("--gpu-nodes", "3", "--shape", SHAPE)
     name = here.nodes()[1]
     born(here, here.nodes())
     assert here.play("site.yml", "--skip-tags", "nccl_test,host_checks", report="site").code == 0
-    assert here.play(PLAYBOOK, report="first").code == 0
-    users_pods(here, 24)
     one = {"type": "oci.oraclecloud.com/MaintenanceFault", "reason": "HPCGPU-0001-01", "message": "planned"}
 
     def notice(status: str) -> None:
@@ -196,6 +195,9 @@ def test_the_page_about_maintenance(cluster: Any, tmp_path: Path) -> None:
         faults = page_runs.failed(commands, done.stdout)
         assert not faults, "\n\n".join(faults)
 
+    page(*page_runs.page_commands.commands(ROOT / "docs/new_node.md"))
+    assert {state[:2] for state in states(here).values() if state[2]} == {("True", False)}
+    users_pods(here, 24)
     notice("True")
     page(*ran[:after])
     assert "job-" not in here.kubectl("get", "pods", "-n", USERS, f"--field-selector=spec.nodeName={name}")

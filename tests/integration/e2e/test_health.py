@@ -11,13 +11,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
 from gpuops_sandbox import account
+from support import page_runs
+from support.paths import ROOT
+from support.sandboxes import BIN
 
 PLAYBOOK = "playbooks/health.yml"
+CHARTS = 'ansible-playbook() { command ansible-playbook "$@" -e @charts.yml; }'
 FIRMWARE = {"rdma_host_checks": "true"}
 
 
@@ -96,6 +101,11 @@ def job(nodes: list[str], namespace: str = "users") -> list[dict[str, Any]]:
     ]
 
 
+def valid(health: dict[str, Any]) -> bool:
+    schema = json.loads((ROOT / "docs/report.schema.json").read_text("utf-8"))["properties"]["health"]
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(health))
+
+
 def pairs(here: Any, node: str) -> dict[str, str]:
     return dict(annotation(here, node).get("pairs") or {"at": "", "fault": ""})
 
@@ -110,6 +120,7 @@ def test_idle_nodes_are_tested_in_pairs_and_make_room(cluster: Any) -> None:
     first = here.play(PLAYBOOK, report="first", rdma_health_pairs="100%")
     assert "3 nodes of 3 idle" in first.output and first.code != 0, first.output[-5000:]
     assert [one["id"] for one in first.node(nodes[2])["findings"]] == ["node.pair-slow"]
+    assert valid(first.report["health"])
     assert "mlx5" in first.report["reason"] and history(here, nodes[2]) == ["fault", "seen"]
     seen = {name: pairs(here, name) for name in nodes}
     assert [bool(seen[name]["at"]) for name in nodes] == [True, True, True, False]
@@ -145,21 +156,24 @@ def test_idle_nodes_are_tested_in_pairs_and_make_room(cluster: Any) -> None:
 
 @pytest.mark.e2e
 def test_a_cronjob_looks_with_the_rights_of_its_account(cluster: Any, tmp_path: Path) -> None:
-    """The API server checks the manifest, and its Job controller makes the pod; the pod's command runs here, with a
-    token of its account."""
-    here = cluster("--gpu-nodes", "2")
+    """docs/health.md, its commands as they are. The API server checks the manifest, and its Job controller makes the
+    pod; the pod's command runs here, with a token of its account."""
+    here = cluster("--gpu-nodes", "3")
     assert here.play("site.yml", "--skip-tags", "nccl_test,host_checks").code == 0
-    schedule = tmp_path / "schedule.yml"
-    given = {"image": "registry.example.com/ee:1", "dest": str(schedule), "inputs": {"rdma_host_checks": True}}
+    given = {"image": "registry.example.com/ee:1", "dest": str(tmp_path / "health-schedule.yml")}
     said = {f"health_schedule_{key}": value for key, value in given.items()}
+    said["health_schedule_inputs"] = {"rdma_host_checks": True}
     role = ["-m", "ansible.builtin.include_role", "-a", "name=gpuops.rdma.health_schedule", "-e", json.dumps(said)]
     here.run("ansible", "localhost", "-c", "local", *role)
-    assert here.play("site.yml", "--tags", "plan").code == 0
-    manifest = here.folder / "report/permissions/health.yml"
+    (tmp_path / "charts.yml").write_text(json.dumps(page_runs.charts()))
+    env = {"PATH": f"{BIN}:{here.environment()['PATH']}", "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache/collections")}
+    ran = list(page_runs.page_commands.commands(ROOT / "docs/health.md"))
+    done = here.done("bash", "-c", f"cd {tmp_path}\n{page_runs.script(ran, CHARTS)}", env=env)
+    faults = page_runs.failed(ran, done.stdout)
+    assert not faults, "\n\n".join(faults)
+    manifest = tmp_path / "rdma-report/permissions/health.yml"
     account.give(here.sandbox, list(yaml.safe_load_all(manifest.read_text())), config := tmp_path / "kubeconfig")
-    here.kubectl("apply", "--validate=strict", "-f", str(schedule))
-    here.kubectl("create", "job", "look", "-n", "gpuops-access", "--from=cronjob/gpuops-rdma-health")
-    here.kubectl("wait", "-n", "gpuops-access", "job/look", "--for=jsonpath={.status.active}=1", "--timeout=60s")
+    here.kubectl("wait", "-n", "gpuops-access", "job/first-look", "--for=jsonpath={.status.active}=1", "--timeout=60s")
     (pod,) = here.json("kubectl", "get", "pods", "-n", "gpuops-access")["items"]
     assert pod["spec"]["serviceAccountName"] == "gpuops-rdma-health"
     kept = here.json("kubectl", "get", "cm", "-n", "gpuops-access", "gpuops-rdma-health-inputs")["data"]
@@ -171,7 +185,7 @@ def test_a_cronjob_looks_with_the_rights_of_its_account(cluster: Any, tmp_path: 
     ]
     done = here.done(*command, env={"KUBECONFIG": str(config)})
     assert done.returncode == 0, done.stdout[-3000:]
-    assert [history(here, name) for name in here.nodes()] == [["seen"]] * 2
+    assert [history(here, name) for name in here.nodes()] == [["seen"]] * 3
     ports = annotation(here, here.nodes()[0])["ports"]
     assert ports["boot"] and len(ports["ports"]) == 18
     assert (

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Mode, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, drift, html
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, drift, html, prometheus
 from hypothesis import given
 from hypothesis import strategies as st
 from support import report_samples as samples
@@ -796,10 +796,19 @@ def test_news_and_drift_are_in_all_three_forms() -> None:
         "owners": {"n2": ["OKE (NodeOperationRule): label a=b"]},
         "faulty": ["n1"],
         "note": "another run",
+        "pairs": {name: {"at": event["at"], "fault": why} for name, why in (("n1", "slow"), ("n2", ""))},
     }
     edited = drift.DriftChange("ClusterPolicy cluster-policy", "spec.a", "1", "2", (), "kubectl-edit", "2026")
     made["drift"] = to_dict(drift.Drift("2026-11-27T08:00:00Z", 1, (edited,), ("releases: not allowed",)))
     assert list(VALIDATOR.iter_errors(made)) == []
+    metrics = prometheus.text({**made, "made": "2026-11-28T12:00:00Z"})
+    for name, label in (
+        ("faulty_nodes", ""),
+        ("owned_nodes", ""),
+        ("news", ',kind="fault"'),
+        ("pair_tests", ',result="slow"'),
+    ):
+        assert f'gpuops_rdma_health_{name}{{cluster=""{label}}} 1' in metrics
     text, page = "\n".join(build.text(made)), html.render({**made, "made": "2026-11-28T12:00:00Z"})
     assert "Since the last look: 1 event on 1 node; first look at 1 node\n  n1 fault: node.mark: GpuEcc is True" in text
     assert "  at work on n2: OKE (NodeOperationRule)" in text and "no history was written: another run" in text

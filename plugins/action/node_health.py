@@ -21,14 +21,14 @@ class ActionModule(RdmaAction):
         if args["state"] == "chosen":
             limits = {"most": args["pairs"], "age": args["pairs_age"]}
             return {"test": pair_run.choose(self.client, args["plan"], run, self.show, self.hold, **limits)}
-        asked = Prometheus(args["prometheus"], args["token_file"] or "", args["ca_file"] or "")
+        place = (args["prometheus"], args["token_file"] or "", args["ca_file"] or "")
         look = HealthLook(
             self.client,
             args["plan"],
             self.show,
             self.hold,
             run=run,
-            prometheus=asked if args["prometheus"] else None,
+            prometheus=Prometheus(*place) if args["prometheus"] else None,
             dry=self.check_mode,
         )
         return look.run()

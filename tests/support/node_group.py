@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_KEY
+from gpuops_sandbox.platform_openshift._scaling import unschedulable
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
@@ -38,12 +39,6 @@ def more(waiting: int, starting: int, room: int) -> int:
     return min(room, max(0, math.ceil(waiting / GPUS) - starting))
 
 
-def _unschedulable(pod: dict[str, Any]) -> bool:
-    """As the scheduler says; it has not looked at every new pod yet."""
-    conditions = pod["status"].get("conditions") or ()
-    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
-
-
 class NodeGroup:
     """Of a sandbox. ``args``: of the cluster-autoscaler; ``most``: nodes that the group may have."""
 
@@ -61,7 +56,7 @@ class NodeGroup:
         waiting = sum(
             GPU in (part.get("resources") or {}).get("limits", {})
             for pod in pods
-            if _unschedulable(pod)
+            if unschedulable(pod)
             for part in pod["spec"]["containers"]
         )
         nodes = [api.call("GET", f"/api/v1/nodes/{name}") for name in self.joined]

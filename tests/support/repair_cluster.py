@@ -260,6 +260,17 @@ def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
     return of
 
 
+def dies(api: Cluster, run: NodeRepair, plan: str, lives: int, after: bool = False) -> bool:
+    """Whether the run was killed: at the write with this number, before it or ``after`` it. Later runs live."""
+    api.lives, api.after = lives, after
+    try:
+        run.carry_out(plan)
+    except Killed:
+        api.lives = 1 << 30
+        return True
+    return False
+
+
 def node(name: str) -> dict[str, Any]:
     meta = {"name": name, "labels": {}, "annotations": {}, "resourceVersion": "1"}
     info = {"bootID": f"b-{name}", "kernelVersion": "6.8"}

@@ -30,7 +30,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.metrics import MetricTable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io import Prometheus
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import kept_counters, rules
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import judge, kept_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters, RunCounters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io, shape_table
@@ -82,7 +82,6 @@ class HealthLook:
         self.now = client.now()
         self.ports = self._ports()
         """Node -> the counters of its ports, of hosts that this run has checked."""
-        self.rules = rules.table(files.document("host_rules.yml")) if self.ports else None
         self.metrics = self._metrics(prometheus)
         """Findings of the samples in Prometheus, by node."""
         self.tested = pair_run.results(self.run_dir, self._at)
@@ -95,7 +94,7 @@ class HealthLook:
         looked = self._look(faults)
         found = [*self.metrics.get(CLUSTER, ()), *(item for node in looked for item in node.findings)]
         base_run.write(self.run_dir / FINDINGS, {"findings": to_dict(found)})
-        fresh = [node for node in looked if node.news or node.after != node.before]
+        fresh = [node for node in looked if node.after != node.before]
         written, note = self._write(fresh)
         # A first look at a fleet is one number, not a line of each node.
         first = sum(one.kind == history.SEEN for node in fresh for one in node.news)
@@ -190,11 +189,11 @@ class HealthLook:
     def _counted(self, name: str, before: HostCounters) -> tuple[HostCounters, list[Finding]]:
         """(the reading that the node keeps, what has risen since the one that it had)."""
         now = self.ports.get(name)
-        if now is None or self.rules is None or not now.boot:
+        if now is None or not now.boot:
             return before, []
         if not kept_counters.comparable(before, now):
             return (before if before.boot == now.boot else now), []
-        risen = list(kept_counters.risen(before, now, self.rules))
+        risen = list(kept_counters.risen(before, now, judge.table()))
         old = now.uptime - before.uptime >= kept_counters.DAY
         return now if old else before, [finding("node.counters", name, listed(risen, 8, "; "))] if risen else []
 

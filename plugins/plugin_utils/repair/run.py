@@ -203,8 +203,7 @@ class NodeRepair:
             node = live.get(attempt.successor or name)
             if node is None:  # the next run sees that it is gone
                 continue
-            proof = gate_proof.read(node["metadata"].get("annotations") or {})
-            valid = proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes)))
+            proof, valid = self._proof(node)
             if proof and valid and proof.status == gate_proof.GOOD:
                 done.append(name)
             elif proof and valid and proof.status == gate_proof.BAD:
@@ -668,9 +667,8 @@ class NodeRepair:
         self.show(f"repair           {name}: back, and tainted until the gate proves it")
 
     def _proven(self, node: Json) -> bool:
-        proof = gate_proof.read(node["metadata"].get("annotations") or {})
-        now = gate_proof.tested(node_facts(node, self.shapes))
-        return proof is not None and proof.status == gate_proof.GOOD and not gate_proof.stale(proof, now)
+        proof, valid = self._proof(node)
+        return proof is not None and valid and proof.status == gate_proof.GOOD
 
     def _ticket(self, name: str) -> str:
         return f"For a ticket with the provider: {self.run_dir.parent / 'repair' / name}.json"
@@ -819,7 +817,7 @@ class NodeRepair:
 
     def _faulty(self, node: Json, working: Sequence[str] = ()) -> FaultyNode:
         mine = tuple(one for one in working if not one.startswith(f"{OURS} (repair)"))
-        return FaultyNode(node["metadata"]["name"], _boot(node), (*self._marked(node), *self._proof(node)), mine)
+        return FaultyNode(node["metadata"]["name"], _boot(node), (*self._marked(node), *self._disproved(node)), mine)
 
     def _marked(self, node: Json) -> Iterator[NodeFault]:
         conditions = {str(one.get("type")): one for one in dicts(mapping(node.get("status")).get("conditions"))}
@@ -833,11 +831,14 @@ class NodeRepair:
             since = str(written.get("lastHeartbeatTime") or written.get("lastTransitionTime") or "")
             yield NodeFault(key, found.found, self.table.of(kind, mark, found.found if numbers else ""), since)
 
-    def _proof(self, node: Json) -> Iterator[NodeFault]:
+    def _proof(self, node: Json) -> tuple[Optional[gate_proof.Proof], bool]:
+        """The gate's proof of the node, and whether it holds for what the node is now."""
         proof = gate_proof.read(node["metadata"].get("annotations") or {})
-        if proof is None or proof.status != gate_proof.BAD:
-            return
-        if not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes))):
+        return proof, bool(proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes))))
+
+    def _disproved(self, node: Json) -> Iterator[NodeFault]:
+        proof, valid = self._proof(node)
+        if proof and valid and proof.status == gate_proof.BAD:
             rule = self.table.of(repair_table.PROOF, proof.reason, proof.message)
             yield NodeFault(f"proof {proof.reason}", f"gate: {proof.message}", rule, proof.time)
 

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRI
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors import MAINTENANCE, RELEASE_TAINT, STATE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
 from support.owner_doors import MANAGED, OwnedCluster
-from support.repair_cluster import Killed, Pool, attempts, pod, proven, says
+from support.repair_cluster import Killed, Pool, attempts, dies, pod, proven, says
 
 XID = {"checkName": "SysLogsXIDError", "errorCode": ["79"], "message": "GPU has fallen off the bus"}
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
@@ -64,13 +64,8 @@ def test_killed_at_each_write_it_goes_on_and_answers_once(repair: Any, after: bo
         api = sick()
         api.broken = {"n1"} if broken else set()
         plan = approved(repair(api))
-        api.lives, api.after = lives, after
-        try:
-            repair(api).carry_out(plan)
+        if not dies(api, repair(api), plan, lives, after):
             break
-        except Killed:
-            pass
-        api.lives = 1 << 30
         again = repair(api)
         again.carry_out(approved(again))
         step = attempts(api, "n1")[-1].step
@@ -175,12 +170,8 @@ def test_an_instance_is_replaced_and_its_request_answered(repair: Any, same_name
         pool.same_name = same_name
         more: Any = {"instances": pool, "limits": RepairLimits(failures=9, share=100, replace=True)}
         plan = approved(repair(api, **more))
-        api.lives = lives
-        try:
-            repair(api, **more).carry_out(plan)
+        if not dies(api, repair(api, **more), plan, lives):
             break
-        except Killed:
-            api.lives = 1 << 30
         again = repair(api, **more)
         again.carry_out(approved(again))
         assert (len(pool.ended), api.answers, api.restarts) == (1, [("extrr-1", "True")], []), lives
@@ -310,13 +301,8 @@ def test_killed_at_each_write_nothing_of_ours_stays_with_the_operator(repair: An
         api = OwnedCluster(operator=True)
         says(api, "n1")
         plan = approved(repair(api))
-        api.lives, api.after = lives, after
-        try:
-            repair(api).carry_out(plan)
+        if not dies(api, repair(api), plan, lives, after):
             break
-        except Killed:
-            pass
-        api.lives = 1 << 30
         again = repair(api)
         again.carry_out(approved(again))
         assert (attempts(api, "n1")[-1].step, api.restarts) == (record.BACK, ["n1"]), lives

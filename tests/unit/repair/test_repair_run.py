@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRIGGER
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
-from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, proven, says
+from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, dies, proven, says
 
 
 def step(api: Cluster, name: str) -> str:
@@ -55,13 +55,8 @@ def test_killed_at_each_write_it_goes_on_and_restarts_once(repair: Any, after: b
         api = Cluster()
         says(api, "n1")
         plan = approved(repair(api))
-        api.lives, api.after = lives, after
-        try:
-            repair(api).carry_out(plan)
+        if not dies(api, repair(api), plan, lives, after):
             break
-        except Killed:
-            pass
-        api.lives = 1 << 30
         again = repair(api)
         done = again.carry_out(approved(again))
         back = done["back"] or [name for name in NAMES if step(api, name) == record.BACK]

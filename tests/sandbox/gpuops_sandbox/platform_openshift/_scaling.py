@@ -84,6 +84,14 @@ class Want:
     priority: int = 0
 
 
+def unschedulable(pod: Json) -> bool:
+    """Whether the scheduler has found no place for it. It has not looked at every new pod yet."""
+    return any(
+        one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable"
+        for one in pod.get("status", {}).get("conditions") or ()
+    )
+
+
 def want(pod: Json, volume_terms: Iterable[Sequence[Json]] = ()) -> Want:
     spec, meta = pod["spec"], pod["metadata"]
     needs: dict[str, float] = {"pods": 1.0}

@@ -148,7 +148,7 @@ class Autoscaler:
         found = []
         for pod in (await self.hub.api.get("/api/v1/pods", query))["items"]:
             uid = pod["metadata"]["uid"]
-            if "deletionTimestamp" in pod["metadata"] or not _unschedulable(pod):
+            if "deletionTimestamp" in pod["metadata"] or not _scaling.unschedulable(pod):
                 continue
             one = _scaling.want(pod, await self._volume_terms(pod))
             if one.priority < int(options.text("expendable-pods-priority-cutoff")):
@@ -265,10 +265,3 @@ class Autoscaler:
 def started(node: Node) -> bool:
     """As the autoscaler sees it: a GPU node (it has the label) that offers none yet is still on its way."""
     return node.ready and (ACCELERATOR not in node.labels or float(node.allocatable.get(GPU, 0)) > 0)
-
-
-def _unschedulable(pod: Json) -> bool:
-    return any(
-        one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable"
-        for one in pod.get("status", {}).get("conditions") or ()
-    )

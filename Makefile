@@ -15,8 +15,8 @@ NAME ?= demo
 SHAPE ?= BM.GPU.H100.8
 GPU_NODES ?= 4
 PROFILE ?= current
-SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov operators_upgrade host_checks_daemonset host_checks peermem perftest nccl_topology batch nccl_test nccl_scan workload_network workload_render report gpu_time_slicing gpu_mps gpu_mig gpu_taints gpu_serving gpu_metrics vgpu oci
-OPENSHIFT_SCENARIOS ?= nfd_gpu_operator olm_network_operator machineset cluster_autoscaler machine_autoscaler
+SCENARIOS ?= control_node plan preflight nodes gpu_operator network_operator sriov operators_upgrade host_checks_daemonset host_checks peermem perftest nccl_topology batch nccl_test nccl_scan report oci
+OPENSHIFT_SCENARIOS ?= nfd_gpu_operator olm_network_operator
 
 export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(COLLECTIONS):$(CURDIR)/tests:$(CURDIR)/tests/sandbox

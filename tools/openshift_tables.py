@@ -121,7 +121,7 @@ written.
 
 
 def document(table: Table) -> str:
-    rows = table(("feature", "module or role", "turned on by", "proof", "molecule"), list(_rows()))
+    rows = table(("feature", "module or role", "turned on by", "proof"), list(_rows()))
     return HEAD + rows + OLM + CONTRACT + table(("object", "module or role", "definitions"), _contract())
 
 
@@ -131,18 +131,17 @@ def _rows() -> Iterator[tuple[str, ...]]:
     plays = _load(PLAYBOOKS / "openshift_site.yml")
     for name in plays[0]["vars_files"]:
         variables.update(_load(PLAYBOOKS / name))
-    found: dict[str, list[tuple[str, str]]] = {}
-    for name, use, condition in (one for play in plays for one in _run(play.get("tasks", []), variables)):
-        found.setdefault(name, []).append((use, _words(condition, variables)))
-    for name, uses in found.items():
-        yield _row(name, [use for use, _ in uses], ", ".join(dict.fromkeys(given for _, given in uses)))
-    for name, given in ALONE.items():
-        yield _row(name, [name], given)
+    found: dict[str, list[str]] = {}
+    for name, condition in (one for play in plays for one in _run(play.get("tasks", []), variables)):
+        found.setdefault(name, []).append(_words(condition, variables))
+    for name, given in found.items():
+        yield _row(name, ", ".join(dict.fromkeys(given)))
+    for name, condition in ALONE.items():
+        yield _row(name, condition)
 
 
-def _run(tasks: list[Any], variables: Mapping[str, Any], given: str = "") -> Iterator[tuple[str, str, str]]:
-    """(module or role, use, condition) of all tasks; a use of a module is named by its result. The stages that they
-    share with site.yml are site.yml's."""
+def _run(tasks: list[Any], variables: Mapping[str, Any], given: str = "") -> Iterator[tuple[str, str]]:
+    """(module or role, condition) of all tasks. The stages that they share with site.yml are site.yml's."""
     for task in tasks:
         condition = task.get("when", given)
         if "ansible.builtin.import_tasks" in task:
@@ -152,10 +151,10 @@ def _run(tasks: list[Any], variables: Mapping[str, Any], given: str = "") -> Ite
                 yield from _run(_load(PLAYBOOKS / f"tasks/{step}.yml"), variables, condition)
         role = task.get("ansible.builtin.include_role", {}).get("name", "").rpartition(".")[2]
         if role and not condition.startswith("rdma_site"):
-            yield role, role, condition
+            yield role, condition
         modules = [key.removeprefix("gpuops.rdma.") for key in task if key.startswith("gpuops.rdma.")]
         if modules and str(task.get("register")).endswith("_result"):
-            yield modules[0], task["register"].removesuffix("_result"), condition
+            yield modules[0], condition
 
 
 def _words(condition: str, variables: Mapping[str, Any]) -> str:
@@ -170,18 +169,13 @@ def _words(condition: str, variables: Mapping[str, Any]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _row(name: str, uses: Sequence[str], given: str) -> tuple[str, ...]:
-    """Raises for a module or role that is not there, a use without a molecule scenario, or where nothing is said of
-    what proves it."""
+def _row(name: str, given: str) -> tuple[str, ...]:
+    """Raises where the module or role does not say what proves it."""
     main = options.roles().get(name) or specs.documentation(specs.PLUGINS / f"modules/{name}.py")
     proof = next((one for one in main["description"] if PROOF.search(one)), "")
-    missing = [use for use in uses if not (ROOT / "extensions" / "molecule" / use / "verify.yml").is_file()]
-    if not proof or missing:
-        raise FileNotFoundError(
-            f"{name}: {', '.join(uses)} has no molecule scenario, or does not say what proves it ({PROOF.pattern})"
-        )
-    scenarios = ", ".join(f"`{use}`" for use in uses)
-    return main["short_description"], f"`{name}`", given, options.meaning({"description": proof}), scenarios
+    if not proof:
+        raise ValueError(f"{name} does not say what proves it ({PROOF.pattern})")
+    return main["short_description"], f"`{name}`", given, options.meaning({"description": proof})
 
 
 def _load(path: Path) -> Any:

@@ -9,12 +9,12 @@ Machines and delays run 300 times faster than in life; the autoscaler reads anno
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from typing import Any
 
 import pytest
+from support import matrix
 from support.machine_sets import API, machine_set, pool
 
 OLD = {"machine.openshift.io/vCPU": "224", "machine.openshift.io/memoryMb": "2097152", "machine.openshift.io/GPU": "8"}
@@ -203,7 +203,7 @@ def _families(here: Any, **grows: bool) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: another version")
+@matrix.only("another version")
 def test_from_zero_on_4_20(bed: Any) -> None:
     here = bed("4.20")
     done = autoscale(here, rdma_autoscaling_pools=[pool("gpu-a")])

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
+from support import matrix
 
 # fault, words that the node's entry must hold
 NODE_FAULTS = [
@@ -59,7 +58,7 @@ def check(played: Any, node: str, words: list[str]) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(EVERYTHING, reason="make test: side by side; the matrix runs each fault alone")
+@pytest.mark.skipif(matrix.ALL, reason="make test: side by side; the matrix runs each fault alone")
 def test_faults_of_nodes_side_by_side(cluster: Any) -> None:
     healthy = 2
     faults = [part for index, (kind, _words) in enumerate(NODE_FAULTS) for part in ("--fault", f"{kind}:{index}")]
@@ -77,7 +76,7 @@ def test_faults_of_nodes_side_by_side(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: each fault alone")
+@matrix.only("each fault alone")
 @pytest.mark.parametrize(("kind", "words"), NODE_FAULTS)
 def test_fault_of_a_node(cluster: Any, kind: str, words: list[str]) -> None:
     here = cluster("--gpu-nodes", "3", "--fault", f"{kind}:1")
@@ -88,7 +87,7 @@ def test_fault_of_a_node(cluster: Any, kind: str, words: list[str]) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("faults", [[one] for one in CLUSTER_FAULTS] if EVERYTHING else TOGETHER, ids=_kinds)
+@pytest.mark.parametrize("faults", [[one] for one in CLUSTER_FAULTS] if matrix.ALL else TOGETHER, ids=_kinds)
 def test_faults_of_the_cluster(cluster: Any, faults: list[tuple[str, str, str]]) -> None:
     here = cluster("--gpu-nodes", "2", *(part for kind, _, _ in faults for part in ("--fault", kind)))
     played = here.play()
@@ -236,7 +235,7 @@ spec:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: policies of a cluster, from the refusal to PASS")
+@matrix.only("policies of a cluster, from the refusal to PASS")
 @pytest.mark.parametrize("launcher", ["mpi", "volcano"])
 def test_policies_are_told_before_any_change_and_met_by_inputs(cluster: Any, launcher: str) -> None:
     here = cluster("--gpu-nodes", "2")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -15,11 +14,10 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from support import matrix
 from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import command, lasted
-
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
 
 def interrupt(here: Any, when: str) -> str:
@@ -284,7 +282,7 @@ def test_from_the_guide_of_2024_to_the_current_profile(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: what the guide's reader made by hand is taken over")
+@matrix.only("what the guide's reader made by hand is taken over")
 def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) -> None:
     """The guide's own two helm lines and its manifests by kubectl apply, then the command of docs/from_the_guide.md."""
     here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
@@ -321,7 +319,7 @@ def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) 
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: the proof of a job that has ended")
+@matrix.only("the proof of a job that has ended")
 @pytest.mark.parametrize("mode", ["host", "sriov"])
 def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str) -> None:
     """On the host network NCCL prints what the nodes' systems are called; the nodes are named by addresses."""

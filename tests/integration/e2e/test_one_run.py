@@ -7,13 +7,13 @@ orders: unit/tasks/test_one_run.py; a second run beside a first: test_lifecycle.
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import matrix
 from support.plays import lasted
 
 PLAYBOOKS = ("site.yml", "playbooks/host_checks.yml", "playbooks/perftest.yml", "playbooks/nccl_scan.yml")
@@ -33,7 +33,7 @@ def words(log: Path) -> str:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: two runs at once")
+@matrix.only("two runs at once")
 @pytest.mark.parametrize("seed", range(20))
 def test_one_of_two_runs_writes(here: Any, seed: int) -> None:
     luck = random.Random(seed)

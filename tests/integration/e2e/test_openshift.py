@@ -7,7 +7,6 @@ With GPUOPS_MATRIX=all every row in one run, again without a change; and for a f
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import time
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import current
+from support import current, matrix
 from support.machine_sets import machine_set, pool
 from support.paths import ROOT
 from support.workload_samples import CANARY, OBJECTS, SERVING, VGPU
@@ -24,7 +23,6 @@ FAST = {"rdma_grace": 6, "rdma_sharing_timeout": 60, "rdma_host_checks": "false"
 INVENTORY = ("-i", "inventories/sandbox_openshift")
 GROUP = "operatorgroups.operators.coreos.com"
 PLACE = "nvidia-gpu-operator"
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 CHARTS = ROOT / "tests" / "sandbox" / "charts"
 AUTOSCALER = {
     "resourceLimits": {"gpus": [{"type": "nvidia-h100", "min": 0, "max": 32}]},
@@ -127,7 +125,7 @@ def test_through_olm_to_a_verdict(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: every fault of the operators' row")
+@matrix.only("every fault of the operators' row")
 def test_faults_of_the_operators(cluster: Any) -> None:
     here = cluster("--platform", "openshift", "--gpu-nodes", "3", "--cpu-nodes", "1")
     here.fault("add", "catalog-unreachable:certified-operators")
@@ -248,7 +246,7 @@ def inputs_of(nodes: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: all rows at once")
+@matrix.only("all rows at once")
 def test_all_rows_at_once(all_rows: Any) -> None:
     here, rows = all_rows
     played = play(here, "-e", json.dumps(rows), "-vv")
@@ -342,7 +340,7 @@ BROKEN = [
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: a fault for each row")
+@matrix.only("a fault for each row")
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: f"{case.row}-{case.fault.partition(':')[0] or 'input'}")
 def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> None:
     """In the bed that test_all_rows_at_once has made."""

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import page_runs
+from support import matrix, page_runs
 from support.paths import ROOT
 from support.sandboxes import BIN
 from support.sshd import sshd
@@ -29,7 +28,7 @@ def prepared(here: Any, work: Path) -> None:
     (work / "charts.yml").write_text(json.dumps(page_runs.charts()))
 
 
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: every command of the pages")
+@matrix.only("every command of the pages")
 @pytest.mark.e2e
 def test_the_commands_of_the_pages_run_as_they_are(cluster: Any, tmp_path: Path) -> None:
     here = cluster("--gpu-nodes", "4")

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
-
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
+from support import matrix
 
 
 def play(here: Any, report: str, *args: str, **options: Any) -> Any:
@@ -31,7 +29,7 @@ def result(here: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("mode", ["sriov", "host"] if EVERYTHING else ["sriov"])
+@pytest.mark.parametrize("mode", ["sriov", "host"] if matrix.ALL else ["sriov"])
 def test_rails_are_measured_and_bad_ones_named(cluster: Any, mode: str) -> None:
     here = cluster("--gpu-nodes", "5")
     names = here.nodes()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from pathlib import Path
@@ -23,10 +22,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.kinds import KIND
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.permissions import reading
 from gpuops_sandbox import account
-from support import rights_out
+from support import matrix, rights_out
 from support.plays import Site
 
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SAMPLE, SEED = 12, 15
 VARIANTS = [("current", "sriov", "mpi"), ("guide-2024", "sriov", "volcano"), ("current", "host", "volcano")]
 
@@ -64,7 +62,7 @@ def test_preflight_names_any_right_that_is_taken_out(here: Site, name: str) -> N
     client = Client.connect({"kubeconfig": str(kubeconfig(here, name, objects))})
     cases = rights_out.single(every)
     assert len(cases) > (20 if reads else 60)
-    chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, 2 if reads else SAMPLE)
+    chosen = cases if matrix.ALL else random.Random(SEED).sample(cases, 2 if reads else SAMPLE)
     rights_out.Account(here.sandbox, objects, every).each_is_named(
         client, chosen, lambda: rights.denied(client, plan, read_only=reads)
     )
@@ -87,7 +85,7 @@ def test_without_one_right_a_run_ends_before_any_change(here: Site) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("profile", "mode", "launcher"), VARIANTS if EVERYTHING else VARIANTS[:1])
+@pytest.mark.parametrize(("profile", "mode", "launcher"), VARIANTS if matrix.ALL else VARIANTS[:1])
 def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile: str, mode: str, launcher: str) -> None:
     inputs = {"rdma_profile": profile, "rdma_mode": mode, "rdma_launcher": launcher}
     here = planned(cluster("--gpu-nodes", "2", "--profile", profile), **inputs)
@@ -153,7 +151,7 @@ def _teardown_names_any_right(here: Site, least: int) -> None:
     for lists in (True, False):
         cases = [one for one in dict.fromkeys(asked) if (one.verb == "list") is lists]
         assert len(cases) >= (16 if lists else least), cases
-        chosen = cases if EVERYTHING else random.Random(SEED).sample(cases, min(len(cases), rights_out.AT_ONCE))
+        chosen = cases if matrix.ALL else random.Random(SEED).sample(cases, min(len(cases), rights_out.AT_ONCE))
         rights_out.Account(here.sandbox, objects, every).each_is_named(client, chosen, denied)
 
 

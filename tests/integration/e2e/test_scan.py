@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import matrix
 from support.plays import command
 
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
-NODES, BLOCK = (64, 16) if EVERYTHING else (16, 4)
+NODES, BLOCK = (64, 16) if matrix.ALL else (16, 4)
 WAYS = [("sriov", "mpi"), ("host", "volcano"), ("sriov", "volcano"), ("host", "mpi")]
 SHAPE = "BM.GPU.H100.8"
 LABEL = "oci.oraclecloud.com/rdma.local_block_id"
@@ -59,7 +59,7 @@ def interrupt_after_pairs(here: Any, folder: Path, inputs: dict[str, str]) -> li
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("mode", "launcher"), WAYS if EVERYTHING else WAYS[:2])
+@pytest.mark.parametrize(("mode", "launcher"), WAYS if matrix.ALL else WAYS[:2])
 def test_each_fault_is_named_and_a_cut_scan_goes_on(cluster: Any, mode: str, launcher: str) -> None:
     here = cluster("--gpu-nodes", str(NODES), "--cpu-nodes", "2", "--shape", SHAPE)
     nodes = label_blocks(here)

@@ -7,14 +7,12 @@ GPUOPS_MATRIX=all also with OFED of the hosts and an upgrade in waves, and throu
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
-from support import chart_repository, current
+from support import chart_repository, current, matrix
 from support.paths import ROOT
 
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 ROWS = '{"rdma_nccl_thresholds": [{"nodes": "2", "gbytes": 100, "source": "lab"}]}'
 OPENSHIFT = ("-i", "inventories/sandbox_openshift")
 
@@ -53,7 +51,7 @@ def test_from_infiniband_nodes_to_a_verdict_without_vfs(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: OFED of the hosts, and an upgrade")
+@matrix.only("OFED of the hosts, and an upgrade")
 def test_ofed_of_the_hosts_and_an_upgrade_in_waves(cluster: Any) -> None:
     here, inputs = dgx(cluster)
     versions = {"gpu_operator": "v26.3.3", "network_operator": "26.4.2"}
@@ -80,7 +78,7 @@ def test_ofed_of_the_hosts_and_an_upgrade_in_waves(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: through OLM")
+@matrix.only("through OLM")
 def test_through_olm(cluster: Any) -> None:
     here = cluster("--platform", "openshift", "--ocp", "4.18", "--gpu-nodes", "2", "--cpu-nodes", "1")
     asked = {"rdma_mode": "shared", "rdma_grace": "6", "rdma_host_checks": "false"}

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any
 
 import pytest
+from support import matrix
 
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 GPU = "nvidia.com/gpu"
 BALANCED = {"nvidia.com/mig-1g.10gb": "16", "nvidia.com/mig-2g.20gb": "8", "nvidia.com/mig-3g.40gb": "8"}
 FAST = {"rdma_sharing_timeout": 120}
@@ -105,7 +104,7 @@ def _refusals(here: Any, sliced: str, mps: str, whole: str) -> None:
         ({"rdma_mig_nodes": whole, "rdma_mig_layout": "all-1g.10gb"}, "it is mixed for the whole cluster"),
         ({"rdma_time_slicing_nodes": "10.140.0.77"}, "10.140.0.77 is not an NVIDIA GPU node"),
     ]
-    for inputs, words in refused if EVERYTHING else refused[:1]:
+    for inputs, words in refused if matrix.ALL else refused[:1]:
         played = share(here, **inputs)
         assert played.code != 0
         assert words in " ".join(played.output.split()), played.output[-2000:]

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from typing import Any
 
 import pytest
+from support import matrix
 from support.plays import command, pools
 
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 SHAPES = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8", "BM.GPU.H200.8", "BM.GPU.B200.8"]
 GUIDE = ["BM.GPU.B4.8", "BM.GPU.A100-v2.8", "BM.GPU4.8", "BM.GPU.H100.8"]
 
@@ -32,7 +31,7 @@ MATRIX = [
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("profile", "mode", "launcher", "shapes", "number"), MATRIX if EVERYTHING else PAIRWISE)
+@pytest.mark.parametrize(("profile", "mode", "launcher", "shapes", "number"), MATRIX if matrix.ALL else PAIRWISE)
 def test_healthy(cluster: Any, profile: str, mode: str, launcher: str, shapes: list[str], number: int) -> None:
     here = cluster("--profile", profile, "--cpu-nodes", "2", *pools(shapes, number))
     inputs = {"rdma_profile": profile, "rdma_mode": mode, "rdma_launcher": launcher}

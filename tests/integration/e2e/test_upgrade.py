@@ -31,12 +31,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import helm_
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import rights
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.upgrade import plan as upgrade_plan
 from gpuops_sandbox import account
-from support import chart_repository, current, rights_out
+from support import chart_repository, current, matrix, rights_out
 from support.guide_objects import GUIDES_OWN
 from support.paths import ROOT
 from support.plays import Played
 
-EVERYTHING = os.environ.get("GPUOPS_MATRIX") == "all"
 UPGRADE, ROLLBACK = "playbooks/upgrade.yml", "playbooks/rollback.yml"
 KILLS = 20
 SHAPE, VF, CORDON = "BM.GPU.H100.8", "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
@@ -294,7 +293,7 @@ def kills(here: Any, step: Callable[[bool], int], most: int = 500, until: str = 
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: killed after each write")
+@matrix.only("killed after each write")
 def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "2", "--profile", "guide-2024")
     guide = {"rdma_profile": "guide-2024", "rdma_host_checks": "false"}
@@ -373,7 +372,7 @@ def operands_on(here: Any, node: str) -> set[str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: charts of every place")
+@matrix.only("charts of every place")
 @pytest.mark.parametrize("form", ["repository", "directory", "archive"])
 def test_from_v26_3_3_to_v26_7_0_with_a_policy_that_was_edited(cluster: Any, form: str) -> None:
     here = cluster("--gpu-nodes", "2")
@@ -502,7 +501,7 @@ REFUSED = "25.10.0"
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not EVERYTHING, reason="GPUOPS_MATRIX=all: each step between majors")
+@matrix.only("each step between majors")
 @pytest.mark.parametrize(("chart", "old", "new"), MAJORS)
 def test_each_major_up_back_and_up_again(cluster: Any, chart: str, old: str, new: str) -> None:
     """One node has a NodeMaintenance, another a user's pod with GPUs and VFs: both are left until they end."""
@@ -762,7 +761,7 @@ def each_right_is_named(here: Any, manifest: Any, kubeconfig: Any) -> None:
     own = upgrade_plan.rights(plan)
     every = [*plan.permissions, *own, *permissions.of_grants(plan.grants)]
     cases = rights_out.single(every)
-    chosen = cases if EVERYTHING else random.Random(15).sample([one for one in cases if one in own], 2)
+    chosen = cases if matrix.ALL else random.Random(15).sample([one for one in cases if one in own], 2)
     rights_out.Account(here.sandbox, manifest, every).each_is_named(
         client, chosen, lambda: [*rights.denied(client, plan), *permissions.texts(missing(client, own))]
     )

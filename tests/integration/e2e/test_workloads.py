@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import Any
 
 import pytest
+from support import matrix
 from support.paths import ROOT
 from support.workload_samples import CANARY, GPU, OBJECTS, SERVING, VFS, VGPU, VM
 
@@ -105,7 +105,7 @@ def test_rows_are_proven_repeated_broken_and_undone(cluster: Any) -> None:
 def _by_leader_worker_set(here: Any, serving: dict[str, str]) -> None:
     """The other engine, over the same nodes; and on one node that no table knows."""
     rows = [serving]
-    if os.environ.get("GPUOPS_MATRIX") == "all":
+    if matrix.ALL:
         plain = {"rdma_serving_model": "llama-3.1-70b", "rdma_serving_nodes": "1", "rdma_serving_plan": ""}
         rows.append({**serving, **plain, "rdma_serving_hosts": here.nodes()[2]})
     for row in rows:
@@ -146,7 +146,7 @@ def _faults(here: Any, serving: dict[str, str]) -> None:
 def _refusals(here: Any, serving: dict[str, str]) -> None:
     """That of the cluster's state which no unit test shows; all of them in the matrix (tests/README.md)."""
     assert "there is no PersistentVolumeClaim other" in words(run(here, serving, rdma_serving_claim="other"))
-    if os.environ.get("GPUOPS_MATRIX") != "all":
+    if not matrix.ALL:
         return
     here.kubectl("label", "node", VM, "nvidia.com/device-plugin.config=time-slicing")
     assert "a vGPU can be neither shared nor partitioned" in words(run(here, VGPU))

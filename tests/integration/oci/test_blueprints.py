@@ -9,7 +9,6 @@ All rows from the installation on, and a second run of them, are molecule's scen
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import oci_site
+from support import matrix, oci_site
 from support.blueprint_sandbox import SandboxSite
 from support.fake_blueprints import FakeBlueprints
 from support.paths import ROOT, UPSTREAM
@@ -37,7 +36,6 @@ SITE = {"rdma_grace": 4, "rdma_mode": "host", "rdma_gpu_operator_timeout": 180}
 ADD = {"rdma_blueprint_add_label": "h100pool"}
 MODEL = {"rdma_blueprint_model": LINK, "rdma_blueprint_inference_timeout": 120}
 PROVEN = ("verdict: proven", "completion: remote direct memory access", "NET/IB/GDRDMA: 64")
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 """Also what only repeats, through a playbook, what test_blueprint_api.py and the unit tests hold."""
 
 
@@ -158,7 +156,7 @@ def test_a_pool_without_rdma_is_found_out_and_made_anew(here: Here) -> None:
     here.site.rdma = True
     as_in_the_docs(here)
     assert here.posts() == 2, "undeploying and recreating it"
-    if ALL:
+    if matrix.ALL:
         words = "h100-rdma is deployed with other values of its content"
         here.refused("pool", words, **{**POOL, "rdma_blueprint_pool_size": "3"})
         assert here.posts() == 2
@@ -176,7 +174,7 @@ def test_existing_nodes_are_added_one_by_one(here: Here) -> None:
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in here.nodes()}
     assert labels[good]["corrino"] == "h100pool" and labels[good]["corrino/rdma"] == "true"
     assert "corrino" not in labels[plain]
-    if ALL:
+    if matrix.ALL:
         here.refused(
             "add", f"{plain} (1 nodes) do not belong to a cluster network", rdma_blueprint_add_nodes=[plain], **ADD
         )
@@ -204,14 +202,14 @@ def test_inference_of_405b_is_proven(here: Here) -> None:
 
 def test_the_log_of_nccl_is_taken_off_afterwards(here: Here) -> None:
     before, quiet = here.posts(), {**MODEL, "rdma_blueprint_nccl_debug": "false"}
-    if ALL:
+    if matrix.ALL:
         here.refused("inference", "405b is deployed with other values of its content", **quiet)
     assert here.done("inference", "-v", words=["verdict: unknown"], blueprint_recreate="true", **quiet) == 1
     assert here.posts() == before + 1
     assert "NCCL_DEBUG" not in json.dumps(here.server.posted[-1])
 
 
-if ALL:
+if matrix.ALL:
 
     def test_a_blueprint_of_ones_own_uses_rdma(here: Here) -> None:
         """On the same nodes, so the first has to go."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -35,7 +34,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watc
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import join_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci_session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import stack as oci_stack
-from support import oci_site, page_runs
+from support import matrix, oci_site, page_runs
 from support.fake_join import Joiner
 from support.fake_oci import Answer, FakeOci, Request
 from support.fake_stacks import Stacks, World
@@ -44,7 +43,6 @@ from support.paths import ROOT, upstream
 from support.sandboxes import PLAYBOOK, Cluster, Pool
 
 ANSIBLE = str(Path(sys.executable).with_name("ansible-playbook"))
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 GPU, NODES = "ocid1.compartment.oc1..gpu", 4
 LINK = "http://127.0.0.1:1/p/s3cr3t/n/space/b/images/o/{}.oci"
 SITE = {"rdma_grace": "4", "rdma_nodes_timeout": "120", "rdma_nccl_test_timeout": "120"}
@@ -186,8 +184,8 @@ def test_from_a_tenancy_to_a_verdict_and_again(site: Site) -> None:
     assert (made["images"], made["nodePools"], made["computeClusters"], made["instances"]) == (1, 1, 1, NODES)
     assert made["policies"] == 1
     before = site.fake.calls.copy()
-    again = site.play(site=ALL)
-    assert (again.code, again.changed()) == (0, 1 if ALL else 0), "only the test job" + again.output[-4000:]
+    again = site.play(site=matrix.ALL)
+    assert (again.code, again.changed()) == (0, 1 if matrix.ALL else 0), "only the test job" + again.output[-4000:]
     written = {call: count - before[call] for call, count in site.fake.calls.items() if count != before[call]}
     asks = ("computeCapacityReports", "kubeconfig/content")
     assert all(call.startswith("GET") or call.endswith(asks) for call in written), written
@@ -229,11 +227,11 @@ def test_the_commands_of_the_pages_run_as_they_are(site: Site, tmp_path: Path) -
     assert site.made() == {**dict.fromkeys(site.made(), 0), **left}
 
 
-@pytest.mark.parametrize("kind", ["managed_compute_cluster", *(["cluster_network"] if ALL else [])])
+@pytest.mark.parametrize("kind", ["managed_compute_cluster", *(["cluster_network"] if matrix.ALL else [])])
 def test_killed_after_its_writes_and_taken_down(site: Site, kind: str) -> None:
     """The worst moment: OCI has done it, and the run has not heard of it."""
     writes = ["POST .*/(nodePools|clusterNetworks)$"]
-    if ALL:
+    if matrix.ALL:
         writes = ["POST .*/images$", "POST .*/(computeClusters|instanceConfigurations)$", *writes]
     for written in writes:
         site.kill_after(written)
@@ -247,11 +245,11 @@ def test_killed_after_its_writes_and_taken_down(site: Site, kind: str) -> None:
     left = site.made()
     assert (left["nodePools"], left["clusterNetworks"], left["computeClusters"], left["instances"]) == (0, 0, 0, 0)
     assert (left["images"], left["instanceConfigurations"]) == (1, 0), "images stay"
-    if ALL:
+    if matrix.ALL:
         unchanged(site.play("oci_teardown", kind=kind, teardown="rdma"))
 
 
-@pytest.mark.skipif(not ALL, reason="GPUOPS_MATRIX=all: a kill at each task")
+@matrix.only("a kill at each task")
 @pytest.mark.parametrize("kind", ["managed_compute_cluster", "cluster_network"])
 @pytest.mark.parametrize("task", range(1, 17))
 def test_killed_at_a_task(site: Site, task: int, kind: str) -> None:
@@ -268,7 +266,7 @@ def converges(site: Site, kind: str) -> None:
     assert (made["nodePools"], made["clusterNetworks"]) == ((1, 0) if managed else (0, 1))
     assert (made["computeClusters"], made["instanceConfigurations"]) == ((1, 0) if managed else (0, 1))
     assert (made["images"], made["instances"], len(site.nodes())) == (1, NODES, NODES)
-    if ALL:
+    if matrix.ALL:
         unchanged(site.play(kind=kind))
 
 

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 import random
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import node as oci_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run, session
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
-from support import oci_site
+from support import matrix, oci_site
 from support.fake_oci import GARBLED, FakeOci
 
 SPEC = specs.module("oci_rdma_node_pool")
@@ -48,7 +47,6 @@ ONE = {
     "managed_compute_cluster": {"nodePools": 1, "computeClusters": 1},
     "cluster_network": {"clusterNetworks": 1, "instanceConfigurations": 1},
 }
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
 
 class Killed(BaseException):
@@ -182,7 +180,7 @@ def test_what_self_managed_nodes_are_given(network: Site) -> None:
     assert plugins == {**dict.fromkeys(oci_node.PLUGINS, "ENABLED"), **oci_node.OTHER_PLUGINS} and len(plugins) == 11
 
 
-def killed_at(site: Site, number: int, before: bool, act: Callable[[], Any], every: bool = ALL) -> bool:
+def killed_at(site: Site, number: int, before: bool, act: Callable[[], Any], every: bool = matrix.ALL) -> bool:
     """One run that is killed at its ``number``-th write, or at ``every`` request, before or after OCI did it. False: it
     was not reached."""
     numbers = itertools.count(1)  # the preflight asks in threads: one number each
@@ -232,7 +230,7 @@ def test_killed_and_started_again(kind: str, config: dict[str, Any], tmp_path: P
                 assert not site.present(nodes=2)["changed"]
             finally:
                 fake.stop()
-    assert number > (15 if ALL else 2), "each request was the last one once"
+    assert number > (15 if matrix.ALL else 2), "each request was the last one once"
 
 
 @pytest.mark.parametrize("what", ["grow", "shrink", "replace", "absent"])
@@ -242,7 +240,7 @@ def test_killed_at_every_write(kind: str, what: str, config: dict[str, Any], tmp
     number, reached = 0, True
     while reached:
         number += 1
-        for before in (True, False) if ALL else (False,):
+        for before in (True, False) if matrix.ALL else (False,):
             fake = oci_site.tenancy()
             try:
                 oci_site.credentials(fake, tmp_path)
@@ -299,7 +297,7 @@ def acted(site: Site, what: str, bad: str) -> dict[str, Any]:
     return site.present(nodes=SIZES[what], **more, **changed, **cycle)
 
 
-@pytest.mark.parametrize("seed", range(200) if ALL else [*range(19), 152])
+@pytest.mark.parametrize("seed", range(200) if matrix.ALL else [*range(19), 152])
 def test_pairs_of_kills_leave_no_orphan(seed: int, config: dict[str, Any], tmp_path: Path) -> None:
     """A killed run, a killed run with another aim beside what OCI still does for the first, and one that is let: it
     reaches its aim, the next one changes nothing, and a removal leaves nothing in the compartment. Seed 152: the killed

@@ -9,7 +9,6 @@ The fake OKE's add-ons install themselves into a sandbox, without Helm releases,
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import oci_site
+from support import matrix, oci_site
 from support.fake_addons import Addons
 from support.fake_oci import FakeOci
 from support.paths import ROOT
@@ -83,7 +82,7 @@ def _placed(item: dict[str, Any], namespace: str) -> dict[str, Any]:
     return item
 
 
-@pytest.mark.skipif(os.environ.get("GPUOPS_MATRIX") != "all", reason="GPUOPS_MATRIX=all: two runs of site.yml")
+@matrix.only("two runs of site.yml")
 @pytest.mark.parametrize("mode", ["sriov", "shared"])
 def test_operators_by_add_ons(
     fake: FakeOci, url: str, config: dict[str, Any], tmp_path: Path, sandbox: Cluster, mode: str

@@ -10,7 +10,6 @@ and after writes, delayed lists, hours in between. In make test 20 of them, with
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import threading
 from pathlib import Path
@@ -21,10 +20,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Rdm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool as oci_pool
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import pool_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import PoolSpec
-from support import oci_site
+from support import matrix, oci_site
 from support.oci_direct import Direct
 
-ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 GPU = "ocid1.compartment.oc1..gpu"
 WRITES = ("create_", "update_", "delete_", "terminate_", "detach_")
 TABLES = ("nodePools", "clusterNetworks", "computeClusters", "instanceConfigurations")
@@ -242,7 +240,9 @@ def sequence(seed: int, folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 500 if ALL else 20, 20)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 20) for start in range(0, 500 if matrix.ALL else 20, 20)], ids=str
+)
 def test_no_sequence_of_runs_loses_or_doubles_nodes(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:

@@ -8,7 +8,6 @@ change between runs. After each step the invariants hold."""
 from __future__ import annotations
 
 import functools
-import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -18,9 +17,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
+from support import matrix
 from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, Pool, attempts, cordoned_by, pod, proven, says
 
-SEEDS = 200 if os.environ.get("GPUOPS_MATRIX") == "all" else 20
+SEEDS = 200 if matrix.ALL else 20
 STEPS, HOURS = 56, 3
 FAULTS = (("GpuXid", "Xid 79"), ("GpuBus", "GPU 3 is missing"), ("GpuXid", "Xid 13"), ("GpuRowRemap", "failed"))
 REPAIRED = ("Xid 79", "GPU 3 is missing", "failed")

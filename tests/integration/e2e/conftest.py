@@ -10,7 +10,6 @@ import pytest
 LONGEST = (
     "test_from_the_guide_to_the_current_profile_in_waves",
     "test_killed_runs_converge_then_verify_then_teardown",
-    "test_operators_installed_by_hand_with_their_drivers_and_narrow_rights",
     "test_through_olm_to_a_verdict",
     "test_faults_of_nodes_side_by_side",
     "test_a_plan_and_its_accounts_are_enough_for_every_run",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_CONDITION, GATE_KEY, GATE_PROOF
-from support import node_group, page_runs
+from support import matrix, node_group, page_runs
 from support.paths import ROOT
 from support.sandboxes import BIN
 
@@ -127,6 +127,7 @@ def leases(here: Any) -> dict[str, str]:
 
 
 @pytest.mark.e2e
+@matrix.only("two gates at once")
 def test_two_gates_of_different_nodes_run_at_once_and_keep_out_a_run_for_the_cluster(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "4", "--shape", SHAPE)
     nodes = here.nodes()
@@ -172,6 +173,7 @@ def left_daemonset() -> dict[str, Any]:
 
 
 @pytest.mark.e2e
+@matrix.only("every command of the pages")
 def test_the_pages_about_new_nodes_and_maintenance(cluster: Any, tmp_path: Path) -> None:
     """docs/new_node.md and docs/maintenance.md, their commands as they are. The test does what OCI and
     oci-hpc-oke-utils do."""

@@ -17,7 +17,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import lease
 from gpuops_sandbox import account
-from support import page_runs
+from support import matrix, page_runs
 from support.paths import ROOT
 from support.sandboxes import BIN
 
@@ -155,6 +155,7 @@ def test_idle_nodes_are_tested_in_pairs_and_make_room(cluster: Any) -> None:
 
 
 @pytest.mark.e2e
+@matrix.only("every command of the pages")
 def test_a_cronjob_looks_with_the_rights_of_its_account(cluster: Any, tmp_path: Path) -> None:
     """docs/health.md, its commands as they are. The API server checks the manifest, and its Job controller makes the
     pod; the pod's command runs here, with a token of its account."""

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors im
     STATE,
 )
 from gpuops_sandbox import account
+from support import matrix
 from support.chart_repository import CHARTS
 from support.owner_doors import MANAGED, MARK
 from support.paths import ROOT
@@ -127,6 +128,7 @@ def release(here: Any, name: str) -> None:
 
 
 @pytest.mark.e2e
+@matrix.only("a request of another system, with its reboot")
 def test_a_node_that_nvsentinel_released_is_repaired_given_back_and_proven(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "3")
     gated = ("-e", json.dumps({"rdma_tolerations": [f"{GATE_KEY}:NoSchedule"]}))

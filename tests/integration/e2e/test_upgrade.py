@@ -37,7 +37,7 @@ from support.paths import ROOT
 from support.plays import Played
 
 UPGRADE, ROLLBACK = "playbooks/upgrade.yml", "playbooks/rollback.yml"
-KILLS = 20
+KILLS = 20 if matrix.ALL else 6
 SHAPE, VF, CORDON = "BM.GPU.H100.8", "nvidia.com/sriov_rdma_vf", "gpuops.rdma/cordoned-for-upgrade"
 # The nodes stay those of the guide.
 INPUTS = {"rdma_preflight_ignore": "node-image,cuda-driver", "rdma_host_checks": "false"}
@@ -173,7 +173,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         assert text in refused.output, (text, refused.output[-6000:])
     assert written(here, "ippools", "net-attach-def") == before
 
-    # Killed after 20 writes, the last run in its second wave: the first has the new revision, no node outside has lost
+    # Killed KILLS times, the last run in its second wave: the first has the new revision, no node outside has lost
     # anything. Pods of a pair would be made anew by every run.
     asked = with_its_rights(here, **SETTLED, rdma_release_resume="true")
     without_pair, dice = {**asked, "rdma_upgrade_pair": "false"}, random.Random(15)
@@ -181,7 +181,7 @@ def test_from_the_guide_to_the_current_profile_in_waves(cluster: Any) -> None:
         count = kills(
             here,
             lambda helm: dice.randint(*((5, 20) if helm else (1, 4))),
-            16,
+            KILLS - 4,
             f"nodes/{here.nodes()[0]}",
             **without_pair,
         )
@@ -315,6 +315,7 @@ def test_killed_after_each_write_it_goes_on_to_the_same_end(cluster: Any) -> Non
 
 
 @pytest.mark.e2e
+@matrix.only("an operator that is dead, frozen, half updated or late")
 def test_killed_and_continued_with_an_operator_that_is_dead_frozen_half_or_late(cluster: Any) -> None:
     """None of the changed fields is one that the collection knows of an operand."""
     here = cluster("--gpu-nodes", "2")
@@ -677,6 +678,7 @@ def drivers(here: Any) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.e2e
+@matrix.only("each right of an upgrade taken out")
 def test_operators_installed_by_hand_with_their_drivers_and_narrow_rights(cluster: Any) -> None:
     here = cluster("--gpu-nodes", "2", "--platform", "kubernetes")
     installed_by_hand(here)

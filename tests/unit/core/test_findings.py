@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -37,13 +37,15 @@ def called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    for path in sorted((ROOT / "plugins").rglob("*.py")):
-        text = path.read_text("utf-8")
-        if re.search(r"import (document, )?finding\n", text):
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and called(node) in POSITIONAL:
-                    yield path.relative_to(ROOT).as_posix(), node
+@functools.cache
+def calls() -> tuple[tuple[str, ast.Call], ...]:
+    return tuple(
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted((ROOT / "plugins").rglob("*.py"))
+        if re.search(r"import (document, )?finding\n", text := path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and called(node) in POSITIONAL
+    )
 
 
 def spelled(path: str) -> set[str]:

@@ -15,8 +15,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import Rd
 
 
 class ActionModule(RdmaAction):
+    required_if = (("state", "proposed", ("node",)),)
+
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The plan with its id, what is left and why; what came back, and what failed."""
+        """The plan with its id, what is left and why; the proposal; what came back, and what failed."""
         repair = NodeRepair(
             self.client,
             args["plan"],
@@ -32,4 +34,6 @@ class ActionModule(RdmaAction):
         )
         if args["state"] == "planned":
             return repair.planned(args["approved"], args["reset"] and not self.only_plan())
+        if args["state"] == "proposed":
+            return repair.proposed(args["node"])
         return repair.carry_out(args["approved"], args["nodes"]) if args["state"] == "carried_out" else repair.close()

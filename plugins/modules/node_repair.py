@@ -25,11 +25,17 @@ options:
   state:
     description:
     - V(planned) prints the plan and writes C(repair.json) beside O(plan).
+    - V(proposed) also says what the plan has for one node, after M(gpuops.rdma.node_health) has looked at the cluster
+      in the same run. It prints the proposal, and writes it as C(proposal.json) into the report's folder.
     - V(carried_out) restarts or replaces the nodes of the plan.
     - V(closed) ends the repairs of the nodes that the gate has judged since.
     type: str
-    choices: [planned, carried_out, closed]
+    choices: [planned, proposed, carried_out, closed]
     required: true
+  node:
+    description: With O(state=proposed), the name, host name or address of a node, or the id of its instance. Events of
+      different senders name different ones.
+    type: str
   approved:
     description: The C(id) of the plan that a person has read. Another plan is not carried out.
     type: str
@@ -106,6 +112,12 @@ EXAMPLES = r"""
     state: planned
   register: repairs
 
+- name: Propose a repair of the node that an event names
+  gpuops.rdma.node_repair:
+    plan: rdma-report/run/plan.json
+    state: proposed
+    node: "{{ rdma_event_node }}"
+
 - name: Restart or replace the nodes that a person has approved
   gpuops.rdma.node_repair:
     plan: rdma-report/run/plan.json
@@ -117,25 +129,33 @@ EXAMPLES = r"""
 RETURN = r"""
 id:
   description: What approves this plan.
-  returned: when planned or carried out
+  returned: when planned, proposed or carried out
   type: str
 steps:
   description: The first 50 nodes of the plan, with their action and faults.
-  returned: when planned or carried out
+  returned: when planned, proposed or carried out
   type: list
   elements: dict
 left:
   description: Nodes with a fault about which nothing is done now, with the reason and what a person does.
-  returned: when planned or carried out
+  returned: when planned, proposed or carried out
   type: dict
 refused:
   description: Why nothing is repaired.
-  returned: when planned or carried out
+  returned: when planned, proposed or carried out
   type: str
 blocked:
   description: Why the plan may not be carried out with this approval, empty if it may.
-  returned: when planned
+  returned: when planned or proposed
   type: str
+answer:
+  description:
+  - C(result), C(node), C(text), and C(plan), the id that a person approves.
+  - C(result) is V(proposal), V(person) (a fault about which a person does something), V(left) (nothing is done now),
+    V(well), or V(no_node) (no GPU node is called so).
+  returned: when proposed
+  type: dict
+  sample: {result: proposal, node: 10.140.0.2, plan: 5f1c0c9a1b2d, text: "10.140.0.2: reboot: ..."}
 back:
   description: Nodes that were restarted, or that took the place of others, and wait for the gate.
   returned: when carried out

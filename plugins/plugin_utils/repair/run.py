@@ -46,7 +46,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OU
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, owners_doors, record
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, owners_doors, proposal, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import (
     DrainPolicy,
@@ -130,6 +130,22 @@ class NodeRepair:
             self.show(line)
         steps, why = decide.approved_steps(approved, found)
         return {"changed": False, **_summary(found), "blocked": "" if steps else why}
+
+    def proposed(self, called: str) -> Json:
+        """The plan, and its ``answer`` for the node that is called so, also printed and in proposal.json. Raises
+        InputError if the run has not looked at the health of the nodes."""
+        planned, nodes = self.planned("", reset=False), {node.name for node in self.plan.nodes}
+
+        def name(node: Json) -> Optional[str]:
+            found = str(node["metadata"]["name"])
+            return found if found in nodes and called in proposal.names(node) else None
+
+        found = [one for one in self.client.projected(NODES, name) if one]
+        documents = (base_run.read(self.run_dir / one) for one in (base_run.REPAIR, base_run.HEALTH))
+        made = proposal.proposal(called, found, *documents)
+        base_run.write(self.run_dir.parent / "proposal.json", to_dict(made))
+        self.show(f"{made.result:<16} {made.text}")
+        return {**planned, "answer": to_dict(made)}
 
     def _plan(self) -> RepairPlan:
         repairs = self._repairs()

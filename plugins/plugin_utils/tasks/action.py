@@ -43,6 +43,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     """Options, as the module of the same name documents them."""
     selects: tuple[str, ...] = ()
     """Options that select what to change: one that is set but blank is refused."""
+    required_if: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """(option, value, options that the task then sets)."""
     beside_runs = False
     """Whether it writes what no run of this collection reads or removes: it may do so while another run goes on."""
     TRANSFERS_FILES = False
@@ -265,7 +267,7 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
         spec = {**AUTH, **self.spec}
         argspec.refuse_blank(self.selects, self._task.args)
         self._task.args = argspec.with_lists(spec, self._task.args)
-        _result, args = self.validate_argument_spec(argument_spec=spec)
+        _result, args = self.validate_argument_spec(argument_spec=spec, required_if=self.required_if)
         return {key: plain(value) for key, value in args.items()}
 
     def _internal(self, error: Exception) -> str:

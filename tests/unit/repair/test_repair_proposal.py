@@ -65,8 +65,9 @@ def test_the_proposal_is_planned_with_the_inputs_of_the_repair() -> None:
     )
     wanted = repair["module_defaults"]["gpuops.rdma.node_repair"]
     (planned,) = [one["gpuops.rdma.node_repair"] for one in propose["tasks"] if "gpuops.rdma.node_repair" in one]
+    proposed = {"state": "proposed", "node": "{{ rdma_event_node }}"}
     later = {"approved", "drain_timeout", "timeout", "soak", "kubeconfig", "context"}
-    assert planned == {**{key: value for key, value in wanted.items() if key not in later}, "state": "planned"}
+    assert planned == {**{key: value for key, value in wanted.items() if key not in later}, **proposed}
 
 
 def test_a_name_of_no_node_or_of_several() -> None:

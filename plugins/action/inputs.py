@@ -16,8 +16,10 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, files, inputs, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError, Taken
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import exclusive
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -32,7 +34,7 @@ def _fits(name: str, value: Any) -> bool:
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The names that are no inputs, and where each input that is set is set. Raises InputError for unknown names,
-        unless they are to be warned of, and for wrong values."""
+        unless they are to be warned of, for wrong values, and for uses of GPUs that exclude each other on a node."""
         by = self._set_by()
         unknown = inputs.unknown(by)
         if unknown and args["unknown"] == "refuse":
@@ -52,6 +54,7 @@ class ActionModule(RdmaAction):
                 self.progress(line)
         if self._task.run_once:  # of a play whose hosts are nodes
             self._note_forks()
+        exclusive.refuse(args["uses"], self._named)
         busy = self._take(args["leases"] == "nodes", args["writes"] and self.one_run.writes())
         if args["run_dir"]:
             self.one_run.begin(Path(args["run_dir"]), args["keep_test"])
@@ -59,6 +62,9 @@ class ActionModule(RdmaAction):
         secret = [name for name in given if inputs.secret(name, values.get(name))]
         result = {"unknown": sorted(unknown), "given": given, "secrets": secret, "busy": busy}
         return {**result, "warnings": [inputs.warning(unknown, by)]} if unknown else result
+
+    def _named(self, selector: str) -> list[str]:
+        return self.client.projected(NODES, lambda node: str(node["metadata"]["name"]), label_selector=selector)
 
     def _note_forks(self) -> None:
         known = self._task_vars

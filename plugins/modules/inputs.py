@@ -14,9 +14,10 @@ description:
   surveys and variables of plays. A misspelt C(rdma_shape) would otherwise plan every GPU node.
 - Also fails for values of a wrong type and values that are not among an input's choices. It does not check values of
   secrets.
+- With O(uses), compares the nodes of each use of GPUs, and fails if any exclude each other, listing all pairs.
 - With C(run_once) it checks the variables of all hosts of the play.
 - With O(show), and in a run with C(--tags plan), prints the inputs that are set, their sources and, except for
-  secrets, their values. It accesses the cluster only with O(writes).
+  secrets, their values. It accesses the cluster only with O(writes) and O(uses).
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.auth
@@ -59,6 +60,33 @@ options:
     description: Keep the results of earlier NCCL tests, whatever the tags say.
     type: bool
     default: false
+  uses:
+    description:
+    - The requested uses of GPUs (time slicing, MPS, MIG, vGPU, serving). An entry without O(uses[].nodes) and
+      O(uses[].selector) is ignored.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      use:
+        description: The use.
+        type: str
+        required: true
+        choices: [mig, mps, serving, time_slicing, vgpu]
+      nodes:
+        description: Names of its nodes.
+        type: list
+        elements: str
+        default: []
+      selector:
+        description: Labels of its nodes.
+        type: str
+        default: ""
+      resources:
+        description: Shared resources, if they are not whole GPUs. C(nvidia.com/mig-<profile>) can be combined with MIG.
+        type: list
+        elements: str
+        default: []
   plan:
     description: With O(show), plan.json whose decisions are printed, with their reasons, if the file is there.
     type: path
@@ -67,6 +95,14 @@ options:
 EXAMPLES = r"""
 - name: Refuse misspelt inputs
   gpuops.rdma.inputs:
+
+- name: Also refuse uses of GPUs that exclude each other on a node
+  gpuops.rdma.inputs:
+    uses:
+      - use: time_slicing
+        selector: pool=small-jobs
+      - use: mig
+        selector: pool=notebooks
 
 - name: Print what a run was given, and what it decided
   gpuops.rdma.inputs:

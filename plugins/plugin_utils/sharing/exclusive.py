@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 WHY = {
@@ -23,6 +24,18 @@ WHY = {
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
 SHOWN = 5
+
+
+def refuse(uses: Iterable[Json], named: Callable[[str], Sequence[str]]) -> None:
+    """``uses``: option of gpuops.rdma.inputs; those without nodes and selector are none. ``named`` returns the names of
+    the nodes with these labels. Raises InputError as ``check`` does; the use itself checks that its nodes have GPUs."""
+    asked = [one for one in uses if one["nodes"] or one["selector"].strip()]
+    nodes = {one["use"]: list(one["nodes"]) for one in asked}
+    for one in asked:
+        if selector := one["selector"].strip():
+            found = named(selector)
+            nodes[one["use"]] = [name for name in found if not one["nodes"] or name in one["nodes"]]
+    check(nodes, {one["use"]: one["resources"] for one in asked})
 
 
 def check(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequence[str]]) -> None:

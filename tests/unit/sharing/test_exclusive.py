@@ -12,7 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import exclusive
 
-SPEC = specs.module("gpu_uses")
+SPEC = specs.module("inputs")
 
 USES = tuple(sorted({name for pair in exclusive.WHY for name in pair}))
 

@@ -21,10 +21,11 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_sharing, gpu_taints, gpu_uses, vgpu
+from ansible_collections.gpuops.rdma.plugins.action import gpu_serving, gpu_sharing, gpu_taints, vgpu
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Probe
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing import exclusive
 from support import fake_awx, plan_samples
 from support.paths import ROOT
 
@@ -257,9 +258,7 @@ def test_nothing_given_is_not_refused() -> None:
 
 
 def test_a_blank_selector_is_no_use() -> None:
-    made = gpu_uses.ActionModule.__new__(gpu_uses.ActionModule)
-    uses = [{"use": "mps", "nodes": [], "selector": " ", "resources": []}]
-    assert made.act({"uses": uses}) == {"changed": False, "uses": {}}
+    exclusive.refuse([{"use": "mps", "nodes": [], "selector": " ", "resources": []}], pytest.fail)
 
 
 def plan_images(given: Any) -> dict[str, Any]:

@@ -110,8 +110,8 @@ def test_a_task_gives_what_its_module_takes(check_docs: Any, given: dict[str, An
 
 def test_suboptions_of_a_task_are_checked_and_defaults_of_modules_are_not(check_docs: Any) -> None:
     uses = {"uses": [{"use": "mig", "node": ["a"]}, {"nodes": ["a"]}]}
-    found = list(check_docs._arguments("here", [{"gpuops.rdma.gpu_uses": uses}]))
-    assert [one.partition("gpu_uses")[2][2:] for one in found] == ["uses takes no node", "uses needs use"]
+    found = list(check_docs._arguments("here", [{"gpuops.rdma.inputs": uses}]))
+    assert [one.partition("inputs")[2][2:] for one in found] == ["uses takes no node", "uses needs use"]
     assert not list(check_docs._arguments("here", [{"module_defaults": {"gpuops.rdma.wait": {"timeout": 3}}}]))
 
 

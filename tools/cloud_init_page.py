@@ -123,6 +123,6 @@ commands, for each row of the tables.
 
 `taints` become `--kubelet-extra-args`, `labels` metadata, `before_join` and `after_join` parts of the script. With
 VCN-native pod networking the metadata has pod subnets, security groups and `oke-max-pods` as well. The lines that begin
-with `gpuops-join:` are on the serial console, where `oci_join_wait` reads them
+with `gpuops-join:` are on the serial console, where `oci_rdma_node_pool` reads them
 ([causes](oci.md#a-node-that-does-not-join)).
 """

@@ -10,7 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import drain, pool_run, wanted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import drain, join_read, pool_run, wanted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -29,7 +30,10 @@ POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwor
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff."""
+        """Brings the pool into its state; returns pool, changes, warnings and, on request, a diff; or waits for the
+        pool's nodes. Raises DeadlinePassed."""
+        if args["state"] == "joined":
+            return self._joined(args)
         oci.of_kinds(args, OCIDS if args["state"] == "absent" else {**OCIDS, "pool": POOL[args["kind"]]})
         asked = wanted.PoolSpec(**{field.name: args[field.name] for field in dataclasses.fields(wanted.PoolSpec)})
         session = oci.Session(args)
@@ -43,6 +47,16 @@ class ActionModule(RdmaAction):
         if self.diff_mode:
             result["diff"] = _diff(result)
         return {**result, "calls": session.requests}
+
+    def _joined(self, args: dict[str, Any]) -> dict[str, Any]:
+        for option in ("compartment", "cluster"):
+            oci.of_kind(args[option], option, option)
+        join_read.pool_kind(args["pool"])
+        session = oci.Session(args)
+        show = self.show if args["progress"] == "lines" else lambda _line: None
+        with Watcher(self.client) as watcher:
+            joining = join_read.Joining(session, watcher, args)
+            return {**joining.result(self.check_mode, show), "calls": session.requests}
 
     def _drain(self, instance: str, address: str, seconds: float) -> Sequence[str]:
         """The connection to the cluster is made only here: nothing else of a pool needs it."""

@@ -19,6 +19,14 @@ description:
 - Changes of image, labels or other settings apply to new nodes only, unless O(cycle) is set. Shape, availability
   domain, subnet and cluster cannot be changed.
 - Enables the plugins of Oracle's agent that nodes need to join the RDMA network.
+- With O(state=joined), waits until the pool has its number of running instances, and each is a Ready node. Nodes are
+  matched to instances by provider ID. Nothing is changed. Check mode looks once and does not wait.
+- It examines up to three instances that run longer than O(patience) without becoming a node. It reads the security
+  rules, the metadata with endpoint and CA of the cluster, the policies of self-managed nodes, and the serial console to
+  find the cause, such as a missing C(CLUSTER_JOIN) policy, an image without bootstrap, security rules, or a wrong CA or
+  endpoint. A proven cause ends the wait. Otherwise the message lists the causes that are excluded and where to look.
+- It captures the console and removes the capture afterwards. Data that the user may not read is reported and excludes
+  no cause.
 extends_documentation_fragment:
 - gpuops.rdma.attributes.diff
 - gpuops.rdma.auth
@@ -35,11 +43,12 @@ options:
     type: str
     required: true
   state:
-    description: V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and the
-      resources that were created for it. See O(confirm). It needs O(cluster) or O(pool), and completes the deletion of
-      an earlier run.
+    description:
+    - V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and the resources that
+      were created for it. See O(confirm). It needs O(cluster) or O(pool), and completes the deletion of an earlier run.
+    - V(joined) waits until the instances of O(pool) are nodes of O(cluster). It needs both.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, joined]
     default: present
   pool:
     description: OCID of an existing pool, instead of finding it by cluster and name.
@@ -58,7 +67,8 @@ options:
     type: str
     default: ''
   nodes:
-    description: Number of nodes, two or more.
+    description: Number of nodes, two or more. With O(state=joined) the number to wait for, where V(0) is the size of
+      the pool.
     type: int
     default: 0
   availability_domain:
@@ -225,6 +235,23 @@ options:
     description: Minutes to wait for each request and for the nodes. A cluster network takes up to two hours.
     type: int
     default: 120
+  group:
+    description: With O(state=joined), the dynamic group of self-managed nodes, to check the policies.
+    type: str
+    default: ''
+  patience:
+    description: Seconds that an instance may run without becoming a node before O(state=joined) examines it.
+    type: int
+    default: 900
+  join_timeout:
+    description: Seconds that O(state=joined) waits for the nodes.
+    type: int
+    default: 2700
+  progress:
+    description: With O(state=joined), whether to print the number of nodes while waiting.
+    type: str
+    choices: [lines, none]
+    default: lines
 """
 
 EXAMPLES = r"""
@@ -240,6 +267,14 @@ EXAMPLES = r"""
     image: "{{ image.image_ocid }}"
     boot_volume_gb: 1000
 
+- name: Wait until the pool's instances are nodes
+  gpuops.rdma.oci_rdma_node_pool:
+    name: rdma
+    state: joined
+    compartment: ocid1.compartment.oc1..aaaa
+    cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
+    pool: ocid1.nodepool.oc1.eu-frankfurt-1.aaaa
+
 - name: Replace a node that failed the NCCL test
   gpuops.rdma.oci_rdma_node_pool:
     name: rdma
@@ -254,7 +289,7 @@ pool:
   description:
   - The pool. C(rdma) is the resource of its RDMA network, C(parts) lists its other resources.
   - In check mode, the pool that would be created, with an empty C(id).
-  returned: success
+  returned: when present or absent
   type: dict
   sample:
     kind: managed_compute_cluster
@@ -273,18 +308,48 @@ pool:
       state: ACTIVE
 created:
   description: Whether this run created the pool.
-  returned: success
+  returned: when present or absent
   type: bool
 changes:
   description: Changes of an existing pool, as C(what), C(before), C(after).
-  returned: success
+  returned: when present or absent
   type: list
   elements: dict
 warnings:
   description: Resources that were not deleted, with the reason, and labels that existing nodes keep.
-  returned: success
+  returned: when present or absent
   type: list
   elements: str
+joined:
+  description: Number of instances that are nodes.
+  returned: when joined
+  type: int
+total:
+  description: Number of expected instances.
+  returned: when joined
+  type: int
+nodes:
+  description: Names of the first 20 nodes.
+  returned: when joined
+  type: list
+  elements: str
+late:
+  description: Instances that were not ready, with the reason, in check mode or after a failure.
+  returned: when joined, and after a failure
+  type: dict
+seconds:
+  description: Duration in seconds.
+  returned: when joined
+  type: float
+slowest:
+  description: The last instance to become ready.
+  returned: when joined
+  type: str
+timeline:
+  description: Number of ready instances over time, at most 20 entries.
+  returned: when joined
+  type: list
+  elements: dict
 calls:
   description: Number of calls to OCI.
   returned: success

@@ -165,7 +165,7 @@ REMEDIES = (
     ),
     (
         r"register timeout|NodeRegistrationTimeout",
-        "Find out why the nodes do not join: see oci_join_wait or docs/oci.md.",
+        "Find out why the nodes do not join: see oci_rdma_node_pool with state=joined, or docs/oci.md.",
     ),
     (r"\btag", "Set the tags that the tenancy requires (rdma_oci_defined_tags, rdma_oci_tags)."),
     (r"TooManyRequests", "Too many requests, even after retries: run again later."),

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
@@ -33,7 +34,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Pool
 
 FIRST, POLL = 2.0, 15.0
 """Seconds between two reads of the pool: a tenth of the time passed, at least FIRST, at most POLL."""
-DIAGNOSED = 3
+SHOWN, DIAGNOSED = 20, 3
+SETTLE = 30.0
+"""Seconds to wait for other nodes once a cause is proven: it usually affects the whole pool."""
+REMEDY = "Fix the cause and run again. The pool is kept, and nothing is removed."
 CONSOLE_BYTES = 1 << 20
 CAPTURE, CAPTURE_POLL = 300.0, 5.0
 """Seconds for a capture of the console, and between two reads of it."""
@@ -51,7 +55,7 @@ def pool_kind(ocid: str) -> str:
 
 
 class Joining:
-    """The state of one pool for a wait. ``options``: those of oci_join_wait."""
+    """The state of one pool for a wait. ``options``: those of oci_rdma_node_pool."""
 
     def __init__(self, session: oci.Session, watcher: Watcher, options: Mapping[str, Any], **clocks: Any) -> None:
         self.session, self.watcher, self.options = session, watcher, options
@@ -67,6 +71,43 @@ class Joining:
         self._read_at: Optional[float] = None
         self._since: dict[str, float] = {}
         self._shape, self._domain = "", ""
+
+    def result(self, once: bool, show: Callable[[str], None]) -> Json:
+        """What the module returns: of one look, or after the wait. Raises DeadlinePassed, with each diagnosis."""
+        found = wait.look(self.read()) if once else self.await_nodes(show)
+        nodes = self.joined()
+        return {
+            "changed": False,
+            "seconds": found.seconds,
+            "joined": len(nodes),
+            "total": self.wanted,
+            "nodes": nodes[:SHOWN],
+            "late": dict(list(found.late.items())[:SHOWN]),
+            "slowest": found.slowest,
+            "timeline": list(found.timeline[-SHOWN:]),
+        }
+
+    def await_nodes(self, show: Callable[[str], None]) -> wait.WaitResult:
+        """Waits until all instances are nodes. Raises DeadlinePassed, with each diagnosis."""
+        clock = self.waits.clock
+        try:
+            return wait.await_state(
+                self.read,
+                wait_change=lambda seconds: self.watcher.wait_change(min(seconds, self.pause(clock()))),
+                clock=clock,
+                timeout=self.options["join_timeout"],
+                show=show,
+                title="oci_join",
+                settle=SETTLE,
+                remedy=REMEDY,
+            )
+        except DeadlinePassed as error:
+            found = self.diagnose_late()
+            texts: dict[str, list[str]] = {}
+            for name, text in found.items():
+                texts.setdefault(text, []).append(name)
+            diagnoses = "".join(f"\n- {', '.join(names)}: {text}" for text, names in texts.items())
+            raise DeadlinePassed(f"{error}{diagnoses}", {**error.late, **found}) from None
 
     def read(self) -> dict[str, Status]:
         """States for the wait, from the watched nodes and the pool as last listed; diagnoses overdue instances."""

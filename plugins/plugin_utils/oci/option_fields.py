@@ -56,6 +56,10 @@ class PoolFields:
     confirm: str = ""
     wait: bool = True
     timeout: int = 120
+    group: str = ""
+    patience: int = 900
+    join_timeout: int = 2700
+    progress: str = "lines"
     capacity_reservation: str = ""
     boot_volume_key: str = ""
     kind: str = "managed_compute_cluster"

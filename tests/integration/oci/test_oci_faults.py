@@ -216,7 +216,7 @@ ROWS = [
         NODE_POOL,
         r"nodes\(s\) register timeout",
         WORK,
-        "do not join: see oci_join_wait",
+        "do not join: see oci_rdma_node_pool with state=joined",
         "",
     ),
     Row(
@@ -237,7 +237,7 @@ ROWS = [
         NODE_POOL,
         "NodeRegistrationTimeout: 1 nodes.s. register timeout",
         r"oke-\S+",
-        "do not join: see oci_join_wait",
+        "do not join: see oci_rdma_node_pool with state=joined",
         "",
         made=True,
     ),

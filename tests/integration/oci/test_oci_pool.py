@@ -27,7 +27,6 @@ import oci
 import psutil
 import pytest
 import yaml
-from ansible_collections.gpuops.rdma.plugins.action.oci_join_wait import ActionModule
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
@@ -311,7 +310,7 @@ class Stuck:
     def looked(self, patience: int = 0) -> Iterator[tuple[join_read.Joining, Watcher]]:
         site = self.site
         options = {"compartment": GPU, "cluster": site.cluster["id"], "pool": self.network["id"], "nodes": 0}
-        options.update({"group": "oke-gpu", "patience": patience})
+        options.update({"group": "oke-gpu", "patience": patience, "join_timeout": 1})
         auth = {key: site.inputs[key] for key in ("service_endpoint", "config_file")}
         session = oci_session.Session(auth, oci.retry.NoneRetryStrategy())
         with Watcher(Client.connect({"kubeconfig": str(site.sandbox.kubeconfig)})) as watcher:
@@ -400,8 +399,8 @@ def test_the_message_of_a_wait_that_ends(stuck: Stuck, patience: int, kind: type
     stuck.policy()
     stuck.site.joiner.open_ports = False
     stuck.launch()
-    with stuck.looked(patience=patience) as (joining, watcher), pytest.raises(kind) as error:
-        ActionModule.__new__(ActionModule)._wait(joining, watcher, {"timeout": 1, "progress": "none"})
+    with stuck.looked(patience=patience) as (joining, _watcher), pytest.raises(kind) as error:
+        joining.await_nodes(print)
     text = str(error.value)
     assert f"oci_join: {head}" in text and "instances 2/2  joined 0/2" in text
     assert text.count("i/o timeout") == 1 and "nothing is removed" in text

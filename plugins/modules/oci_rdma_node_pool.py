@@ -12,13 +12,18 @@ description:
 - A pool belongs to one cluster. Every resource that this module creates has the free-form tag C(gpuops_rdma) with
   O(cluster) and O(name). A pool without this tag is only used, changed or deleted with O(pool) and O(adopt). The module
   looks for pools of both kinds, regardless of O(kind).
-- Before it creates a pool, it reports all obstacles at once, like M(gpuops.rdma.oci_rdma_preflight). It rejects shapes
-  without RDMA, pools of one node and GPU memory clusters.
+- Before it creates a pool, it reports all obstacles at once. It rejects shapes without RDMA, pools of one node and GPU
+  memory clusters.
 - Each step depends on the current state in OCI, so that the next run continues a killed one and no pool is created
   twice. A lack of capacity is reported by availability domain. Check mode prints the steps.
 - Changes of image, labels or other settings apply to new nodes only, unless O(cycle) is set. Shape, availability
   domain, subnet and cluster cannot be changed.
 - Enables the plugins of Oracle's agent that nodes need to join the RDMA network.
+- With O(state=checked), only checks whether the pool can be created - shape, availability domain, limits, capacity,
+  cluster, add-ons, node image, security rules and policies. It reads in parallel, and the number of calls does not
+  depend on the number of nodes. It fails with all errors. Data that could not be read is V(unknown), which is not an
+  error. It prints missing policy statements ready to paste. OCI has no API that returns a principal's permissions, so
+  it interprets the text of the statements.
 - With O(state=joined), waits until the pool has its number of running instances, and each is a Ready node. Nodes are
   matched to instances by provider ID. Nothing is changed. Check mode looks once and does not wait.
 - It examines up to three instances that run longer than O(patience) without becoming a node. It reads the security
@@ -32,6 +37,7 @@ extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.oci
 - gpuops.rdma.rdma_launch
+- gpuops.rdma.rdma_policies
 - gpuops.rdma.rdma_pools
 options:
   name:
@@ -46,9 +52,11 @@ options:
     description:
     - V(absent) deletes the cluster's pool of either kind with its nodes, their boot volumes, and the resources that
       were created for it. See O(confirm). It needs O(cluster) or O(pool), and completes the deletion of an earlier run.
+    - V(checked) checks whether the pool can be created, and changes nothing. If the pool exists, limits and capacity
+      are checked for its missing nodes only.
     - V(joined) waits until the instances of O(pool) are nodes of O(cluster). It needs both.
     type: str
-    choices: [present, absent, joined]
+    choices: [present, absent, checked, joined]
     default: present
   pool:
     description: OCID of an existing pool, instead of finding it by cluster and name.
@@ -235,10 +243,25 @@ options:
     description: Minutes to wait for each request and for the nodes. A cluster network takes up to two hours.
     type: int
     default: 120
+  policies:
+    description: Whether O(state=checked) also checks policies.
+    type: bool
+    default: true
+  policy_sets:
+    description: Sets of files/oci/policies.yml that O(state=checked) checks. The default is the set of O(kind).
+    type: list
+    elements: str
+    default: []
   group:
-    description: With O(state=joined), the dynamic group of self-managed nodes, to check the policies.
+    description: Dynamic group of self-managed nodes, as C(name) or C(domain/name), whose policies O(state=checked) and
+      O(state=joined) check. Without it, the statements about nodes are unknown.
     type: str
     default: ''
+  user_groups:
+    description: Groups of the user, as C(name) or C(domain/name), for sets of statements about users.
+    type: list
+    elements: str
+    default: []
   patience:
     description: Seconds that an instance may run without becoming a node before O(state=joined) examines it.
     type: int
@@ -255,6 +278,18 @@ options:
 """
 
 EXAMPLES = r"""
+- name: Check whether four H100 nodes can be created
+  gpuops.rdma.oci_rdma_node_pool:
+    name: rdma
+    state: checked
+    compartment: ocid1.compartment.oc1..aaaa
+    cluster: ocid1.cluster.oc1.eu-frankfurt-1.aaaa
+    availability_domain: AbCd:EU-FRANKFURT-1-AD-1
+    shape: BM.GPU.H100.8
+    nodes: 4
+    image: ocid1.image.oc1.eu-frankfurt-1.aaaa
+    subnet: ocid1.subnet.oc1.eu-frankfurt-1.aaaa
+
 - name: Create four H100 nodes in one RDMA network
   gpuops.rdma.oci_rdma_node_pool:
     name: rdma
@@ -318,6 +353,16 @@ changes:
 warnings:
   description: Resources that were not deleted, with the reason, and labels that existing nodes keep.
   returned: when present or absent
+  type: list
+  elements: str
+findings:
+  description: The first 50, with C(id), C(severity), C(subject), C(found), C(expected) and C(remedy).
+  returned: when checked
+  type: list
+  elements: dict
+missing_policies:
+  description: Statements ready to paste.
+  returned: when checked
   type: list
   elements: str
 joined:

@@ -72,7 +72,7 @@ USED = {
 
 
 class Iam:
-    """Reads what concerns a pool: its compartment, and those of what it uses. ``asked``: options of oci_rdma_preflight
+    """Reads what concerns a pool: its compartment, and those of what it uses. ``asked``: options of oci_rdma_node_pool
     or oci_rdma_policy. ``places``: see Context; ``unplaced``: what has an unknown compartment -> why."""
 
     def __init__(self, session: oci.Session, asked: Mapping[str, Any]) -> None:

@@ -56,7 +56,10 @@ class PoolFields:
     confirm: str = ""
     wait: bool = True
     timeout: int = 120
+    policies: bool = True
+    policy_sets: tuple[str, ...] = ()
     group: str = ""
+    user_groups: tuple[str, ...] = ()
     patience: int = 900
     join_timeout: int = 2700
     progress: str = "lines"

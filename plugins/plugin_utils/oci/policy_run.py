@@ -34,7 +34,7 @@ OCIDS = {
     "boot_volume_key": "key",
     "boot_volume_key_compartment": "compartment",
 }
-"""Options of the preflight and of oci_rdma_policy -> kind of OCID."""
+"""Options of oci_rdma_node_pool and of oci_rdma_policy -> kind of OCID."""
 DESCRIPTION = "RDMA nodes of OKE, written by gpuops.rdma"
 SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
@@ -279,7 +279,7 @@ ASKED = (("work", "list_work_requests"), ("compute", "list_compute_hosts"))
 
 def findings(session: oci.Session, asked: Mapping[str, Any], sets: Sequence[str]) -> list[Finding]:
     """Findings on the statements that the sets need; one ``unknown`` if policies cannot be read. ``asked``: options of
-    oci_rdma_preflight."""
+    oci_rdma_node_pool."""
     reader = iam.Iam(session, asked)
     granted, who, users = reader.granted([asked["group"]]), asked["group"], asked["user_groups"]
     if granted.unread and not granted.tree:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads from OCI what oci_rdma_preflight judges, in parallel. PRIVATE to the collection.
+"""Reads from OCI what the preflight of a pool judges, in parallel. PRIVATE to the collection.
 
 The number of calls depends on the depth of compartments and on security groups, not on the number of nodes.
 """
@@ -26,6 +26,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.wanted import Pool
 SERVICE = "compute"
 SETS = dict(zip(KINDS, ("managed_compute_cluster", "self_managed_nodes")))
 """Policy set by kind of pool."""
+
+
+def ignored(item: Finding, ids: Sequence[str]) -> Finding:
+    """The finding, as a warning if it is an error with one of these ids."""
+    return dataclasses.replace(item, severity="warning") if item.severity == "error" and item.id in ids else item
 
 
 class Reader:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""oci_rdma_preflight against the fake OCI: what speaks against a pool, how many calls it takes, how long."""
+"""The preflight of a pool against the fake OCI: what speaks against a pool, how many calls it takes, how long."""
 
 from __future__ import annotations
 
@@ -317,7 +317,8 @@ def test_calls_do_not_depend_on_nodes(site: Site, nodes: int) -> None:
 def test_the_module(site: Site, tmp_path: Path) -> None:
     """As a user runs it: one message with all reasons, nothing of the key."""
     args = {**site.pool, **site.options, "compartment": GPU, "nodes": 1, "group": "oke-gpu", "kind": "cluster_network"}
-    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"gpuops.rdma.oci_rdma_preflight": args}]}]
+    args.update(name="rdma", state="checked")
+    play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"gpuops.rdma.oci_rdma_node_pool": args}]}]
     (tmp_path / "play.yml").write_text(json.dumps(play), encoding="utf-8")
     program = Path(sys.executable).with_name("ansible-playbook")
     done = subprocess.run([program, "play.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=900)

@@ -42,7 +42,6 @@ OCI = {
     "blueprint_nodes": "labels nodes of pools of OCI",
     "oci_host_info": "lists hosts of OCI",
     "oci_rdma_node_pool": "OCI makes its own shapes only",
-    "oci_rdma_preflight": "OCI makes its own shapes only",
     "oci_worker_image": "images are for OCI's shapes",
 }
 """Modules whose shape is a name of OCI's API, and why."""

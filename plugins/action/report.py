@@ -19,7 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.evidence import evidence_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, folders
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, compare_io, folders
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift_io import DriftReader
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.keep_io import ReportKeeper
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.run_end import RunEnd
@@ -30,9 +30,13 @@ class ActionModule(RdmaAction):
     beside_runs = True
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The report's verdict, or the place of its page."""
+        """The report's verdict, the place of its page, what changed since another report, or what evidence proves."""
         if args["state"] == "kept":
             return ReportKeeper(self, args, self._host).run()
+        if args["state"] == "compared":
+            return compare_io.compared(args, self.progress, self.check_mode)
+        if args["state"] == "verified":
+            return evidence_io.verify(args, self.progress)
         return self._written(args)
 
     @property

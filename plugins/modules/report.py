@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: report
-short_description: Write the report, give the verdict, and keep the page
+short_description: Write the report with its verdict, keep its page, compare two reports, verify evidence
 version_added: 0.1.0
 description:
 - Writes C(report.json), C(report.html), C(junit.xml) and C(report.prom) from a run folder, prints the summary, and
@@ -18,6 +18,13 @@ description:
   artifacts get C(rdma_report) for a later job of a workflow. It contains for each cluster the verdict, whether it fails
   the job, its reason, the report's path, the place where it is kept, and the bad nodes. AWX reads artifacts only of
   tasks that do not fail, so this is a task of its own.
+- O(state=compared) reports what became slower or faster between two C(report.json) files, per test and message size,
+  which nodes changed their verdict, which faults scans newly find, and which versions differ. Tests are compared if
+  shape, collective, number of nodes and GPUs, and the largest message are the same. It accesses no cluster.
+- O(state=verified) verifies the signature of C(evidence.dsse.json), that it is a statement of a known version, and that
+  C(report.json) is the one that it is about, and prints what it proves. It fails if any byte was changed, if the key is
+  another one, if the version of the predicate is unknown, or if a key was given and the evidence is not signed. It
+  accesses no cluster.
 - A page of more than 1,000 KiB is compressed to C(report.html.gz) before it is stored in a ConfigMap or Secret.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
@@ -25,14 +32,15 @@ extends_documentation_fragment:
 - gpuops.rdma.oci
 options:
   state:
-    description: V(written) writes the report. V(kept) copies the page of a report that was written.
+    description: V(written) writes the report. V(kept) copies the page of a report that was written. V(compared)
+      compares two reports. V(verified) verifies the evidence of a run.
     type: str
-    choices: [written, kept]
+    choices: [written, kept, compared, verified]
     default: written
   dir:
     description: Folder of the report, which contains the run folder.
     type: path
-    required: true
+    default: rdma-report
   fail_on_verdict:
     description: Fail if the verdict is not pass.
     type: bool
@@ -100,6 +108,45 @@ options:
   failed:
     description: Whether the report's verdict fails the job. By default every verdict except pass does.
     type: bool
+  old:
+    description: With O(state=compared), the earlier C(report.json). The default is C(previous.json) in O(dir), the
+      report of the previous run.
+    type: path
+  new:
+    description: With O(state=compared), the later C(report.json). The default is the one in O(dir).
+    type: path
+  dest:
+    description: With O(state=compared), a file for the whole comparison, as JSON.
+    type: path
+  tolerance:
+    description: Percentage by which the bandwidth of a healthy cluster may vary between runs.
+    type: float
+    default: 5.0
+  fail_when:
+    description: With O(state=compared), fail the task if RV(verdict) is V(slower), or if it is V(slower) or V(worse).
+    type: str
+    default: never
+    choices: [never, slower, worse]
+  evidence_file:
+    description:
+    - With O(state=verified), the signed C(evidence.dsse.json), or the plain C(evidence.json), which proves only that
+      C(report.json) belongs to it. The default is the one in O(dir).
+    - Of a folder, C(evidence.dsse.json) is taken, if there is one or O(public_key_file) is set.
+    type: path
+  public_key_file:
+    description: Public key in PEM, ed25519 or ECDSA P-256. Required for signed evidence.
+    type: path
+    default: ''
+  report_file:
+    description: With O(state=verified), the C(report.json). The default is the file of this name beside the evidence,
+      if there is one.
+    type: path
+    default: ''
+  salt_file:
+    description:
+    - C(evidence-salt) of the report's folder. With it and the C(report.json), the nodes' names are printed.
+    type: path
+    default: ''
 """
 
 EXAMPLES = r"""
@@ -120,24 +167,39 @@ EXAMPLES = r"""
     keep: object_storage
     bucket: rdma-reports
     auth_type: instance_principal
+
+- name: Compare with the previous run
+  gpuops.rdma.report:
+    dir: rdma-report
+    state: compared
+    fail_when: slower
+
+- name: Verify the evidence of a run
+  gpuops.rdma.report:
+    state: verified
+    evidence_file: rdma-report/evidence.dsse.json
+    public_key_file: evidence.pub
 """
 
 RETURN = r"""
 verdict:
-  description: V(pass), V(degraded), V(fail) or V(incomplete).
+  description:
+  - V(pass), V(degraded), V(fail) or V(incomplete).
+  - With O(state=compared), V(slower) or V(faster) if the largest message of a test changed by more than O(tolerance),
+    V(worse) or V(better) if only verdicts changed, else V(same). The worst of all tests.
   returned: unless O(state=kept)
   type: str
 reason:
   description: The reason, in one sentence. If the task fails, only report.json and the printed verdict have it.
-  returned: success, unless O(state=kept)
+  returned: success, if written or compared
   type: str
 report:
   description: Path of report.json.
-  returned: unless O(state=kept)
+  returned: if written
   type: str
 bad_nodes:
   description: At most 50 nodes that fail.
-  returned: unless O(state=kept)
+  returned: if written
   type: list
   elements: str
 place:
@@ -149,4 +211,42 @@ fetch:
   description: Command that fetches it.
   returned: with O(state=kept)
   type: str
+nodes:
+  description: With O(state=compared), at most 50 nodes that changed, with C(name), C(change), C(old), C(new) and
+    C(found). With O(state=verified), the number of nodes.
+  returned: if compared or verified
+  type: raw
+nccl:
+  description: Tests, with C(shape), C(collective), C(change), C(why), C(old), C(new) and C(percent).
+  returned: with O(state=compared)
+  type: list
+  elements: dict
+made:
+  description: Time of the report.
+  returned: with O(state=verified)
+  type: str
+simulated:
+  description: Whether any GPU of the run was simulated.
+  returned: with O(state=verified)
+  type: bool
+versions:
+  description: Versions of the collection, Kubernetes and the operators.
+  returned: with O(state=verified)
+  type: dict
+cluster:
+  description: Pseudonym of the cluster, or V(unknown).
+  returned: with O(state=verified)
+  type: str
+signed:
+  description: Whether a signature was verified.
+  returned: with O(state=verified)
+  type: bool
+report_checked:
+  description: Whether C(report.json) was there and is unchanged.
+  returned: with O(state=verified)
+  type: bool
+names:
+  description: Names of the nodes by pseudonym, with O(salt_file).
+  returned: with O(state=verified)
+  type: dict
 """

@@ -54,7 +54,7 @@ LAYERS = {
         "rights survey_io view",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
-    "report": ("health host kube nccl nodes oci operators", "command drift_io folders html keep_io run_end"),
+    "report": ("health host kube nccl nodes oci operators", "command compare_io drift_io folders html keep_io run_end"),
     "evidence": ("kube operators", "bundle_io evidence_io"),
     "mirror": ("kube operators", "registry_io run"),
     "sharing": (

@@ -118,9 +118,10 @@ def salt(path: Path, create: bool = False) -> bytes:
     return found
 
 
-def verify(evidence: Path, key: str, report_file: str, salt_file: str, show: Callable[[str], None]) -> Json:
-    """What evidence proves; raises InputError if it proves nothing. ``evidence``: a file, or the folder of a report, of
-    which the envelope comes first; ``report_file``: "" takes the one beside it, if there is one."""
+def verify(args: Json, show: Callable[[str], None]) -> Json:
+    """What evidence proves; raises InputError if it proves nothing. ``args``: options of gpuops.rdma.report."""
+    key, report_file, salt_file = args["public_key_file"], args["report_file"], args["salt_file"]
+    evidence = Path(args["evidence_file"] or args["dir"])
     if evidence.is_dir():
         evidence = evidence / (SIGNED if key or (evidence / SIGNED).exists() else PLAIN)
     data = _bytes(evidence, "evidence")

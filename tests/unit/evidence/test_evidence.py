@@ -49,7 +49,8 @@ def written(folder: Path, report: dict[str, Any], key: str = "", facts: Any = FA
 
 def verified(place: Path, key: str = "", report: str = "", salt: str = "") -> tuple[dict[str, Any], list[str]]:
     lines: list[str] = []
-    return evidence_io.verify(place, key, report, salt, lines.append), lines
+    given = {"evidence_file": place, "public_key_file": key, "report_file": report, "salt_file": salt}
+    return evidence_io.verify(given, lines.append), lines
 
 
 @pytest.fixture(name="folder", params=KEYS)

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import (
     scale_proof,
     scale_watch,
 )
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.machine_sets import MachineSets
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift.scale_watch import Took
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
@@ -28,11 +29,13 @@ STACK = "app in (nvidia-device-plugin-daemonset,nvidia-operator-validator)"
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Applies or removes the autoscaler's objects; returns changes, OpenShift's version, the longest boot and
-        roll-out in seconds measured here, and the proof, or the rendered objects. Raises InputError for a faulty
-        MachineAutoscaler, and WaitFailed if a set does not scale."""
+        """Changes MachineSets, or applies or removes the autoscaler's objects; returns changes, OpenShift's version,
+        the longest boot and roll-out in seconds measured here, and the proof, or the rendered objects. Raises
+        InputError for a faulty pool, and WaitFailed if a set does not scale."""
         if args["state"] == "rendered":
             return autoscaling.rendered(args)
+        if args["change_sets"]:
+            return MachineSets(self, {key: value for key, value in args.items() if key != "prove"}).run()
         sets = autoscaling.machine_sets(self.client)
         boot, rollout = self._boot(), self._rollout()
         objects = self._objects(args, sets, boot, rollout)
@@ -70,7 +73,7 @@ class ActionModule(RdmaAction):
         return found
 
     def _known(self, args: dict[str, Any], sets: dict[str, Json]) -> list[str]:
-        """Names of MachineSets, in check mode with the copies that gpuops.rdma.machineset would create."""
+        """Names of MachineSets, in check mode with the copies that change_sets would create."""
         made = [one["machine_set"] for one in args["pools"] if self.check_mode and one["copy_from"] in sets]
         return [*sets, *made]
 

@@ -18,13 +18,18 @@ description:
   machines took to become nodes, and how long the GPU stack took to start on a node.
 - Rejects names, durations, sizes and labels that the API server accepts but no autoscaler uses.
 - Objects carry the label C(app.kubernetes.io/managed-by=gpuops-rdma). The module changes or removes no others.
+- With O(change_sets) it configures the MachineSets of O(pools) instead, so that they scale from zero. It writes both
+  families of capacity annotations with the number of GPUs that nodes will I(advertise), labels new nodes with
+  accelerator and zone, and merges taints with the existing ones. With C(copy_from) in O(pools) a missing set is
+  created as a copy of another one, with a different machine type, zone or VM template. The task fails if annotations,
+  labels and taints of the set do not remain as written. The previous values are recorded on the set (annotation
+  C(gpuops.rdma/machineset-before)). O(state=absent) restores them and removes a copy that has no machines.
 - With O(state=rendered) it contacts no cluster and writes nothing. It returns these objects and the merge patch of each
   MachineSet, with the capacity annotations of both families and the number of GPUs that its nodes will I(advertise).
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods
 - gpuops.rdma.gpu_use_state
-- gpuops.rdma.pools
 - gpuops.rdma.shapes
 options:
   cluster:
@@ -39,6 +44,99 @@ options:
     default: {}
   pools:
     description: One entry per MachineSet. Each needs an accelerator.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      machine_set:
+        description: Name of the MachineSet and of its MachineAutoscaler.
+        type: str
+        required: true
+      min_replicas:
+        description: V(0) allows scaling to zero.
+        type: int
+        default: 0
+      max_replicas:
+        description: At least 1.
+        type: int
+        required: true
+      accelerator:
+        description:
+        - Value of the label C(cluster-api/accelerator), the same as C(resourceLimits.gpus[].type). Without it no patch
+          is rendered.
+        type: str
+        default: ""
+      shape:
+        description: Shape of C(files/topology), or of O(shapes_dir). Alternatively set O(pools[].gpus).
+        type: str
+        default: ""
+      gpus:
+        description: Number of GPUs of a node, for a machine without a known shape.
+        type: int
+        default: 0
+      gpu_id:
+        description: With O(pools[].gpus) and MIG, the GPU's PCI id, such as V(10de:2330).
+        type: str
+        default: ""
+      cpu:
+        description: CPUs of a node. With V(0) the values of the set's annotations or nodes are used.
+        type: int
+        default: 0
+      memory_mib:
+        description: Memory of a node in MiB. V(0) works as for O(pools[].cpu).
+        type: int
+        default: 0
+      config:
+        description: The device plugin's configuration of its nodes, as M(gpuops.rdma.gpu_sharing) takes it.
+        type: dict
+        default: {}
+      mig:
+        description: MIG layout of its nodes.
+        type: str
+        default: ""
+      mig_strategy:
+        description: MIG strategy of the cluster. With V(mixed) a pool cannot scale from zero.
+        type: str
+        choices: [none, single, mixed]
+      labels:
+        description: Labels of its nodes, such as the zone.
+        type: dict
+        default: {}
+      node_labels:
+        description: Labels that only a running node gets (from GPU Feature Discovery), for pods that select by them.
+        type: dict
+        default: {}
+      taints:
+        description: Taints of its nodes.
+        type: list
+        elements: raw
+        default: []
+      zone_hints:
+        description: Label the nodes with the zone of the set's providerSpec.
+        type: bool
+        default: true
+      copy_from:
+        description: With O(change_sets), create a missing set as a copy of this one.
+        type: str
+        default: ""
+      provider_spec:
+        description: Values to merge into C(providerSpec.value) of the copy.
+        type: dict
+        default: {}
+  change_sets:
+    description: Configure the MachineSets of O(pools) instead of the autoscaler's objects.
+    type: bool
+    default: false
+  gpu_types:
+    description: With O(change_sets), the values of C(resourceLimits.gpus[].type). The default is those of the cluster's
+      ClusterAutoscaler.
+    type: list
+    elements: str
+    default: []
+  label_nodes:
+    description: Also label existing nodes of the sets. A changed set labels only new nodes.
+    type: bool
+    default: true
   machine_autoscalers:
     description: Apply a MachineAutoscaler for each of O(pools). With V(false) the pools are only compared with
       O(cluster).
@@ -53,7 +151,7 @@ options:
     type: int
     default: 0
   state:
-    description: V(absent) removes the objects. V(rendered) only checks and returns them.
+    description: V(absent) removes the objects, or restores the sets. V(rendered) only checks and returns the objects.
     choices: [present, absent, rendered]
   wait:
     description:
@@ -136,13 +234,29 @@ options:
     type: str
     default: ""
   provider:
-    description: With O(version), provider of the autoscaler.
+    description: The autoscaler's provider.
     type: str
     choices: [openshift, clusterapi]
     default: openshift
 """
 
 EXAMPLES = r"""
+- name: Let a pool of shared H100 scale to zero
+  gpuops.rdma.autoscaler:
+    change_sets: true
+    pools:
+      - machine_set: gpu-h100-a
+        max_replicas: 2
+        accelerator: nvidia-h100
+        gpus: 8
+        gpu_id: "10de:2330"
+        cpu: 192
+        memory_mib: 2097152
+        config: {version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}}
+        taints: [nvidia.com/gpu=present:NoSchedule]
+        copy_from: worker-a
+        provider_spec: {instanceType: p5.48xlarge}
+
 - name: Add nodes for GPU pods, and remove them after 25 minutes
   gpuops.rdma.autoscaler:
     cluster:
@@ -196,30 +310,30 @@ version:
   type: str
 boot_seconds:
   description: The longest time, in seconds, that a machine took to become a node. V(0) if no machine shows it.
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: int
 rollout_seconds:
   description:
   - The longest time, in seconds, that a pod of the GPU stack took to become ready. Pods with restarted containers do
     not count. V(0) if no pod is ready.
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: int
 notes:
   description: What could not be measured, and what else is to be known.
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: list
   elements: str
 scaled:
   description: For each proven MachineSet C(nodes), and C(boot_seconds) and C(rollout_seconds) of the slowest.
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: dict
 skipped_sets:
   description: MachineSets that were not proven, with the reason.
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: dict
 warmed:
   description: The same as RV(scaled) for the MachineSets of O(warm).
-  returned: unless O(state=rendered)
+  returned: unless O(state=rendered) or O(change_sets)
   type: dict
 objects:
   description: ClusterAutoscaler, ConfigMap of the expander, and MachineAutoscalers.
@@ -234,6 +348,8 @@ pools:
   description:
   - Per MachineSet C(resources) and C(isolation) of its nodes and, with O(version), C(from_zero) with C(grouped),
     C(replicas), C(reason) and C(message) of the event, and C(why).
-  returned: with O(state=rendered)
+  - With O(change_sets) also C(created) and C(notes), and with a minimum of 0 C(from_zero), how this OpenShift version
+    reacts to a pending GPU pod.
+  returned: with O(state=rendered) or O(change_sets)
   type: dict
 """

@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.openshift import autoscaling
 
-POOLS = specs.fragment("pools")
+POOLS = specs.module("autoscaler")
 
 API = "openshift-machine-api"
 TAINT = "nvidia.com/gpu=present:NoSchedule"

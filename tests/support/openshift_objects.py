@@ -214,7 +214,7 @@ MATRIX = (
     ),
     Entry("ClusterPolicy", "nfd_gpu_operator, gpu_*, vgpu", _gpu(), _cluster_policies),
     Entry("NVIDIADriver", "vgpu", _gpu("nvidiadrivers"), _nvidia_driver),
-    Entry("MachineSet", "machineset, vgpu", ("openshift/machinesets.yaml",), _machine_sets),
+    Entry("MachineSet", "autoscaler, vgpu", ("openshift/machinesets.yaml",), _machine_sets),
     Entry(
         "SriovOperatorConfig",
         "olm_network_operator",

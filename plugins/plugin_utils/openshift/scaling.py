@@ -94,7 +94,7 @@ def gpu_count(table: Tables, machine_set: Json) -> int:
     if not text.isdigit() or text == "0":
         raise InputError(
             f"MachineSet {machine_set['metadata']['name']} does not say how many GPUs its nodes have: list it "
-            "in rdma_autoscaling_pools, or run gpuops.rdma.machineset for it first."
+            "in rdma_autoscaling_pools, or run gpuops.rdma.autoscaler with change_sets for it first."
         )
     return int(text)
 

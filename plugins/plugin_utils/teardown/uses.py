@@ -67,7 +67,7 @@ class Uses:
     marked: int = 0
     """Nodes with the verdict of a scan."""
     sets: Sequence[str] = ()
-    """MachineSets of the platform that gpuops.rdma.machineset changed."""
+    """MachineSets of the platform that gpuops.rdma.autoscaler changed."""
 
 
 def revert_commands(found: Uses) -> list[str]:

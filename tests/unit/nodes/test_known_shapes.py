@@ -99,7 +99,6 @@ def use(name: str, shape: str, own: str) -> Any:
             "share": [],
             "examples": [{"name": "a", "shape": shape, "config": "", "mig": ""}],
         },
-        "machineset": {"pools": [pool(shape=shape, gpus=0, cpu=8, memory_mib=1024)]},
         "nccl_topology": {"shape": shape},
         "node_info": {"shape": [shape]},
         "workload_lint": {"definitions": [users_jobs.job("JobSet")], "cluster": False, "shape": shape},

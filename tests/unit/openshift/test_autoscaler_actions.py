@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""machineset and autoscaler with its proof against a client of a few objects: refusals, causes, the way back."""
+"""MachineSets and the autoscaler with its proof against a client of a few objects: refusals, causes, the way back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import autoscaler, machineset
+from ansible_collections.gpuops.rdma.plugins.action import autoscaler
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
@@ -37,18 +37,22 @@ def act(plugin: Any, api: Api, check: bool = False, **args: Any) -> Any:
     return made.act({**given, **quick, **args})
 
 
+def changed_sets(api: Api, check: bool = False, **args: Any) -> Any:
+    return act(autoscaler, api, check, change_sets=True, **args)
+
+
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_sets, "SETTLE", 0.0)
 
 
-# ---- machineset ----------------------------------------------------------------------------------------------------
+# ---- MachineSets ---------------------------------------------------------------------------------------------------
 
 
 def test_a_set_is_changed_once_and_brought_back() -> None:
     before = machine_set(notes={"machine.openshift.io/vCPU": "96", "machine.openshift.io/memoryMb": "1024"})
     api = Api(before, openshift())
-    done = act(machineset, api, pools=[pool(taints=[TAINT])])
+    done = changed_sets(api, pools=[pool(taints=[TAINT])])
     assert done["changed"] and done["changes"] == ["update MachineSet gpu-a"]
     after = api.objects[f"MachineSet/{API}/gpu-a"]
     notes = after["metadata"]["annotations"]
@@ -58,12 +62,12 @@ def test_a_set_is_changed_once_and_brought_back() -> None:
     labels = openshift_machine_set.node_labels(after)
     assert labels["topology.kubernetes.io/zone"] == labels["topology.ebs.csi.aws.com/zone"] == "1a"
     assert done["pools"]["gpu-a"]["from_zero"]["reason"] == "TriggeredScaleUp"
-    assert not act(machineset, api, pools=[pool(taints=[TAINT])])["changed"]
-    assert act(machineset, api, pools=[pool()], state="absent")["changed"]
+    assert not changed_sets(api, pools=[pool(taints=[TAINT])])["changed"]
+    assert changed_sets(api, pools=[pool()], state="absent")["changed"]
     back = api.objects[f"MachineSet/{API}/gpu-a"]
     assert back["spec"] == before["spec"]
     assert back["metadata"]["annotations"] == before["metadata"]["annotations"]
-    assert not act(machineset, api, pools=[pool()], state="absent")["changed"]
+    assert not changed_sets(api, pools=[pool()], state="absent")["changed"]
 
 
 def test_a_count_that_the_platform_puts_back_is_left_to_it() -> None:
@@ -71,15 +75,15 @@ def test_a_count_that_the_platform_puts_back_is_left_to_it() -> None:
     gpu, other = "machine.openshift.io/GPU", "capacity.cluster-autoscaler.kubernetes.io/gpu-count"
     sliced = pool(cpu=8, memory_mib=1024, gpus=1, config={"sharing": {"timeSlicing": {"resources": [SLICED]}}})
     api = Api(machine_set(notes={gpu: "1"}), openshift())
-    act(machineset, api, pools=[sliced])
+    changed_sets(api, pools=[sliced])
     notes = api.objects[f"MachineSet/{API}/gpu-a"]["metadata"]["annotations"]
     assert notes[gpu] == notes[other] == "4"
     notes[gpu] = "1"
-    again = act(machineset, api, pools=[sliced])
+    again = changed_sets(api, pools=[sliced])
     assert (
         not again["changed"] and "machine.openshift.io/GPU=1: as the platform" in again["pools"]["gpu-a"]["notes"][-1]
     )
-    assert not act(machineset, api, pools=[sliced])["changed"]
+    assert not changed_sets(api, pools=[sliced])["changed"]
 
 
 class Reverting(Api):
@@ -100,14 +104,14 @@ def test_a_set_that_somebody_puts_back_fails_with_his_name() -> None:
     api = Reverting(machine_set(), openshift())
     words = r"MachineSet gpu-a did not stay.*vCPU is absent again instead of 8.*argocd-controller wrote it last"
     with pytest.raises(RdmaError, match=words):
-        act(machineset, api, pools=[pool(cpu=8, memory_mib=1024, taints=[TAINT])])
-    assert act(machineset, api, check=True, pools=[pool(cpu=8, memory_mib=1024)])["changed"]
+        changed_sets(api, pools=[pool(cpu=8, memory_mib=1024, taints=[TAINT])])
+    assert changed_sets(api, check=True, pools=[pool(cpu=8, memory_mib=1024)])["changed"]
 
 
 def test_the_zone_of_a_node_is_not_ours_to_write() -> None:
     node = thing("Node", "n1", "", metadata={"labels": {"topology.kubernetes.io/zone": "1z"}})
     api = Api(machine_set(replicas=1), machine("m1", "gpu-a", "n1"), node, openshift())
-    act(machineset, api, pools=[pool(cpu=8, memory_mib=1024)])
+    changed_sets(api, pools=[pool(cpu=8, memory_mib=1024)])
     labels = api.objects["Node//n1"]["metadata"]["labels"]
     assert labels["topology.kubernetes.io/zone"] == "1z" and labels["cluster-api/accelerator"] == "h100"
 
@@ -115,7 +119,7 @@ def test_the_zone_of_a_node_is_not_ours_to_write() -> None:
 def test_check_mode_writes_nothing() -> None:
     api = Api(machine_set(), openshift())
     before = copy.deepcopy(api.objects)
-    done = act(machineset, api, check=True, pools=[pool(cpu=8, memory_mib=1024)])
+    done = changed_sets(api, check=True, pools=[pool(cpu=8, memory_mib=1024)])
     assert done["changed"] and done["diff"][0]["before"]["labels"]["cluster-api/accelerator"] is None
     assert api.objects == before
 
@@ -125,30 +129,30 @@ def test_existing_nodes_get_the_labels_and_lose_them() -> None:
     zones = {"topology.kubernetes.io/zone": "1a", "topology.ebs.csi.aws.com/zone": "1a"}
     node = thing("Node", "n1", "", metadata={"labels": dict(zones)}, status={"capacity": capacity})
     api = Api(machine_set(replicas=1), machine("m1", "gpu-a", "n1"), node, openshift())
-    done = act(machineset, api, pools=[pool(taints=[TAINT])])
+    done = changed_sets(api, pools=[pool(taints=[TAINT])])
     assert done["changes"] == ["update MachineSet gpu-a", "update Node n1"]
     # A node of the set told how big it is.
     assert api.objects[f"MachineSet/{API}/gpu-a"]["metadata"]["annotations"]["machine.openshift.io/memoryMb"] == "2048"
     assert api.objects["Node//n1"]["metadata"]["labels"]["cluster-api/accelerator"] == "h100"
     assert "its 1 existing machines keep their taints" in done["pools"]["gpu-a"]["notes"][0]
-    act(machineset, api, pools=[pool()], state="absent")
+    changed_sets(api, pools=[pool()], state="absent")
     assert api.objects["Node//n1"]["metadata"]["labels"] == zones
 
 
 def test_a_copy_is_made_and_goes_again() -> None:
     api = Api(machine_set("worker"), openshift())
     wanted = pool("gpu-a", copy_from="worker", provider_spec={"instanceType": "p5"}, cpu=8, memory_mib=1024)
-    done = act(machineset, api, pools=[wanted])
+    done = changed_sets(api, pools=[wanted])
     assert done["changes"] == [f"create MachineSet {API}/gpu-a"] and done["pools"]["gpu-a"]["created"]
     made = api.objects[f"MachineSet/{API}/gpu-a"]
     assert openshift_machine_set.provider(made)["instanceType"] == "p5" and kube_objects.is_ours(made)
-    assert not act(machineset, api, pools=[wanted])["changed"]
+    assert not changed_sets(api, pools=[wanted])["changed"]
     with pytest.raises(InputError, match="another name, or remove it first"):
-        act(machineset, api, pools=[{**wanted, "provider_spec": {"instanceType": "p4d"}}])
+        changed_sets(api, pools=[{**wanted, "provider_spec": {"instanceType": "p4d"}}])
     busy = Api(*api.objects.values(), machine("m1", "gpu-a"))
     with pytest.raises(InputError, match=r"still has 1 machines.*--replicas=0"):
-        act(machineset, busy, pools=[wanted], state="absent")
-    assert act(machineset, api, pools=[wanted], state="absent")["changes"] == [f"delete MachineSet {API}/gpu-a"]
+        changed_sets(busy, pools=[wanted], state="absent")
+    assert changed_sets(api, pools=[wanted], state="absent")["changes"] == [f"delete MachineSet {API}/gpu-a"]
     assert f"MachineSet/{API}/worker" in api.objects
 
 
@@ -174,13 +178,16 @@ def test_a_copy_is_made_and_goes_again() -> None:
 def test_what_is_refused_before_anything_is_written(objects: Any, change: Any, words: str) -> None:
     api = Api(machine_set(), openshift(), *objects)
     with pytest.raises(InputError, match=words):
-        act(machineset, api, pools=[pool(cpu=8, memory_mib=1024), {**pool(cpu=8, memory_mib=1024), **change}])
+        changed_sets(api, pools=[pool(cpu=8, memory_mib=1024), {**pool(cpu=8, memory_mib=1024), **change}])
     assert api.writes == []
 
 
 def test_a_cluster_without_a_machine_api_is_told_so() -> None:
     api = Api(absent=("MachineSet", "Machine", "ClusterAutoscaler", "ClusterVersion"))
-    for plugin, args in ((machineset, {"pools": [pool()]}), (autoscaler, {"cluster": {}, "pools": []})):
+    for plugin, args in (
+        (autoscaler, {"change_sets": True, "pools": [pool()]}),
+        (autoscaler, {"cluster": {}, "pools": []}),
+    ):
         with pytest.raises(InputError, match="This cluster has no Machine API"):
             act(plugin, api, **args)
 
@@ -510,5 +517,5 @@ def test_pods_of_a_proof_and_of_a_warm_pool() -> None:
     warm = warming.pods(one, {})
     assert [pod["metadata"]["name"] for pod in warm] == ["gpuops-scale-gpu-a", "gpuops-scale-gpu-a-1"]
     assert {pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in warm} == {"8"}
-    with pytest.raises(InputError, match=r"run gpuops\.rdma\.machineset for it first"):
+    with pytest.raises(InputError, match=r"run gpuops\.rdma\.autoscaler with change_sets for it first"):
         warming.pods(machine_set(), {})

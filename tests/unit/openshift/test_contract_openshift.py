@@ -45,7 +45,7 @@ def test_a_row_without_proof_cannot_be_documented(monkeypatch: pytest.MonkeyPatc
     rows = {row[1].strip("`"): row for row in openshift_tables._rows()}
     assert rows["nfd_gpu_operator"][2] == "`rdma_site=false`"
     assert rows["gpu_taints"][2] == "`rdma_taints_nodes`, `rdma_taints_selector`"
-    assert {"machineset", "vgpu", "gpu_serving", "gpu_metrics", "olm_network_operator"} <= set(rows)
+    assert {"autoscaler", "vgpu", "gpu_serving", "gpu_metrics", "olm_network_operator"} <= set(rows)
     assert rows["gpu_taints"][3].startswith("Proves it - every DaemonSet of the GPU Operator is ready")
     with pytest.raises(ValueError, match="plan does not say what proves it"):
         openshift_tables._row("plan", "x")

@@ -9,6 +9,7 @@ Ansible's loader of collections compiles them anew in each process: a fifth of t
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from typing import Any, Optional
@@ -32,3 +33,4 @@ class _Finder:
 
 if not isinstance(__spec__ and __spec__.loader, SourceFileLoader):
     sys.meta_path.insert(0, _Finder)
+    gc.freeze()  # what Ansible has loaded; see RdmaAction

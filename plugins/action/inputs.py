@@ -7,15 +7,17 @@ was given and what was decided."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, files, inputs, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, codec, files, inputs, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError, Taken
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.inputs_table import INPUTS
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import extras, shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import resolve
@@ -32,6 +34,8 @@ def _fits(name: str, value: Any) -> bool:
 
 
 class ActionModule(RdmaAction):
+    reads = (shape_table.shapes, functools.partial(codec.prepare, Plan))
+
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The names that are no inputs, and where each input that is set is set. Raises InputError for unknown names,
         unless they are to be warned of, for wrong values, and for uses of GPUs that exclude each other on a node."""

@@ -40,7 +40,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import html
 
 shape_table.shapes()
 html._template()
-codec._record(plan.Plan)
+codec.prepare(plan.Plan)
 urllib3.util.ssl_.create_urllib3_context()  # OpenSSL looks for its algorithms once
 
 _PARSED: dict[Any, Any] = {}

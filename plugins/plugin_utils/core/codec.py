@@ -50,6 +50,11 @@ def decode(cls: type[T], value: Any) -> T:
     return found
 
 
+def prepare(cls: Any) -> None:
+    """Reads the types of a dataclass, once in a process."""
+    _record(cls)
+
+
 @functools.cache
 def _reader(hint: Any) -> _Reader:
     if hint is Any:

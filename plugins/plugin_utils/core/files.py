@@ -53,21 +53,20 @@ def profile(name: str, platform: str = "") -> dict[str, Any]:
     InputError for an unknown name."""
     if name not in profile_names():
         raise InputError(f"Unknown version profile {name!r}. Known: {', '.join(profile_names())}.")
-    document = _like(load(FILES / "profiles" / f"{name}.yml"))
-    rules = load(FILES / "profiles" / "keys-rules.yml")
-    released = load(FILES / "operator_releases.yml")
-    document["harmful"] = released["harmful"]
+    found = _like(load(FILES / "profiles" / f"{name}.yml"))
+    rules, released = document("profiles/keys-rules.yml"), document("operator_releases.yml")
+    found["harmful"] = released["harmful"]
     for operator in ("gpu_operator", "network_operator", "volcano", "mpi_operator"):
-        entry = document[operator]
-        known = load(FILES / "profiles" / entry["keys"]) if "keys" in entry else {}
+        entry = found[operator]
+        known = document(f"profiles/{entry['keys']}") if "keys" in entry else {}
         entry["rules"] = rules.get(operator, {})
         entry["releases"] = released.get(operator, {})
         entry["lines"] = released["lines"].get(operator, [])
         entry["known_keys"] = known.get("keys", [])
         entry["known_images"] = {**known.get("images", {}), **entry["rules"].get("images", {})}
         entry.setdefault("values", {})
-    over = document.pop("openshift", {})
-    return laid_over(document, over) if platform == "openshift" else document
+    over = found.pop("openshift", {})
+    return laid_over(found, over) if platform == "openshift" else found
 
 
 def _like(document: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def definitions(text: str) -> list[Json]:
 
 def removed_fields() -> dict[str, list[str]]:
     """Definition -> fields that later releases of its operator no longer have (files/profiles/keys-rules.yml)."""
-    rules = files.load(files.FILES / "profiles" / "keys-rules.yml")
+    rules = files.document("profiles/keys-rules.yml")
     return {name: fields for entry in rules.values() for name, fields in entry.get("removed_fields", {}).items()}
 
 

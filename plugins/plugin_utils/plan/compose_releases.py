@@ -238,7 +238,7 @@ def _spare(plan: Plan, given: Given) -> str:
 
 def _own_values(operator: str) -> list[Json]:
     """The values that any profile sets, and those by which an upgrade holds the operands back."""
-    profiles = [data.load(path) for path in sorted((data.FILES / "profiles").glob("*.yml"))]
+    profiles = [data.document(f"profiles/{path.name}") for path in sorted((data.FILES / "profiles").glob("*.yml"))]
     found = [one[operator].get("values") or {} for one in profiles if operator in one]
     return [*found, operator_hold.values()]
 

@@ -15,7 +15,8 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Optional
 
@@ -48,6 +49,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     """(option, value, options that the task then sets)."""
     beside_runs = False
     """Whether it writes what no run of this collection reads or removes: it may do so while another run goes on."""
+    reads: tuple[Callable[[], object], ...] = ()
+    """Tables that are read when Ansible loads the action, before it forks a process for each task of the run."""
     TRANSFERS_FILES = False
     _client: Optional[Client] = None
     _plan_file: str = ""
@@ -58,6 +61,9 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
     def __init_subclass__(cls) -> None:
         if cls.__name__ == "ActionModule":
             cls.spec = specs.module(cls.__module__.rpartition(".")[2])
+            for read in cls.reads:
+                with contextlib.suppress(RdmaError):  # reported by the task that needs it
+                    read()
             # What has been loaded lives until the run ends: a collector that looks at it took 7 % of a run's CPU time,
             # and in the processes of the tasks makes the kernel copy it.
             gc.freeze()
@@ -197,11 +203,16 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def _blocker(self) -> str:
         """What blocks the stage that the task belongs to, "" if it is to run; its first task starts it."""
-        stage = self._templar.template(self._task_vars.get("rdma_stage") or {})
-        if not stage:
+        if not self._stage:
             return ""
         run_dir = self._templar.template(self._task_vars["rdma_run_dir"])
-        return base_run.enter_stage(Path(str(run_dir)), str(stage["name"]), [str(one) for one in stage["needs"]])
+        name, needs = str(self._stage["name"]), [str(one) for one in self._stage["needs"]]
+        return base_run.enter_stage(Path(str(run_dir)), name, needs)
+
+    @cached_property
+    def _stage(self) -> dict[str, Any]:
+        """Name and needs of the stage that the task belongs to; {} for none."""
+        return dict(self._templar.template(self._task_vars.get("rdma_stage") or {}))
 
     def _prediction(self, result: dict[str, Any]) -> dict[str, Any]:
         """What the task would create, change, remove and restart. Its diff is kept in full beside the plan; the result
@@ -254,8 +265,8 @@ class RdmaAction(ActionBase):  # type: ignore[misc]
 
     def at_step(self, text: str) -> None:
         """Records which step of the task's stage runs: the report names it if it fails."""
-        if stage := self._templar.template(self._task_vars.get("rdma_stage") or {}):
-            base_run.at_step(Path(self._plan_file).parent, str(stage["name"]), text)
+        if self._stage:
+            base_run.at_step(Path(self._plan_file).parent, str(self._stage["name"]), text)
 
     def journal(self, what: str, result: dict[str, Any]) -> None:
         """Adds a line to the run's journal: what was done, and the requests since the line before."""

@@ -219,7 +219,7 @@ options:
   oci:
     description: >-
       With O(install=oke_addon), how to connect to OCI, with the OCID of the C(cluster), and C(auth_type),
-      C(config_file), C(profile), C(region), C(service_endpoint) as in M(gpuops.rdma.oke_stack).
+      C(config_file), C(profile), C(region), C(service_endpoint) as in M(gpuops.rdma.oci_stack).
     type: dict
     default: {}
   olm:

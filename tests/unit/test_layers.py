@@ -31,7 +31,7 @@ LAYERS = {
     "oci": (
         "kube nodes",
         "answers copy_image drain host_read iam import_image instance_io join_read policy_run pool_run preflight_read "
-        "session stack_run waits work",
+        "session stack_files stack_run waits work",
     ),
     "oci.blueprints": ("kube nccl nodes oci", "backing client deploy proof_io record rules stack_inputs"),
     "operators": (

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""blueprints_install: by ansible-playbook against the fake Resource Manager; certificate and place by
+"""Blueprints by oci_stack: by ansible-playbook against the fake Resource Manager; certificate and place by
 themselves."""
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class Site:
         access = {key: given[key] for key in ("compartment", "service_endpoint", "config_file")}
         login = f"login is there: {{{{ login.admin_password == {given['admin_password']!r} }}}}"
         tasks = [
-            {"gpuops.rdma.blueprints_install": given, "register": "installed"},
-            {"gpuops.rdma.blueprints_install": {**access, "state": "login"}, "register": "login"},
+            {"gpuops.rdma.oci_stack": {**given, "kind": "blueprints"}, "register": "installed"},
+            {"gpuops.rdma.oci_stack": {**access, "kind": "blueprints", "state": "login"}, "register": "login"},
             {"ansible.builtin.debug": {"var": "installed"}},
             {"ansible.builtin.debug": {"msg": login}},
         ]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""oke_stack against the fake Resource Manager: made, again, changed, killed, failed, destroyed, refused."""
+"""oci_stack against the fake Resource Manager: made, again, changed, killed, failed, destroyed, refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""oke_stack by ansible-playbook: its inventory reaches an operator host through a real sshd as jump host."""
+"""oci_stack by ansible-playbook: its inventory reaches an operator host through a real sshd as jump host."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Site:
 
     def play(self, *args: str, **changes: Any) -> str:
         given = {**self.variables, **changes}
-        task = {"gpuops.rdma.oke_stack": given, "name": "Stack", "register": "stack"}
+        task = {"gpuops.rdma.oci_stack": given, "name": "Stack", "register": "stack"}
         shown = {"ansible.builtin.debug": {"var": "stack"}, "name": "Result"}
         document = [{"hosts": "localhost", "gather_facts": False, "tasks": [task, shown]}]
         (self.folder / "play.yml").write_text(yaml.safe_dump(document))

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.evidence import evidence_io
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.evidence.bundle_io import SupportBundle
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import build, command, compare_io, folders
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift_io import DriftReader
@@ -30,13 +31,16 @@ class ActionModule(RdmaAction):
     beside_runs = True
 
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The report's verdict, the place of its page, what changed since another report, or what evidence proves."""
+        """The verdict, the place of the page, what changed since a report, what evidence proves, or the bundle."""
         if args["state"] == "kept":
             return ReportKeeper(self, args, self._host).run()
         if args["state"] == "compared":
             return compare_io.compared(args, self.progress, self.check_mode)
         if args["state"] == "verified":
             return evidence_io.verify(args, self.progress)
+        if args["state"] == "bundled":
+            hosts = [str(name) for name in (self._task_vars.get("groups") or {}).get("all") or ()]
+            return SupportBundle(self, args, hosts).run()
         return self._written(args)
 
     @property

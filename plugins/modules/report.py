@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: report
-short_description: Write the report with its verdict, keep its page, compare two reports, verify evidence
+short_description: Write the report with its verdict, keep its page, compare, verify, or bundle for support
 version_added: 0.1.0
 description:
 - Writes C(report.json), C(report.html), C(junit.xml) and C(report.prom) from a run folder, prints the summary, and
@@ -25,6 +25,13 @@ description:
   C(report.json) is the one that it is about, and prints what it proves. It fails if any byte was changed, if the key is
   another one, if the version of the predicate is unknown, or if a key was given and the evidence is not signed. It
   accesses no cluster.
+- O(state=bundled) collects what a support case needs from the run folder and from the cluster. That is the report,
+  plan, journal and logs of the run, the state of the operators' Deployments, DaemonSets, pods and policies, the nodes,
+  events, the last 200 lines of at most 40 pods of each namespace, and versions. Secrets are hidden, and Secret objects
+  are never read. Addresses, names of nodes, hosts, users, clusters and registries, OCIDs, MAC addresses and paths of
+  kubeconfigs are replaced with pseudonyms. C(manifest.json) in the archive has for each file its SHA-256, its size,
+  and what was replaced how often, and lists what could not be read, with the reason. Without a cluster, the bundle has
+  the run folder alone. It only reads the cluster.
 - A page of more than 1,000 KiB is compressed to C(report.html.gz) before it is stored in a ConfigMap or Secret.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
@@ -33,12 +40,12 @@ extends_documentation_fragment:
 options:
   state:
     description: V(written) writes the report. V(kept) copies the page of a report that was written. V(compared)
-      compares two reports. V(verified) verifies the evidence of a run.
+      compares two reports. V(verified) verifies the evidence of a run. V(bundled) collects a redacted support bundle.
     type: str
-    choices: [written, kept, compared, verified]
+    choices: [written, kept, compared, verified, bundled]
     default: written
   dir:
-    description: Folder of the report, which contains the run folder.
+    description: Folder of the report, which contains the run folder, and the salt of the pseudonyms.
     type: path
     default: rdma-report
   fail_on_verdict:
@@ -116,7 +123,8 @@ options:
     description: With O(state=compared), the later C(report.json). The default is the one in O(dir).
     type: path
   dest:
-    description: With O(state=compared), a file for the whole comparison, as JSON.
+    description: With O(state=compared), a file for the whole comparison, as JSON. With O(state=bundled), the archive,
+      by default C(support-bundle.tar.gz) in O(dir).
     type: path
   tolerance:
     description: Percentage by which the bandwidth of a healthy cluster may vary between runs.
@@ -174,6 +182,11 @@ EXAMPLES = r"""
     state: compared
     fail_when: slower
 
+- name: Collect a support bundle
+  gpuops.rdma.report:
+    dir: rdma-report
+    state: bundled
+
 - name: Verify the evidence of a run
   gpuops.rdma.report:
     state: verified
@@ -187,7 +200,7 @@ verdict:
   - V(pass), V(degraded), V(fail) or V(incomplete).
   - With O(state=compared), V(slower) or V(faster) if the largest message of a test changed by more than O(tolerance),
     V(worse) or V(better) if only verdicts changed, else V(same). The worst of all tests.
-  returned: unless O(state=kept)
+  returned: if written, compared or verified
   type: str
 reason:
   description: The reason, in one sentence. If the task fails, only report.json and the printed verdict have it.
@@ -249,4 +262,18 @@ names:
   description: Names of the nodes by pseudonym, with O(salt_file).
   returned: with O(state=verified)
   type: dict
+bundle:
+  description: Path of the archive.
+  returned: with O(state=bundled)
+  type: str
+files:
+  description: Names of the collected files.
+  returned: with O(state=bundled)
+  type: list
+  elements: str
+unread:
+  description: What could not be read. The manifest has the reasons.
+  returned: with O(state=bundled)
+  type: list
+  elements: str
 """

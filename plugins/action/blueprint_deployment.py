@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes_io import PoolNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_io import DeploymentProof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
@@ -24,9 +25,11 @@ SHOWN = 50
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Deploys and proves, undeploys, lists, reads logs, or only checks; returns the deployments, the proof and the
-        number of requests, or the findings."""
-        documents = _documents(args)
+        number of requests, or the findings, or the nodes."""
         state = args["state"]
+        if state == "nodes_listed":
+            return PoolNodes(self, args).result()
+        documents = _documents(args)
         if state == "linted":
             return _linted(documents, _known(args))
         proves = state == "present" and args["prove"]

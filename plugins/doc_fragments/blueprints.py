@@ -9,7 +9,7 @@ class ModuleDocFragment:
 options:
   url:
     description: Address of the API, C(https://api.<domain>), not of the portal. Required, except with
-      O(state=linted).
+      O(state=linted) and O(state=nodes_listed).
     type: str
     default: ''
   username:

@@ -20,10 +20,15 @@ description:
   access to their NICs) and their NCCL logs. The proof succeeds if the lines of every node show C(NET/IB) with
   C(GDRDMA), and no line shows sockets or a path without GPUDirect RDMA. How Blueprints attaches pods to the network is
   not public, so the module assumes nothing about it.
+- With O(state=nodes_listed) it reports which nodes are instances of a cluster network or compute cluster of OCI and
+  therefore have RDMA between them, and which of these are not yet added to Blueprints. A pool that was requested
+  without its RDMA flag is created without RDMA, and only this shows it. It is read-only, and does not use the API of
+  Blueprints. The number of calls to OCI depends on the number of networks and clusters, not of nodes.
 - Results and errors contain no passwords, tokens, links or secrets of blueprints.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
 - gpuops.rdma.blueprints
+- gpuops.rdma.oci
 - gpuops.rdma.auth
 options:
   state:
@@ -32,8 +37,9 @@ options:
       its nodes.
     - V(listed) lists all deployments. V(logged) returns the log of one deployment.
     - V(linted) only checks the blueprints. It contacts no server and needs no login.
+    - V(nodes_listed) lists the nodes of shared pools and the OCI resources behind them.
     type: str
-    choices: [present, absent, listed, logged, linted]
+    choices: [present, absent, listed, logged, linted, nodes_listed]
     default: present
   blueprints:
     description: Blueprints to deploy. With an empty list and without O(prove) the module does nothing and does not log
@@ -152,10 +158,43 @@ options:
         type: str
         default: RDMA is
   timeout:
-    description: Seconds to wait for each deployment, and again for the proof. A bare metal node takes up to 30 minutes,
-      a model of 405B longer.
+    description: Seconds to wait for each deployment, again for the proof, or for O(size). A bare metal node takes up to
+      30 minutes, a model of 405B longer.
     type: int
     default: 3600
+  compartments:
+    description: With O(state=nodes_listed), OCIDs of the compartments of cluster networks and compute clusters.
+    type: list
+    elements: str
+    default: []
+  pool:
+    description: Only nodes of this shared pool, by their label C(corrino).
+    type: str
+    default: ''
+  shape:
+    description: If no node has the pool's label, the nodes of shared pools with this shape are used.
+    type: str
+    default: ''
+  size:
+    description: Wait until this number of nodes is ready.
+    type: int
+    default: 0
+  names:
+    description: Only these nodes. Without O(names) and O(pool), all nodes whose shape has RDMA ports.
+    type: list
+    elements: str
+    default: []
+  label:
+    description: Name of the pool, which nodes to be added get as their label C(corrino).
+    type: str
+    default: rdma-pool
+  must_be:
+    description:
+    - Fail unless all nodes have RDMA (V(rdma)), all of O(names) have it (V(addable)), or all nodes with RDMA are added
+      (V(added)). Each of them fails if no node has RDMA.
+    type: str
+    choices: [any, rdma, addable, added]
+    default: any
 """
 
 EXAMPLES = r"""
@@ -186,6 +225,14 @@ EXAMPLES = r"""
       gpus: 8
       completion: true
 
+- name: Check that the pool has RDMA
+  gpuops.rdma.blueprint_deployment:
+    state: nodes_listed
+    compartments: [ocid1.compartment.oc1..aaaa]
+    pool: H100_rdma_pool
+    size: 2
+    must_be: rdma
+
 - name: Undeploy it
   gpuops.rdma.blueprint_deployment:
     url: https://api.198-51-100-7.nip.io
@@ -202,16 +249,16 @@ deployments:
   - C(different) names the fields that differ. C(content) is the source of the comparison (V(server), V(record),
     V(sent), V(unknown)). C(duplicates) lists other deployments of the same name. C(log) has up to 200 lines with
     O(state=logged).
-  returned: unless O(state=linted)
+  returned: unless O(state=linted) or O(state=nodes_listed)
   type: list
   elements: dict
 posts:
   description: Number of requests that deployed or undeployed something.
-  returned: unless O(state=linted)
+  returned: unless O(state=linted) or O(state=nodes_listed)
   type: int
 api_requests:
   description: Number of all requests to the API.
-  returned: unless O(state=linted)
+  returned: unless O(state=linted) or O(state=nodes_listed)
   type: int
 documents:
   description: Number of documents checked.
@@ -244,4 +291,35 @@ completion:
   description: The completed text. C(endpoint), C(model) and C(completion_seconds) are returned with it.
   returned: with O(prove.completion)
   type: str
+rdma:
+  description: Whether there are nodes and all of them have RDMA.
+  returned: with O(state=nodes_listed)
+  type: bool
+nodes:
+  description: The first 100, with C(name), C(shape), C(pool), C(ready), C(added), C(rdma) and C(backing).
+  returned: with O(state=nodes_listed)
+  type: list
+  elements: dict
+names:
+  description: Names of all nodes with RDMA.
+  returned: with O(state=nodes_listed)
+  type: list
+  elements: str
+updates:
+  description: Blueprints that add the missing nodes with RDMA, one per node.
+  returned: with O(state=nodes_listed)
+  type: list
+  elements: dict
+count:
+  description: Number of C(nodes), of nodes with C(rdma), and of C(added) nodes.
+  returned: with O(state=nodes_listed)
+  type: dict
+why:
+  description: Reasons why the pool has no RDMA. Empty if there are none.
+  returned: with O(state=nodes_listed)
+  type: str
+calls:
+  description: Number of calls to OCI.
+  returned: with O(state=nodes_listed)
+  type: int
 """

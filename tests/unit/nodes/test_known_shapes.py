@@ -39,7 +39,7 @@ POD = {
 }
 NODE = {"kind": "Node", "metadata": {"name": "n1", "labels": {**LABELS, "nvidia.com/gpu": "true"}}, "status": {}}
 OCI = {
-    "blueprint_nodes": "labels nodes of pools of OCI",
+    "blueprint_deployment": "labels nodes of pools of OCI",
     "oci_host_info": "lists hosts of OCI",
     "oci_rdma_node_pool": "OCI makes its own shapes only",
     "oci_worker_image": "images are for OCI's shapes",

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 
 POOL, SHARED, RDMA = "corrino", "corrino/pool-shared-any", "corrino/rdma"
 LABELS = (POOL, SHARED, RDMA)
+SHOWN = 100
 _SHAPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 
 
@@ -164,3 +165,35 @@ def row(item: BlueprintNode, backing: Optional[Backing]) -> Json:
 def some(names: Sequence[str]) -> str:
     """The first five names, comma-separated; "..." if there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def judged(args: Mapping[str, Any], nodes: Sequence[BlueprintNode], backing: Mapping[str, Backing]) -> Json:
+    """The nodes with their backing, and blueprints that would add them; failed if ``must_be`` does not hold. ``args``:
+    options of gpuops.rdma.blueprint_deployment."""
+    with_rdma, without = backed(nodes, backing)
+    missing = [item.name for item in with_rdma if not item.added]
+    why = no_rdma(args["pool"], without)
+    result: Json = {
+        "changed": False,
+        "rdma": bool(with_rdma) and not without,
+        "nodes": [row(item, backing.get(item.instance)) for item in nodes[:SHOWN]],
+        "count": {"nodes": len(nodes), "rdma": len(with_rdma), "added": len(with_rdma) - len(missing)},
+        "names": [item.name for item in with_rdma],
+        "updates": updates(nodes, backing, args["label"]),
+        "why": why,
+    }
+    if args["must_be"] == "rdma" and not result["rdma"]:
+        result.update(failed=True, msg=f"{why or 'No node has RDMA'}.")
+    if args["must_be"] in ("addable", "added") and not with_rdma:
+        result.update(failed=True, msg=nothing(nodes, args["compartments"]))
+    if args["must_be"] == "addable" and args["names"] and without:
+        nodes_named = f"{some([item.name for item in without])} ({len(without)} nodes)"
+        result.update(
+            failed=True,
+            msg=f"{nodes_named} do not belong to a cluster network or compute cluster, so they have no RDMA.",
+        )
+    if args["must_be"] == "added" and missing:
+        late = f"{some(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"
+        remedy = "add them with rdma_blueprint_recreate=true, which undeploys an earlier update of the same node"
+        result.update(failed=True, msg=f"{late}, although their updates have completed; {remedy}.")
+    return result

@@ -9,7 +9,6 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.rdma.plugins.action import blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import parse
@@ -198,12 +197,11 @@ def test_a_pool_without_rdma() -> None:
 @pytest.mark.parametrize("must_be", ["addable", "added"])
 def test_no_node_with_rdma_is_no_success(must_be: str) -> None:
     """A wrong compartment shows no cluster network: nothing would be added, and nothing would say so."""
-    action = object.__new__(blueprint_nodes.ActionModule)
     args = {"pool": "", "names": [], "label": "h100pool", "must_be": must_be, "compartments": ["ocid1.compartment.x"]}
-    told = action._result(args, ALL, {})
+    told = nodes.judged(args, ALL, {})
     assert told["failed"] and "in ocid1.compartment.x, so there is nothing to add" in told["msg"]
-    assert action._result(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
-    assert "failed" not in action._result({**args, "must_be": "addable"}, ALL, BACKING)
+    assert nodes.judged(args, [], {})["msg"].startswith("No node of the cluster has a shape with RDMA")
+    assert "failed" not in nodes.judged({**args, "must_be": "addable"}, ALL, BACKING)
 
 
 def test_nodes_of_a_pool_however_it_is_written() -> None:

@@ -14,7 +14,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
 
 _SEVERITIES = {"fail": "error", "unknown": "unknown", "warn": "warning"}
 
@@ -47,23 +47,29 @@ def _of_catalogue() -> dict[str, FindingKind]:
 @functools.cache
 def _of_workloads() -> dict[str, FindingKind]:
     return {
-        rule["id"]: FindingKind(rule["what"], rule["severity"], "workload_lint", rule["remedy"], "workload_lint.md")
-        for rule in document("workload_rules.yml")["rules"]
+        one["id"]: FindingKind(
+            one["what"], one.get("severity", "error"), "workload_lint", one["remedy"], "workload_lint.md"
+        )
+        for one in document("workload_rules.yml")["rules"]
     }
 
 
 @functools.cache
 def _of_hosts() -> dict[str, FindingKind]:
     rules = document("host_rules.yml")["rules"]
-    if odd := [str(rule["id"]) for rule in rules if rule.get("severity") not in _SEVERITIES or "remedy" not in rule]:
+    if odd := [str(rule["id"]) for rule in rules if _severity(rule) not in _SEVERITIES or "remedy" not in rule]:
         known = "severity is fail, warn or unknown, and there is a remedy"
         raise DataError(f"files/host_rules.yml: {', '.join(odd)}: {known}.")
     return {
         rule["id"]: FindingKind(
-            rule["what"], _SEVERITIES[rule["severity"]], "host_checks", rule["remedy"], "host_rules.md"
+            rule["what"], _SEVERITIES[_severity(rule)], "host_checks", rule["remedy"], "host_rules.md"
         )
         for rule in rules
     }
+
+
+def _severity(rule: Json) -> str:
+    return str(rule.get("severity", "fail"))
 
 
 def _kind(ident: str) -> FindingKind:

@@ -50,9 +50,9 @@ class HostRule:
 
     id: str
     group: str
-    severity: str
     what: str
     remedy: str
+    severity: str = "fail"
     reference: str
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class HostRules:
 
 def table(document: Json) -> HostRules:
     """The rules of files/host_rules.yml. DataError if a rule does not have exactly one valid condition."""
-    rules = tuple(_rule(entry, document["unless"]) for entry in document["rules"])
+    rules = tuple(_rule(entry, document) for entry in document["rules"])
     ids = [rule.id for rule in rules]
     written = {rule.id for rule in rules if rule.holds or rule.counters or rule.events}
     odd = {name for name in ids if ids.count(name) > 1}
@@ -93,10 +93,11 @@ def _function(rule: str) -> str:
     return rule.replace(".", "_").replace("-", "_")
 
 
-def _rule(entry: Json, exceptions: Json) -> HostRule:
+def _rule(entry: Json, document: Json) -> HostRule:
     values: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    unless = tuple(exceptions.get(name, ()) for name in entry.get("unless", ()))
-    return HostRule(**{**values, "unless": unless})
+    domain = entry["id"].partition(".")[0]
+    unless = tuple(document["unless"].get(name, ()) for name in entry.get("unless", ()))
+    return HostRule(**{"group": document["groups"].get(domain, domain), **values, "unless": unless})
 
 
 def _readable(rule: HostRule) -> bool:

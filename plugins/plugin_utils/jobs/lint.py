@@ -37,10 +37,10 @@ class WorkloadRule:
 
     id: str
     effect: str
-    severity: str
     what: str
     why: str
     remedy: str
+    severity: str = "error"
     reference: str
     needs: tuple[str, ...] = ()
 

@@ -151,7 +151,7 @@ def test_the_headline_is_that_of_a_field_engineer(
 
 
 RULES = files.document("host_rules.yml")["rules"]
-WARNINGS = [rule["id"] for rule in RULES if rule["severity"] == "warn"]
+WARNINGS = [rule["id"] for rule in RULES if rule.get("severity") == "warn"]
 
 
 @pytest.mark.parametrize("rule", WARNINGS)

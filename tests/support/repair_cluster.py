@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Cluster(Api):
     def __init__(self) -> None:
         super().__init__(*(node(name) for name in NAMES), {"kind": "Pod", **pod("n1")})
         self.lives, self.after, self.seconds = 1 << 30, False, 0
+        self.lock = threading.RLock()
+        """A version is compared and written at once, as the API server does it."""
         self.restarts: list[str] = []
         self.oke = True
         self.looked_for: tuple[ObjectName, ...] = ()
@@ -79,9 +82,12 @@ class Cluster(Api):
             self._written()
 
     def patch(self, path: str, body: Any, dry_run: bool = False, **more: Any) -> Any:
+        with self.lock:
+            return self._patched(self._key(path), body, dry_run, **more)
+
+    def _patched(self, key: str, body: Any, dry_run: bool, **more: Any) -> Any:
         if not self.after:
             self._written()
-        key = self._key(path)
         version = self.objects[key]["metadata"].get("resourceVersion", "1")
         if body.get("metadata", {}).get("resourceVersion", version) != version:
             raise Conflict("changed", 409)
@@ -95,6 +101,10 @@ class Cluster(Api):
         return made
 
     def create(self, _path: str, obj: Any) -> Any:
+        with self.lock:
+            return self._created(obj)
+
+    def _created(self, obj: Any) -> Any:
         if not self.after:
             self._written()
         if self._place(obj) in self.objects:

@@ -21,11 +21,12 @@ LAYERS = {
     "core": ("", "files findings port_counters run slowing specs"),
     "kube": (
         "",
-        "accounts client credential_server login named priority proof proven requests rights rollout task watch writer",
+        "accounts client credential_server login named patching priority proof proven requests rights rollout task "
+        "watch writer",
     ),
     "nodes": (
         "kube",
-        "awaited cordons gpu_nodes info marking node_cache owners_io patching shape_table tolerations_io",
+        "awaited cordons gpu_nodes info marking node_cache owners_io shape_table tolerations_io",
     ),
     "tasks": ("kube oci", "action one_run"),
     "oci": (

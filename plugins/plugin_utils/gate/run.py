@@ -28,9 +28,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as g
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.decide import GateChoice, GatedNode, GateEvidence
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import BAD, GOOD, Proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, owners_io, shape_table
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 
 RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
@@ -271,7 +271,7 @@ class NodeGate:
             wanted = gate_proof.change(live, one, ruled, self._now())
             return {} if why else wanted.node
 
-        patched(self.client, name, change, node, dry_run=self.dry)
+        patched(self.client, f"{NODES}/{name}", change, node, dry_run=self.dry)
         if why or not wanted.patches:
             return why
         if wanted.condition:

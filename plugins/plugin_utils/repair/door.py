@@ -26,7 +26,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.reboot_run import REQUEST, VF_PODS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client, base_path
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import RUNNING, TERMINATED, NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
@@ -121,7 +121,7 @@ class OkeDoor(_Restarts):
             return {"metadata": {"labels": {TRIGGER: self._value(attempt.id)}}}
 
         if node not in _nodes(found, "succeededNodes"):
-            patched(self.client, node, label)
+            patched(self.client, f"{NODES}/{node}", label)
         return ""
 
     def state(self, node: str, attempt: Attempt) -> str:

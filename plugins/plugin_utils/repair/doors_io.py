@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, NotFound, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, NotFound
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import ObjectName
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import owners_doors, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import NAME
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors import MAINTENANCE, OPERATOR, REQUEST
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt
-
-ATTEMPTS = 8
 
 
 class Requests:
@@ -58,19 +56,17 @@ class Requests:
 
     def answer(self, attempt: Attempt, done: bool, text: str) -> None:
         """Answers the attempt's request, unless it has an answer or NVSentinel has taken the node back."""
-        for _attempt in range(ATTEMPTS):
-            found = self.of(attempt)
-            if found is None or not owners_doors.waits(found) or owners_doors.answer(found):
-                return
-            body = owners_doors.answered(found, done, text, moment.stamp(self.client.now()))
-            try:
-                self.client.patch(f"{self._path(found['metadata']['name'])}/status", body)
-                return
-            except NotFound:
-                return
-            except Conflict:
-                time.sleep(0.05)
-        raise RdmaError(f"{REQUEST.kind} {attempt.request} is written by others all the time.")
+        now = moment.stamp(self.client.now())
+
+        def change(found: Json) -> Json:
+            other = found["metadata"]["uid"] != attempt.request.partition(" ")[2]
+            if other or not owners_doors.waits(found) or owners_doors.answer(found):
+                return {}
+            return owners_doors.answered(found, done, text, now)
+
+        if attempt.request:
+            with contextlib.suppress(NotFound):
+                patched(self.client, self._path(attempt.request.partition(" ")[0]), change, part="/status")
 
     def _path(self, name: str) -> str:
         return self.client.path(REQUEST.api_version, REQUEST.kind, "", name)

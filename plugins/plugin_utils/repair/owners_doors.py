@@ -108,16 +108,14 @@ def theirs(owner: NodeOwner, request: Json) -> bool:
 
 
 def answered(request: Json, done: bool, text: str, now: str) -> Json:
-    """The patch of its status, with the version that was read: our condition alone changes, in a list that is written
-    whole."""
+    """The patch of its status: our condition alone changes, in a list that is written whole."""
     before = _condition(request, COMPLETE)
     mine: dict[str, Any] = {"type": COMPLETE, "status": str(done), "reason": "Repaired" if done else "RepairFailed"}
     mine |= {"message": text[:1000], "lastTransitionTime": now}
     mine |= {key: one for key, one in before.items() if key == "observedGeneration"}
     conditions = dicts(mapping(request.get("status")).get("conditions"))
     others = [one for one in conditions if one.get("type") != COMPLETE]
-    meta = {"resourceVersion": request["metadata"]["resourceVersion"]}
-    return {"metadata": meta, "status": {"conditions": [*others, mine]}}
+    return {"status": {"conditions": [*others, mine]}}
 
 
 def _condition(obj: Optional[Json], kind: str) -> Json:

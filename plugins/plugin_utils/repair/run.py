@@ -39,11 +39,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGa
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_gpu, node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import decide, door, owners_doors, proposal, record
@@ -62,8 +62,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.doors_io import
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import Attempt, Repairs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REPLACE
 
-ATTEMPTS = 8
-"""Attempts to write the record, which another thread writes too."""
 POLL, POLL_OCI = 2.0, 10.0
 SHOWN = 50
 
@@ -473,7 +471,7 @@ class NodeRepair:
                 return {}
             return {"metadata": {"annotations": {CORDONED_FOR_REPAIR: attempt.id}}, "spec": {"unschedulable": True}}
 
-        patched(self.client, attempt.successor, change, node)
+        patched(self.client, f"{NODES}/{attempt.successor}", change, node)
 
     def _lacks(self, node: Json) -> str:
         """What a new node does not offer yet, by the plan's nodes of its shape: the operators need their time."""
@@ -586,7 +584,7 @@ class NodeRepair:
             return {"metadata": body["metadata"]} if body and self._others(node) else body
 
         with contextlib.suppress(NotFound):
-            patched(self.client, name, change)
+            patched(self.client, f"{NODES}/{name}", change)
 
     def _support_data(self, name: str) -> None:
         """What a provider asks for, before the restart loses it."""
@@ -679,7 +677,7 @@ class NodeRepair:
             kept = [one for one in dicts(node["spec"].get("taints")) if one.get("key") not in gone]
             return {**body, "spec": {**lifted, "taints": [*kept, gate_proof.TAINT]}}
 
-        patched(self.client, name, change)
+        patched(self.client, f"{NODES}/{name}", change)
         self.show(f"repair           {name}: back, and tainted until the gate proves it")
 
     def _proven(self, node: Json) -> bool:
@@ -729,29 +727,33 @@ class NodeRepair:
 
     def _record(self, change: Callable[[Repairs], Repairs]) -> Repairs:
         """Changes the record, with the version that was read."""
-        for _attempt in range(ATTEMPTS):
-            found = self.client.find(self._place)
+        after = Repairs()
+
+        def body(found: Json) -> Json:
+            nonlocal after
             before = record.read(found)
             after = change(before)
-            if after == before:
-                return after
-            try:
-                self._write(found, record.config_map(after))
-                return after
-            except Conflict:
-                time.sleep(0.05)
-        raise RdmaError(f"{record.PLACE} is written by others all the time.")
+            data = record.config_map(after)["data"]
+            gone = {key: None for key in found.get("data") or {} if key not in data}
+            return {} if after == before else {"data": {**data, **gone}}
 
-    def _write(self, found: Optional[Json], wanted: Json) -> None:
-        if found is None:
-            try:
-                self.client.create(self.client.path("v1", "ConfigMap", record.NAMESPACE), wanted)
-            except NotFound:
-                raise RdmaError(f"The namespace {record.NAMESPACE} does not exist: run site.yml first.") from None
-            return
-        gone = {key: None for key in found.get("data") or {} if key not in wanted["data"]}
-        meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        self.client.patch(self._place, {"metadata": meta, "data": {**wanted["data"], **gone}})
+        try:
+            patched(self.client, self._place, body)
+        except NotFound:
+            after = change(Repairs())
+            if after != Repairs() and not self._created(after):
+                return self._record(change)
+        return after
+
+    def _created(self, first: Repairs) -> bool:
+        """False if another run was faster."""
+        try:
+            self.client.create(self.client.path("v1", "ConfigMap", record.NAMESPACE), record.config_map(first))
+        except NotFound:
+            raise RdmaError(f"The namespace {record.NAMESPACE} does not exist: run site.yml first.") from None
+        except Conflict:
+            return False
+        return True
 
     def _change(self, node: str, attempt: Attempt, **fields: str) -> Attempt:
         """The attempt with these fields."""
@@ -785,7 +787,7 @@ class NodeRepair:
             return {"metadata": {"annotations": {NODE_HISTORY: history.text(after)}}}
 
         with contextlib.suppress(Conflict, NotFound):
-            patched(self.client, name, change)
+            patched(self.client, f"{NODES}/{name}", change)
 
     def _trip(self) -> None:
         """Trips the breaker after too many failures: only a person resets it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, lint, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
@@ -18,8 +19,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes_i
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_io import DeploymentProof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
-
-SHOWN = 50
 
 
 class ActionModule(RdmaAction):

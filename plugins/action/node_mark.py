@@ -12,10 +12,9 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import mark, marking
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
-
-SHOWN = 50
 
 
 class ActionModule(RdmaAction):

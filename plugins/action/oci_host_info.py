@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import host_read
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import hosts as oci_hosts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
-SHOWN = 50
 NODES = "/api/v1/nodes"
 RANK = ("error", "unknown", "warning")
 

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import peermem
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PEERMEM
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_plan
@@ -74,7 +75,7 @@ class ActionModule(RdmaAction):
         known = {node.name for node in plan.nodes}
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise InputError(f"The plan has no node {', '.join(unknown[:5])}.")
+            raise InputError(f"The plan has no node {listed(unknown)}.")
         if not known:
             raise InputError("The plan has no node of a supported shape.")
         return replace(plan, nodes=tuple(node for node in plan.nodes if not wanted or node.name in wanted))

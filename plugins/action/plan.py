@@ -111,7 +111,7 @@ class ActionModule(RdmaAction):
         their names only."""
         if not self.asked_for_plan():
             raise InputError(run.refusal(plan))
-        names = listed(list(dict.fromkeys(item.subject for item in plan.findings if item.id == INPUT)))
+        names = listed(dict.fromkeys(item.subject for item in plan.findings if item.id == INPUT))
         raise InputError(f"This plan cannot be carried out; nothing was changed. See its errors above: {names}.")
 
     @staticmethod

@@ -11,14 +11,12 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discover, discovered, documents
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
-
-SHOWN = 50
-"""Maximum number of hosts in the result."""
 
 
 class ActionModule(RdmaAction):

@@ -138,6 +138,7 @@ from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import inventory as oke_inventory
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
@@ -272,7 +273,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
     def _report(self, faults: list[str]) -> None:
         """With strict a host that cannot be resolved is an error, else a warning, and the host is left out."""
         if faults and self.get_option("strict"):
-            raise InputError(f"{len(faults)} nodes cannot be resolved (strict): {'; '.join(faults[:5])}.")
+            raise InputError(f"{len(faults)} nodes cannot be resolved (strict): {listed(faults, separator='; ')}.")
         for fault in faults[:5]:
             self.display.warning(f"gpuops.rdma.oke: {fault}")
 

@@ -13,6 +13,7 @@ from enum import EnumMeta
 from typing import Any, Callable, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
@@ -158,8 +159,7 @@ def _wrong(value: Any, kind: Any) -> _Misfit:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return cut(repr(value))
 
 
 def plain(value: Any) -> Any:

@@ -71,9 +71,14 @@ def mapping(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
+def sequence(value: Any) -> list[Any]:
+    """The value if it is a list, else []."""
+    return value if isinstance(value, list) else []
+
+
 def dicts(value: Any) -> list[Json]:
     """The mappings of a list; [] for anything else."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [one for one in sequence(value) if isinstance(one, dict)]
 
 
 def isolation(sharing: str, replicated: bool) -> str:

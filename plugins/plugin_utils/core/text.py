@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
@@ -17,10 +17,13 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hi
 _ADDRESS = re.compile(r"[\d.]+|[\da-fA-F:.]*:[\da-fA-F:.]*")
 LONGEST = 160
 """Characters of a value that a message shows."""
+SHOWN = 50
+"""Entries of a list in a task's result."""
 
 
-def listed(parts: Sequence[str], limit: int = 3, separator: str = ", ") -> str:
-    """The first ``limit`` parts, and how many are omitted: ``a, b, c and 4 more``."""
+def listed(parts: Iterable[str], limit: int = 4, separator: str = ", ") -> str:
+    """The first ``limit`` parts, and how many are omitted: ``a, b, c, d and 4 more``."""
+    parts = list(parts)
     left = len(parts) - limit
     more = f"{';' if separator == '; ' else ''} and {left} more" if left > 0 else ""
     return separator.join(parts[:limit]) + more
@@ -43,8 +46,12 @@ def counted(number: int, noun: str) -> str:
 
 def short(value: Any) -> str:
     """A value as JSON without secrets, cut if it is long."""
-    text = json.dumps(hidden(value), sort_keys=True)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return cut(json.dumps(hidden(value), sort_keys=True), LONGEST)
+
+
+def cut(text: str, longest: int = 60) -> str:
+    """At most so many characters of a text."""
+    return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
 
 
 def digest(text: str) -> str:

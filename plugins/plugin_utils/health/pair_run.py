@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import sequence
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import IDLE_PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
@@ -67,13 +67,8 @@ def results(run_dir: Path, at: str) -> dict[str, PairResult]:
     folder, found = run_dir / base_run.PAIRS, {}
     documents, _damaged = base_run.documents(folder, "scan-*.json")
     for scan in documents.values():
-        for name in _names(scan):
+        for name in map(str, sequence(scan.get("nodes"))):
             one = pairs.result(name, scan, at)
             if one is not None:
                 found[name] = one
     return found
-
-
-def _names(scan: Json) -> list[str]:
-    nodes = scan.get("nodes")
-    return [str(name) for name in nodes] if isinstance(nodes, list) else []

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import digest, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks, pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
@@ -36,7 +36,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NOD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io, shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner
 
-SHOWN = 50
 WRITERS = 8
 """Histories that are written at the same time."""
 STAGE = "health"

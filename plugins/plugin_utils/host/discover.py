@@ -127,7 +127,7 @@ def _differences(mine: Json, usual: Json, why: Mapping[str, str], why_usual: Map
 def _notes(shape: Json, document: Json) -> Iterable[str]:
     if "pfs" not in shape:
         others = Counter(f"{nic['id']} {nic['driver'] or 'no driver'}" for nic in document.get("other_nics") or [])
-        has = listed([f"{count} x {name}" for name, count in others.items()]) or "no other NIC either"
+        has = listed(f"{count} x {name}" for name, count in others.items()) or "no other NIC either"
         yield (
             f"no mlx5 port ({has}): site.yml does not accept these nodes, because its VFs, GPUDirect RDMA and "
             "thresholds are for mlx5 (EFA has its own device plugin and NCCL plugin); playbooks that only use "

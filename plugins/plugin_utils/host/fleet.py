@@ -205,12 +205,12 @@ def _difference(label: str, hosts: dict[str, list[str]]) -> str:
     usual, most = ordered[0]
     parts = [f"{value} on {len(names)} of {total} hosts: {listed(names, _NAMED)}" for value, names in ordered[1:]]
     if total >= ENOUGH and 2 * len(most) > total:
-        return f"{label} {listed(parts, 4, '; ')}; the others have {usual}"
+        return f"{label} {listed(parts, separator='; ')}; the others have {usual}"
     if total < ENOUGH:
         both = ", ".join(f"{value} on {names[0]}" for value, names in ordered)
         return f"{label} {both}; two hosts do not show which is right"
     parts = [f"{value} on {counted(len(names), 'host')} ({listed(names, 3)})" for value, names in ordered]
-    return f"{label} differs: {listed(parts, 4, '; ')}; no value has a majority of {total} hosts"
+    return f"{label} differs: {listed(parts, separator='; ')}; no value has a majority of {total} hosts"
 
 
 def _odd_rates(shape: str, rows: dict[str, HostRow], table: FleetTable) -> Iterator[Finding]:

@@ -37,7 +37,6 @@ RUNTIMES = {"crio": "cri-o://", "containerd": "containerd://"}
 NO_MAC = "00:00:00:00:00:00"
 IDLE_GTS = 2.5
 """The lowest speed of a PCIe link, to which an idle GPU goes."""
-_SHOWN = 4
 _PLATFORMS = {"vm": "a virtual machine", "vgpu_vm": "a vGPU virtual machine", "container": "a container"}
 
 
@@ -52,8 +51,8 @@ class HostRule:
     group: str
     what: str
     remedy: str
-    severity: str = "fail"
     reference: str
+    severity: str = "fail"
     after: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     unless: tuple[Sequence[Any], ...] = ()
@@ -291,12 +290,12 @@ def _each(devices: Devices, what: str, test: Callable[[Json], str], expected: st
     if missing:
         raise missing
     if devices.absent or not devices.have:
-        raise Missing("gpus" if what == "GPUs" else "functions", f"missing: {listed(devices.absent, _SHOWN) or what}")
+        raise Missing("gpus" if what == "GPUs" else "functions", f"missing: {listed(devices.absent) or what}")
     return None
 
 
 def _grouped(faults: Mapping[str, Sequence[str]]) -> str:
-    return listed([f"{listed(names, _SHOWN)}: {fault}" for fault, names in faults.items()], _SHOWN, "; ")
+    return listed([f"{listed(names)}: {fault}" for fault, names in faults.items()], separator="; ")
 
 
 def _number(text: Any) -> int:
@@ -373,7 +372,7 @@ def _logged(rule: HostRule, host: CheckedHost) -> Answer:
     expected = rule.expected or (f"at most {most} of a kind since boot" if most else "none since boot or reset")
     if not found:
         _whole(host, rule.events["kind"])
-    return _need(not found, f"{rule.found}: {listed(named, _SHOWN, '; ')}", expected)
+    return _need(not found, f"{rule.found}: {listed(named, separator='; ')}", expected)
 
 
 def _whole(host: CheckedHost, kind: str) -> None:
@@ -469,7 +468,7 @@ def _xids(host: CheckedHost, wanted: Callable[[int], bool], expected: str) -> An
     named = [f"Xid {item['code']} of {item['pci']} x {item['count']}" for item in found]
     if not found:
         _whole(host, "xids")
-    return _need(not found, listed(named, _SHOWN), expected)
+    return _need(not found, listed(named), expected)
 
 
 def driver_devices(host: CheckedHost) -> Answer:
@@ -485,7 +484,7 @@ def driver_devices(host: CheckedHost) -> Answer:
 def _gaps(prefix: str, found: Sequence[str], wanted: int) -> str:
     """Which numbered devices are missing: the kernel gives the lowest free number."""
     lost = [name for name in (f"{prefix}{number}" for number in range(wanted)) if name not in found]
-    return f" (no {listed(lost, _SHOWN)})" if lost else ""
+    return f" (no {listed(lost)})" if lost else ""
 
 
 # ---- resources -----------------------------------------------------------------------------------------------------
@@ -523,7 +522,7 @@ def host_memory_balance(host: CheckedHost) -> Answer:
 def gpu_missing(host: CheckedHost) -> Answer:
     """The host has as many GPUs as the shape."""
     gpus, wanted = host.gpus(), host.shape.gpu_count
-    lost = f"; missing: {listed(gpus.absent, _SHOWN)}" if gpus.absent else ""
+    lost = f"; missing: {listed(gpus.absent)}" if gpus.absent else ""
     return _need(
         len(gpus.have) == wanted, f"{len(gpus.have)} of {wanted} GPUs{lost}", f"{wanted} GPUs ({host.shape.name})"
     )
@@ -574,7 +573,7 @@ def _idle(item: Json, group: str, wanted: float) -> bool:
 
 
 def _may_idle(idle: Sequence[Json], what: str) -> str:
-    names = listed([_name(one) for one in idle], _SHOWN)
+    names = listed(_name(one) for one in idle)
     return f"{len(idle)} {what} at {IDLE_GTS} GT/s, as idle ones may be ({names}); measure under load"
 
 
@@ -716,9 +715,9 @@ def nic_missing(host: CheckedHost) -> Answer:
     if not ports.absent:
         return None
     others = [f"{item['id']} {item.get('driver') or ''}".strip() for item in host.document.get("other_nics") or ()]
-    lost = f"; missing: {listed(ports.absent, _SHOWN)}"
+    lost = f"; missing: {listed(ports.absent)}"
     if not host.functions():
-        lost = "; no Mellanox function" + (f", other NICs: {listed(others, _SHOWN)}" if others else "")
+        lost = "; no Mellanox function" + (f", other NICs: {listed(others)}" if others else "")
     return Bad(f"{len(ports.have)} of {wanted} ports{lost}", f"{wanted} x {host.shape.nic_model} ({host.shape.name})")
 
 
@@ -835,7 +834,7 @@ def _twice(functions: Sequence[Json], value: Callable[[Json], str], what: str) -
             missing = missing or one
     double = {address: names for address, names in seen.items() if len(names) > 1}
     if double:
-        found = listed([f"{address} on {listed(names, _SHOWN)}" for address, names in double.items()], _SHOWN, "; ")
+        found = listed([f"{address} on {listed(names)}" for address, names in double.items()], separator="; ")
         return Bad(found, f"{what} of its own for each port and VF")
     if missing:
         raise missing
@@ -887,7 +886,7 @@ def _uplinks(host: CheckedHost, what: str, text: str) -> Answer:
     named = [f"{link['pci']} below {link['upper']}: {text.format(link[what], link[f'max_{what}'])}" for link in slow]
     if not slow:
         _all_there("pcie.slow", host.ports(), host.gpus())
-    return _need(not slow, listed(named, _SHOWN, "; "), "what both ends of each link can do")
+    return _need(not slow, listed(named, separator="; "), "what both ends of each link can do")
 
 
 def nic_pci_link(host: CheckedHost) -> Answer:
@@ -1076,7 +1075,7 @@ def rdma_uverbs(host: CheckedHost) -> Answer:
     known = {item["pci"] for item in here}
     lost = [] if host.virtual else [nic.netdev for nic in host.shape.vcn if nic.pci not in known]
     if lost:
-        raise Missing("functions", f"missing: {listed(lost, _SHOWN)}")
+        raise Missing("functions", f"missing: {listed(lost)}")
     for item in here:
         _field(item, "functions", "hca")
     if host.document.get("functions_omitted"):
@@ -1091,7 +1090,7 @@ def host_acs(host: CheckedHost) -> Answer:
     """No PCIe switch port redirects traffic between a GPU and its NIC (ACS). ``Missing`` if a device is absent."""
     found = host.get("limits.acs")
     if found:
-        return Bad(f"ACS on {listed(found, _SHOWN)}", "no redirection between a GPU and its NIC")
+        return Bad(f"ACS on {listed(found)}", "no redirection between a GPU and its NIC")
     _all_there("limits.acs", host.ports(), host.gpus())
     return None
 
@@ -1100,7 +1099,7 @@ def _all_there(path: str, *devices: Devices) -> None:
     """``Missing`` if a device is absent, for a fact that summarises all devices."""
     absent = [name for one in devices for name in one.absent]
     if absent:
-        raise Missing(path, f"missing: {listed(absent, _SHOWN)}")
+        raise Missing(path, f"missing: {listed(absent)}")
 
 
 def host_default_route(host: CheckedHost) -> Answer:

@@ -18,7 +18,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import rules
 VERDICTS = ("fail", "unknown", "warn", "pass")
 """Worst first."""
 _VERDICT = {"error": "fail", "unknown": "unknown", "warning": "warn"}
-_NAMED = 3
 
 
 def shape_of(document: Json, shapes: Mapping[str, Shape]) -> str:
@@ -134,7 +133,7 @@ def lines(hosts: Mapping[str, Json], findings: Sequence[Finding], limit: int = 1
     for (_rank, rule), items in ordered[:limit]:
         first = items[0]
         names = list(dict.fromkeys(item.subject for item in items))
-        result.append(f"  {_VERDICT[first.severity]:<7} {rule}: {listed(names, _NAMED)}: {first.found}")
+        result.append(f"  {_VERDICT[first.severity]:<7} {rule}: {listed(names)}: {first.found}")
         if first.remedy:
             result.append(f"          {first.remedy}")
     if len(ordered) > limit:
@@ -149,7 +148,7 @@ def message(hosts: Mapping[str, Json], findings: Sequence[Finding]) -> str:
     if not failed or first is None:
         return ""
     why = f"{first.subject}: {first.id}: {first.found}. {first.remedy}".rstrip()
-    return f"Host checks fail on {len(failed)} of {len(hosts)} hosts: {listed(failed, _NAMED)}. {why}"
+    return f"Host checks fail on {len(failed)} of {len(hosts)} hosts: {listed(failed)}. {why}"
 
 
 def bad(hosts: Mapping[str, Json]) -> list[str]:

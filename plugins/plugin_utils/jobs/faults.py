@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
-
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -24,13 +20,3 @@ class Fault:
 
 
 Faults = Iterator[Fault]
-
-
-def some(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    return listed(list(names), _SHOWN)
-
-
-def cut(value: str) -> str:
-    """A value of at most 60 characters."""
-    return value if len(value) <= 60 else f"{value[:57]}..."

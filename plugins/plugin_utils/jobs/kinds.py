@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int, mapping, sequence
 
 WORKER, LAUNCHER, LEADER, HEAD, SUBMITTER, INITIALIZER = (
     "worker", "launcher", "leader", "head", "submitter", "initializer"
@@ -256,8 +256,8 @@ def asks(spec: Mapping[str, Any]) -> dict[str, int]:
     """Extended resources (those with a domain in the name) of all containers of a pod's spec; what is no whole number
     counts as 0. Sidecars among the init containers are included."""
     found: dict[str, int] = {}
-    started = [one for one in listed(spec.get("initContainers")) if mapping(one).get("restartPolicy") == "Always"]
-    for one in [*listed(spec.get("containers")), *started]:
+    started = [one for one in sequence(spec.get("initContainers")) if mapping(one).get("restartPolicy") == "Always"]
+    for one in [*sequence(spec.get("containers")), *started]:
         resources = mapping(mapping(one).get("resources"))
         for name, value in {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}.items():
             if "/" in str(name):
@@ -316,7 +316,7 @@ def _leader_and_workers(document: Json, found: list[PodTemplate]) -> list[PodTem
 def _tasks(document: Json, found: list[PodTemplate]) -> list[PodTemplate]:
     """The launcher of a Volcano Job is the task that plugin mpi names, or the one without GPUs beside tasks with."""
     plugins = mapping(mapping(document.get("spec")).get("plugins"))
-    words = " ".join(map(str, listed(plugins.get("mpi"))))
+    words = " ".join(map(str, sequence(plugins.get("mpi"))))
     master = re.search(r"--master[= ](\S+)", words)
     launcher = (master[1] if master else "master") if "mpi" in plugins else ""
     gpus = [any(value for name, value in asks(one.spec).items() if "/gpu" in name) for one in found]
@@ -391,11 +391,6 @@ def reference(document: Json) -> str:
     return f"{document.get('kind')} {place}{meta.get('name') or meta.get('generateName') or '(no name)'}"
 
 
-def listed(value: Any) -> list[Any]:
-    """The value if it is a list, else []."""
-    return value if isinstance(value, list) else []
-
-
 # ---- a TrainJob over its runtime -------------------------------------------------------------------------------------
 
 
@@ -421,6 +416,6 @@ def _trained(body: Json, trainer: Json) -> Json:
         over["resources"] = trainer["resourcesPerNode"]
     containers = [
         _merged(mapping(one), over) if mapping(one).get("name") == "node" else one
-        for one in listed(spec.get("containers"))
+        for one in sequence(spec.get("containers"))
     ]
     return {**body, "spec": {**spec, "containers": containers}}

@@ -16,17 +16,15 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, dicts, mapping, sequence
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, JobContext
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.rules import CONDITIONS, FACTS
 
 DOCUMENT, KIND, ABSENT = "workload.document", "workload.kind", "workload.absent"
 EFFECTS = ("tcp", "gpudirect", "schedule", "crash", "bandwidth")
-_SHOWN = 4
-
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
@@ -40,9 +38,9 @@ class WorkloadRule:
     what: str
     why: str
     remedy: str
-    severity: str = "error"
     reference: str
     needs: tuple[str, ...] = ()
+    severity: str = "error"
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def lint(documents: Sequence[Any], rules: WorkloadRules, around: JobContext) -> 
         found += _judged(job, rules)
     if not jobs and not found:
         known = ", ".join(dict.fromkeys(kind.kind for kind in kinds.KINDS))
-        shown = ", ".join(ignored[:_SHOWN]) or "there is none"
+        shown = listed(ignored) or "there is none"
         raise InputError(f"Nothing to lint: no job among {len(flat)} documents ({shown}). Known kinds: {known}.")
     lacking = {rule.id: tuple(one for one in rule.needs if not around.known(one)) for rule in rules.rules}
     lacking[ABSENT] = (*lacking[ABSENT], *around.unread)
@@ -252,4 +250,4 @@ def resource_of(network: Json) -> str:
 def covered_by(queue: Json) -> tuple[str, ...]:
     """Resources that a ClusterQueue covers."""
     groups = dicts(mapping(queue.get("spec")).get("resourceGroups"))
-    return tuple(str(name) for one in groups for name in listed(one.get("coveredResources")))
+    return tuple(str(name) for one in groups for name in sequence(one.get("coveredResources")))

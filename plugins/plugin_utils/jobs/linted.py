@@ -14,10 +14,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import document
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import cluster, documents, lint
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
-SHOWN = 50
 WORSE = {"never": (), "error": ("error", "unknown"), "warning": ("error", "unknown", "warning")}
 
 

@@ -67,7 +67,7 @@ def placed(nodes: Sequence[NodeFacts]) -> Placed:
     empty = [node.name for node in nodes if any(node.labels.get(key) == NO_DATA for key in keys)]
     if empty:
         raise InputError(
-            f"Cannot place jobs by the network: the locality labels of {len(empty)} nodes ({listed(empty, 5)}) are "
+            f"Cannot place jobs by the network: the locality labels of {len(empty)} nodes ({listed(empty)}) are "
             f"{NO_DATA}, so that all of them would be one domain and every required placement would hold. OKE sets "
             "them from the capacity topology. Run again when the labels have values."
         )
@@ -77,7 +77,7 @@ def placed(nodes: Sequence[NodeFacts]) -> Placed:
             f"Cannot place jobs by the network: none of the {len(nodes)} nodes has one of the labels {', '.join(keys)}."
         )
     without = [node.name for node in nodes if node not in located]
-    notes = [f"{len(without)} nodes have no locality label and get no jobs by network location: {listed(without, 5)}"]
+    notes = [f"{len(without)} nodes have no locality label and get no jobs by network location: {listed(without)}"]
     levels = tuple(level for level in reversed(LEVELS) if all(place(node, level) for node in located))
     if not levels:
         raise InputError(

@@ -272,7 +272,7 @@ def _nothing(job: str, why: str) -> JobProof:
 def _reason(verdict: str, rows: Sequence[Row], found: Sequence[Finding]) -> str:
     if verdict == PASS:
         rails = sorted({row.rails for row in rows})
-        return f"NET/IB with GPUDirect RDMA on {listed([str(one) for one in rails])} rails of each of {len(rows)} pods"
+        return f"NET/IB with GPUDirect RDMA on {listed(str(one) for one in rails)} rails of each of {len(rows)} pods"
     worst = [one for one in found if (one.severity == "error") == (verdict == FAIL)]
     return f"{worst[0].subject}: {worst[0].found}" + (f", and {len(worst) - 1} more" if len(worst) > 1 else "")
 
@@ -370,7 +370,7 @@ def _faults(pod: LoggedPod, start: Start) -> Iterator[Finding]:
         yield finding("prove.network", pod.name, what, expected="NET/IB")
         return
     if start.off and start.off_sure:
-        what = f"GPUDirect RDMA was off on {listed(start.off, 4)}: data was copied through host memory"
+        what = f"GPUDirect RDMA was off on {listed(start.off)}: data was copied through host memory"
         yield finding("prove.no-gdr", pod.name, what, expected="GDRDMA")
     if pod.rails is None:
         what = f"channels went over {len(start.used)} HCAs; their number is unknown"
@@ -382,7 +382,7 @@ def _faults(pod: LoggedPod, start: Start) -> Iterator[Finding]:
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
     elif len(start.used) < pod.rails and start.whole and min(start.ranks, start.named) >= pod.gpus:
         idle = [one for one in start.found if one not in start.used]
-        over = f"; no channel went over {listed(idle, 4)}" if idle else ""
+        over = f"; no channel went over {listed(idle)}" if idle else ""
         what = f"channels went over {len(start.used)} of {pod.rails} HCAs{over}"
         yield finding("prove.rails", pod.name, what, expected=f"{pod.rails}")
 
@@ -403,9 +403,7 @@ def _lost(pod: LoggedPod, start: Start) -> str:
         return "no line says whether GPUDirect RDMA was used"
     if start.off and not start.off_sure:
         lines = counted(start.off_lines, "line")
-        return (
-            f"{lines} about channels over {listed(start.off, 4)} end without GDRDMA: it was off there, or they are cut"
-        )
+        return f"{lines} about channels over {listed(start.off)} end without GDRDMA: it was off there, or they are cut"
     if start.torn_list:
         return "lists of HCAs of its ranks differ in a name: one of them is torn"
     if len(start.used) < (pod.rails or 0):
@@ -453,10 +451,10 @@ def _by_counters(pod: LoggedPod, counters: Json, shape: Optional[Shape]) -> tupl
     rates = _rates([moved[hca] or 0 for hca in busy], counters.get("interval"))
     node, of = pod.node, f"{len(busy)} of {len(moved)} RDMA ports of {pod.node}{rates}"
     if reset:
-        what = f"counters of {listed(reset, 4)} on {node} went back: they were reset between the two readings"
+        what = f"counters of {listed(reset)} on {node} went back: they were reset between the two readings"
         found.append(finding("prove.counters", pod.name, what, expected="counters that only grow"))
     if unread or not moved:
-        what = f"counters of {listed(unread, 4) or 'all ports'} on {node} were not read twice"
+        what = f"counters of {listed(unread) or 'all ports'} on {node} were not read twice"
         found.append(finding("prove.counters", pod.name, what, expected="two readings of every port"))
     if not found and not busy:
         what = f"no traffic on the RDMA ports of {node} between the two readings"
@@ -466,7 +464,7 @@ def _by_counters(pod: LoggedPod, counters: Json, shape: Optional[Shape]) -> tupl
         found.append(finding("prove.rails-unknown", pod.name, what, expected="the shape of its node"))
     elif not found and need is not None and len(busy) < need:
         part = need < len(moved)
-        what = f"traffic on {of}; {f'its {pod.gpus} GPUs have {need}' if part else f'none on {listed(idle, 4)}'}"
+        what = f"traffic on {of}; {f'its {pod.gpus} GPUs have {need}' if part else f'none on {listed(idle)}'}"
         found.append(finding("prove.rails", pod.name, what, expected=f"{need}"))
     elif not found:
         what = f"traffic on {of}; counters do not show whose it is, nor GPUDirect"

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, Shape, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import discovered
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.objects import PROBE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.run import for_nodes
@@ -30,7 +31,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.objects import la
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts as nodes_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_files, shape_table
 
-SHOWN = 50
 Logs = Mapping[str, Sequence[HostStarts]]
 """Pod -> the hosts that its log names."""
 

@@ -24,9 +24,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     dicts,
     is_int,
     mapping,
+    sequence,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import JobKind, PodTemplate, listed, reference
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import JobKind, PodTemplate, reference
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import CONF, NETWORKS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import quantity
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.pod_gpu import is_gpu
@@ -146,7 +147,7 @@ class Rank:
     def capabilities(self) -> tuple[str, ...]:
         """Added capabilities without the prefix CAP_."""
         added = mapping(mapping(self.container.get("securityContext")).get("capabilities")).get("add")
-        return tuple(str(one).upper().replace("CAP_", "", 1) for one in listed(added))
+        return tuple(str(one).upper().replace("CAP_", "", 1) for one in sequence(added))
 
     @property
     def root(self) -> bool:
@@ -310,7 +311,7 @@ def network_names(value: Any, namespace: str) -> Iterator[str]:
 
 def command_text(container: Mapping[str, Any]) -> str:
     """Command and arguments of a container as one text."""
-    return " ".join(str(part) for key in ("command", "args") for part in listed(container.get(key)))
+    return " ".join(str(part) for key in ("command", "args") for part in sequence(container.get(key)))
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, Optional[str]]:

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Callable
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, dicts, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Mode, dicts, mapping, sequence
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import kinds, named, reading, rules_cluster, rules_ranks
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, cut, some
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import PodTemplate
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import (
     INFINIBAND,
     SHM,
@@ -84,7 +85,7 @@ def networks_place(job: Job, limits: Json) -> Faults:
     above = mapping(mapping(job.document.get("metadata")).get("annotations"))
     bare = [rank for rank in job.ranks if not rank.networks]
     if NETWORKS in above and job.kind.kind != "Pod" and bare:
-        places = some([rank.template.at("metadata.annotations") for rank in bare])
+        places = listed(rank.template.at("metadata.annotations") for rank in bare)
         yield Fault(f"{NETWORKS} is set on the {job.kind.kind}, so the pods do not get it", places)
 
 
@@ -98,7 +99,7 @@ def fabric(job: Job, limits: Json) -> Faults:
         claims = [name for _kind, name in named.claims(rank.template.spec, rank.container)]
         if claims and not rank.vfs and not rank.networks and not rank.host:
             found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network; it gets devices of"
-            yield Fault(f"{found} {some(claims)}, which may be ports", severity="unknown")
+            yield Fault(f"{found} {listed(claims)}, which may be ports", severity="unknown")
         elif wanted is Mode.SRIOV and not rank.vfs and not rank.networks:
             found = f"{rank.template.path or 'the pod'} has {rank.gpus} GPUs, no VF and no network"
             yield Fault(found, f"{_share(job, rank)} {job.around.vf_resource} and as many networks")
@@ -156,7 +157,7 @@ def network_name(job: Job, limits: Json) -> Faults:
                 if name not in around.networks:
                     near = [one for one in around.networks if one.rpartition("/")[2] == name.rpartition("/")[2]]
                     near = near or difflib.get_close_matches(name, list(around.networks), 1)
-                    yield Fault(f"{place}: there is no network {name}", some(near) or "a network of the cluster")
+                    yield Fault(f"{place}: there is no network {name}", listed(near) or "a network of the cluster")
             elif around.network and same and name != around.network:
                 yield Fault(f"{place}: {name} is not the fabric's network", around.network)
 
@@ -219,8 +220,8 @@ def ipc_lock(job: Job, limits: Json) -> Faults:
     not in the API, but an option."""
     for rank in job.ranks if job.fabric and not job.around.memlock else ():
         if rank.on_fabric and not rank.privileged and not {"IPC_LOCK", "ALL"} & set(rank.capabilities):
-            dropped = listed(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
-            more = f", and drops {some(map(str, dropped))}" if dropped else ""
+            dropped = sequence(mapping(mapping(rank.container.get("securityContext")).get("capabilities")).get("drop"))
+            more = f", and drops {listed(map(str, dropped))}" if dropped else ""
             yield Fault(f"{rank.place} has no IPC_LOCK{more}", "capabilities.add: [IPC_LOCK]")
 
 
@@ -292,7 +293,7 @@ def _gpu_requests(job: Job) -> Iterator[tuple[str, str, Any, Any]]:
     """(path of the resources, name, request, limit) of the GPUs of all containers."""
     for template in job.templates:
         for kind in ("initContainers", "containers") if not template.partial else ():
-            for index, one in enumerate(listed(template.spec.get(kind))):
+            for index, one in enumerate(sequence(template.spec.get(kind))):
                 resources = mapping(mapping(one).get("resources"))
                 limit, request = mapping(resources.get("limits")), mapping(resources.get("requests"))
                 for name in dict.fromkeys([*limit, *request]):
@@ -344,7 +345,9 @@ def claim(job: Job, limits: Json) -> Faults:
             wanted = [named.key(kind, name, job.namespace) for kind, name in named.claims(template.spec, one)]
             lost = [key for key in wanted if key not in job.around.claims]
             if lost:
-                yield Fault(f"container {one.get('name')} of {template.path or job.name} gets devices of {some(lost)}")
+                yield Fault(
+                    f"container {one.get('name')} of {template.path or job.name} gets devices of {listed(lost)}"
+                )
 
 
 def gpu_fraction(job: Job, limits: Json) -> Faults:
@@ -438,7 +441,7 @@ def nccl_hca(job: Job, limits: Json) -> Faults:
             continue
         if one is None:
             if shape.vcn and how is Mode.HOST and rank.host:
-                found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {some(nic.hca for nic in shape.vcn)} count too"
+                found = f"{rank.place} sets no NCCL_IB_HCA: the VCN's {listed(nic.hca for nic in shape.vcn)} count too"
                 yield Fault(found, f"NCCL_IB_HCA={shape.host_hca}", severity="warning")
             continue
         # The device plugin of mode shared opens no port of the VCN to the pod.
@@ -454,14 +457,14 @@ def _host_hca(one: reading.RankSetting, ports: Sequence[str], vcn: Sequence[str]
     if not one.value.startswith("="):
         wrong = [hca for hca in vcn if any(hca.startswith(name) for name in names)]
         if wrong:
-            yield Fault(f"{head} matches the VCN's {some(wrong)} too", f"NCCL_IB_HCA={wanted}")
+            yield Fault(f"{head} matches the VCN's {listed(wrong)} too", f"NCCL_IB_HCA={wanted}")
         names = [hca for hca in ports if any(hca.startswith(name) for name in names)]
     odd = [name for name in names if name not in ports]
     lost = [hca for hca in ports if hca not in names]
     if odd:
-        yield Fault(f"{head} names {some(odd)}, no RDMA port of the shape", f"NCCL_IB_HCA={wanted}")
+        yield Fault(f"{head} names {listed(odd)}, no RDMA port of the shape", f"NCCL_IB_HCA={wanted}")
     elif lost:
-        yield Fault(f"{head} leaves out {len(lost)} of {len(ports)} ports: {some(lost)}", f"NCCL_IB_HCA={wanted}")
+        yield Fault(f"{head} leaves out {len(lost)} of {len(ports)} ports: {listed(lost)}", f"NCCL_IB_HCA={wanted}")
 
 
 def nccl_gid(job: Job, limits: Json) -> Faults:
@@ -490,7 +493,7 @@ def nccl_interface(job: Job, limits: Json) -> Faults:
         right = [nic.netdev for nic in shape.vcn] if on_host and shape else [] if on_host else [job.around.interface]
         exact = one.value.startswith("=")
         for name in _names(one.value):
-            expected = some(right) or "an interface of the VCN"
+            expected = listed(right) or "an interface of the VCN"
             if name in ports or _RDMA_PORT.match(name):
                 yield Fault(f"{one.where}: NCCL_SOCKET_IFNAME={one.value} is an RDMA port", expected)
             elif right and not any(real == name if exact else real.startswith(name) for real in right):
@@ -525,7 +528,7 @@ def nccl_place(job: Job, limits: Json) -> Faults:
         names = sorted(name for name in told if name not in rank.settings and _matters(name))
         if names:
             where = ", ".join(dict.fromkeys(told[name] for name in names))
-            yield Fault(f"{rank.place} does not get {some(names)}, set in {where}", "the same values for all ranks")
+            yield Fault(f"{rank.place} does not get {listed(names)}, set in {where}", "the same values for all ranks")
 
 
 def _matters(name: str) -> bool:
@@ -575,7 +578,7 @@ def train_resources(job: Job, limits: Json) -> Faults:
         return
     own, vf = kinds.asks({"containers": [{"resources": asked}]}), job.around.vf_resource
     if any(rank.vfs for rank in job.ranks) and vf not in own:
-        found = f"spec.trainer.resourcesPerNode has {some(sorted(own)) or 'no device'}, but not the runtime's {vf}"
+        found = f"spec.trainer.resourcesPerNode has {listed(sorted(own)) or 'no device'}, but not the runtime's {vf}"
         yield Fault(found, f"{vf} there too")
 
 

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts, dicts, is_int, mapping
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
+    Json,
+    NodeFacts,
+    dicts,
+    is_int,
+    mapping,
+    sequence,
+)
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs import reading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults, some
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.kinds import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.faults import Fault, Faults
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.named import PULL, Named, named
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.jobs.reading import Job, Rank
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.fabric import GIB
@@ -51,7 +58,7 @@ def _label(node: NodeFacts, key: Any) -> Optional[str]:
 
 
 def _matches(value: Optional[str], wanted: Json) -> bool:
-    values, operator = listed(wanted.get("values")), wanted.get("operator")
+    values, operator = sequence(wanted.get("values")), wanted.get("operator")
     if operator in ("In", "NotIn"):
         return (value in values) is (operator == "In")
     if operator in ("Exists", "DoesNotExist"):
@@ -291,12 +298,12 @@ def queue(job: Job, limits: Json) -> Faults:
     here = f"{job.namespace}/{name}"
     if here not in queues:
         near = [one for one in queues if one.startswith(f"{job.namespace}/")]
-        yield Fault(f"metadata.labels: there is no LocalQueue {here}", some(near) or "a LocalQueue of the namespace")
+        yield Fault(f"metadata.labels: there is no LocalQueue {here}", listed(near) or "a LocalQueue of the namespace")
         return
     asked = dict.fromkeys(key for rank in job.ranks for key, count in rank.asks.items() if count)
     missing = [key for key in asked if key not in queues[here]]
     if missing:
-        yield Fault(f"the ClusterQueue of {here} covers {some(queues[here]) or 'nothing'}, not {some(missing)}")
+        yield Fault(f"the ClusterQueue of {here} covers {listed(queues[here]) or 'nothing'}, not {listed(missing)}")
 
 
 def pod_security(job: Job, limits: Json) -> Faults:
@@ -324,7 +331,7 @@ def locality(job: Job, limits: Json) -> Faults:
         nodes = [] if wanted in ([], ["kubernetes.io/hostname"]) else _nodes(job, rank)
         if len(nodes) > 1 and not any(one.locality.local_block or one.locality.network_block for one in nodes):
             place = rank.template.at("metadata.annotations")
-            yield Fault(f"{place} requires one {some(wanted)}, and no node of {len(nodes)} says in which it is")
+            yield Fault(f"{place} requires one {listed(wanted)}, and no node of {len(nodes)} says in which it is")
 
 
 def absent(job: Job, limits: Json) -> Faults:

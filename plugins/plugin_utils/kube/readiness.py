@@ -33,6 +33,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, NodeFacts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import VF_STATUS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 READY, WAITING, BROKEN = "ready", "waiting", "broken"
 
@@ -506,7 +507,7 @@ def ip_pool(pool: Optional[Json], nodes: Sequence[str], events: Iterable[Json] =
     progress = f"{len(nodes) - len(missing)}/{len(nodes)}"
     if not missing:
         return _ready(progress=progress) if nodes else _waiting("no node needs a block of addresses")
-    first = ", ".join(missing[:3]) + (f" (+{len(missing) - 3} more)" if len(missing) > 3 else "")
+    first = listed(missing)
     if any(e.get("reason") == "NoFreeRanges" and _ends_with_any(e, missing) for e in mine):
         why = f"IPPool {name} is too small: {progress} nodes have a block, no block is left for {first}"
         return _broken(why, "NoFreeRanges", progress=progress)

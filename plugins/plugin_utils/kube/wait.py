@@ -18,6 +18,7 @@ from typing import Any, Callable, Optional, Protocol, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DeadlinePassed, Unreachable, Unrecoverable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import OUTDATED
 
 NAMED = 3
@@ -263,16 +264,11 @@ def _count(members: list[tuple[str, Any]]) -> str:
 
 def _parts_and_late(statuses: Set) -> str:
     late = late_map(statuses)
-    named = [f"{name} {_short(why)}" for name, why in list(late.items())[:NAMED]]
+    named = [f"{name} {cut(why.splitlines()[0], 90)}" for name, why in list(late.items())[:NAMED]]
     if len(late) > NAMED:
         named.append(f"+{len(late) - NAMED} more")
     parts = _parts(statuses) or "nothing found yet"
     return f"{parts} | late: {'; '.join(named)}" if named else parts
-
-
-def _short(why: str, limit: int = 90) -> str:
-    line = why.splitlines()[0] if why else ""
-    return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 def duration(seconds: float) -> str:

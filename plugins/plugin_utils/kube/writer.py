@@ -18,6 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import OWNED_SELECTOR
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects as kube_objects
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client, live
 
@@ -158,7 +159,7 @@ class Writer:
             if time.monotonic() > deadline:
                 names = {kube_objects.reference(obj): "still there" for obj in left}
                 raise DeadlinePassed(
-                    f"Deleted, but not gone after {timeout:.0f} s: {', '.join(list(names)[:5])}. Something blocks "
+                    f"Deleted, but not gone after {timeout:.0f} s: {listed(names)}. Something blocks "
                     "the deletion. See its finalizers, and for a namespace its status.conditions.",
                     names,
                 )

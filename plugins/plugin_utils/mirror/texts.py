@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror.needs import Listing, Need
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import moved
 
@@ -39,8 +39,7 @@ def text(found: Listing, registry: str) -> str:
             there = moved(need.ref, registry) if kind == "image" and registry else need.ref
             lines.append(f"  {need.ref}" + (f" -> {there}" if there != need.ref else ""))
             lines += [f"    {need.digest}"] if need.digest else []
-            more = len(need.by) - 3
-            lines.append(f"    for {'; '.join(need.by[:3])}" + (f" and {more} more" if more > 0 else ""))
+            lines.append(f"    for {listed(need.by, separator='; ')}")
     lines += [f"not known: {len(found.unknown)}"] + [f"  {one.what}: {one.why}" for one in found.unknown]
     return "\n".join(lines) + "\n"
 

@@ -94,7 +94,7 @@ class Clear:
             if self.clock() > deadline:
                 raise RdmaError(
                     f"{len(held)} pods of tests in namespace {self.namespace} still exist {GONE:.0f} s after they were "
-                    f"deleted: {listed([at(pod) for pod in held], 5)}. See the node and the finalizers of each with "
+                    f"deleted: {listed(at(pod) for pod in held)}. See the node and the finalizers of each with "
                     f"kubectl -n {self.namespace} describe pod."
                 )
             time.sleep(0.5)

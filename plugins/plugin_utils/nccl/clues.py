@@ -23,7 +23,6 @@ OWN = ("NCCL_HOSTID", "NCCL_IB_HCA", "NCCL_DEBUG_FILE", "NCCL_TOPO_FILE")
 """Variables that may differ between healthy hosts: names of their own, and a file that has a check of its own."""
 _PHB = ((2, 27), 8), ((2, 26), 7), ((2,), 6)
 """From a release on -> distance of a way through a CPU (PATH_PHB of NCCL's src/graph/topo.h, by its tags)."""
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Clue:
     @property
     def words(self) -> str:
         """For the end of a reason."""
-        return f"{listed(self.hosts, _SHOWN)}: {self.text}" if self.hosts else self.text
+        return f"{listed(self.hosts)}: {self.text}" if self.hosts else self.text
 
 
 def clues(run: NcclRun, harmless: Collection[str] = (), nvlink: bool = True) -> list[Clue]:

@@ -336,10 +336,10 @@ def _check_places(case: _Case, want: Optional[int]) -> _Answer:
     each = want // case.nodes if want is not None and case.nodes and want % case.nodes == 0 else None
     other = [host for host in case.hosts if count[host] != each]
     if want is None and case.asked_nodes and len(set(count.values())) > 1:
-        shown = listed([f"{counted(count[host], 'rank')} on {host}" for host in case.hosts])
+        shown = listed(f"{counted(count[host], 'rank')} on {host}" for host in case.hosts)
         return "incomplete", f"{shown}; expected as many on each host"
     if each and other:
-        shown = listed([f"{counted(count[host], 'rank')} on {host}" for host in other])
+        shown = listed(f"{counted(count[host], 'rank')} on {host}" for host in other)
         return "incomplete", f"{shown}; expected {each} on each host"
     taken: dict[tuple[str, object, object], int] = {}
     for rank in case.run.ranks:
@@ -374,7 +374,7 @@ def _check_gpus(case: _Case) -> _Answer:
     model = case.shape.gpu_model if case.shape is not None else ""
     other = sorted(name for name in names if model and _model(name) != _model(model))
     if other:
-        named = f"of {listed([name or 'GPUs without a name' for name in other])}"
+        named = f"of {listed(name or 'GPUs without a name' for name in other)}"
         return "incomplete", f"the log is {named}, but {case.shape.name if case.shape else ''} has {model}"
     return None
 
@@ -426,9 +426,9 @@ def _check_net(case: _Case) -> _Answer:
     if net == "IB" and case.sockets:
         return "fail", "NCCL used RDMA (NET/IB), not the TCP sockets that were requested (rdma_expect_transport=socket)"
     if net == "Socket" and not case.sockets:
-        over = f" over {listed(facts['sockets'], 4)}" if facts.get("sockets") else ""
+        over = f" over {listed(facts['sockets'])}" if facts.get("sockets") else ""
         hosts = [host for group in facts.get("by_host") or () if group["net"] == net for host in group["hosts"]]
-        where = f" on {listed(hosts, 4)}" if hosts and len(hosts) < len(case.hosts) else ""
+        where = f" on {listed(hosts)}" if hosts and len(hosts) < len(case.hosts) else ""
         found = f"NCCL used TCP sockets (NET/Socket{over})"
         _blame(case, "nccl.sockets", hosts, f"{found}, not RDMA")
         return "fail", f"{found}{where}, not RDMA{_set(case)}"
@@ -448,7 +448,7 @@ def _blame(case: _Case, ident: str, hosts: Sequence[str], found: str) -> None:
 def _set(case: _Case) -> str:
     """What was set that may be the cause, for the end of a reason; "" if nothing was."""
     settings = case.expect.get("settings") or ()
-    return f"; set was {listed(settings, 4)}" if settings else ""
+    return f"; set was {listed(settings)}" if settings else ""
 
 
 def _check_gdr(case: _Case) -> _Answer:
@@ -458,12 +458,12 @@ def _check_gdr(case: _Case) -> _Answer:
     off = [hca for hca, on in (facts.get("gdr") or {}).items() if not on]
     if off:
         hosts = facts.get("no_gdr_hosts") or []
-        where = f" on {listed(hosts, 4)}" if hosts else ""
-        what, effect = f"GPUDirect RDMA was off for {listed(off, 4)}", "data was copied through host memory"
+        where = f" on {listed(hosts)}" if hosts else ""
+        what, effect = f"GPUDirect RDMA was off for {listed(off)}", "data was copied through host memory"
         for group in (facts.get("by_host") or ()) if len(hosts) < len(case.hosts) else ():
             mine = [hca for hca, on in group["gdr"].items() if not on]
             if mine:
-                _blame(case, "nccl.gdr-off", group["hosts"], f"GPUDirect RDMA was off for {listed(mine, 4)}: {effect}")
+                _blame(case, "nccl.gdr-off", group["hosts"], f"GPUDirect RDMA was off for {listed(mine)}: {effect}")
         return "fail", f"{what}{where}: {effect}{_set(case)}"
     return None
 
@@ -477,14 +477,14 @@ def _check_hcas(case: _Case) -> _Answer:
     if short:
         worst = min(short, key=lambda group: len(group["hcas"]))
         _blame(case, "nccl.hcas-unused", worst["hosts"], f"NCCL found {len(worst['hcas'])} of {want} HCAs")
-        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'], 4)}{_set(case)}"
+        return "fail", f"NCCL found {len(worst['hcas'])} of {want} HCAs on {listed(worst['hosts'])}{_set(case)}"
     few = {host: (len(found["used"]), idle) for host, found in case.whole() if (idle := _unused(case, found))}
     if few:
         number, idle = max(few.values(), key=lambda one: len(one[1]))
         alike = [host for host, one in few.items() if one == (number, idle)]
-        found, none = f"NCCL used {min(number, want - 1)} of {want} HCAs", f"no channel went over {listed(idle, 4)}"
+        found, none = f"NCCL used {min(number, want - 1)} of {want} HCAs", f"no channel went over {listed(idle)}"
         _blame(case, "nccl.hcas-unused", alike, f"{found}; {none}")
-        return "fail", f"{found} on {listed(alike, 4)}; {none}{_set(case)}"
+        return "fail", f"{found} on {listed(alike)}; {none}{_set(case)}"
     return None
 
 
@@ -497,7 +497,7 @@ def _check_ports(case: _Case) -> _Answer:
             continue
         number = len(seen.busy) + seen.unread
         if seen.busy and number < want <= number + len(seen.idle):
-            found = f"show traffic over {len(seen.busy)} of {want} HCAs; almost none went over {listed(seen.idle, 4)}"
+            found = f"show traffic over {len(seen.busy)} of {want} HCAs; almost none went over {listed(seen.idle)}"
             _blame(case, "nccl.hcas-unused", [host], f"port counters {found}")
             return "fail", f"port counters of {host} {found}{_set(case)}"
     return None

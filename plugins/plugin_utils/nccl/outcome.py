@@ -12,6 +12,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NcclRun, NcclVerdict, Shape
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import SOCKET
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge as nccl_judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import settings
@@ -174,5 +175,5 @@ def _mixed_images(outcome: JobOutcome, test: JobTest) -> list[Finding]:
     kinds = sorted(set(outcome.images.values()))
     if len(kinds) < 2:
         return []
-    text = f"the pods of one test run {len(kinds)} images: {', '.join(kinds[:3])}"
+    text = f"the pods of one test run {len(kinds)} images: {listed(kinds)}"
     return [finding("nccl.image", "nccl", text, expected=f"one image, {test.image}")]

@@ -106,7 +106,7 @@ def groups(plan: Plan, names: Sequence[str], shapes: Mapping[str, Shape]) -> lis
     known = {node.name: node for node in plan.nodes}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f"The plan has no node {listed(unknown, 5)}.")
+        raise InputError(f"The plan has no node {listed(unknown)}.")
     found: dict[str, list[str]] = {}
     for node in [known[name] for name in dict.fromkeys(names)] or plan.nodes:
         if names or not node.excluded:
@@ -464,7 +464,7 @@ def judge(
     count = len({node for item in outcomes for node in item.pair})
     if "error" in severities:
         bad = list(dict.fromkeys(item.subject for item in findings if item.severity == "error"))
-        verdict, reason = "fail", f"{len(bad)} of {count} nodes: {', '.join(bad[:3])}: {findings[0].found}"
+        verdict, reason = "fail", f"{len(bad)} of {count} nodes: {listed(bad)}: {findings[0].found}"
     elif "unknown" in severities:
         verdict, reason = "incomplete", f"{findings[0].subject}: {findings[0].found}"
     elif limit is None:
@@ -507,7 +507,7 @@ def _finding(
     memory = next((why for why in rails.values() if _MEMORY.search(why)), "")
     if memory:
         return finding("perftest.memory", node, f"with {peers}: {memory}", expected=expected)
-    shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], 4, "; ")
+    shown = listed([f"rail {rail}: {rails[rail]}" for rail in sorted(rails)], separator="; ")
     doubt = "" if sure else "; a third node that passes is needed to find out which of the two is faulty"
     return finding("perftest.rail", node, f"with {peers}: {shown}{doubt}", expected=expected)
 

@@ -16,6 +16,7 @@ from typing import Callable, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden, RdmaError, Unreachable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
@@ -204,8 +205,7 @@ class JobRun(JobObjects):
         total = len(self.test.nodes)
         pulling = [pod["spec"]["nodeName"] for pod in view.pods if pulls(pod)]
         if pulling:
-            where = ", ".join(pulling[:3]) + (" ..." if len(pulling) > 3 else "")
-            return f"{len(pulling)} of {len(view.pods)} pods pull {self.test.image} ({where})"
+            return f"{len(pulling)} of {len(view.pods)} pods pull {self.test.image} ({listed(pulling)})"
         placed = sum(1 for pod in view.workers if pod["spec"].get("nodeName"))
         running = sum(1 for pod in view.workers if pod.get("status", {}).get("phase") == "Running")
         if running == total and view.launcher is not None and began(view.launcher):

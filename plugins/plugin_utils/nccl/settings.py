@@ -185,4 +185,4 @@ def silenced(settings: Iterable[Setting]) -> str:
     last = {one.name: one for one in settings if one.name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")}
     level = last.pop("NCCL_DEBUG", None)
     off = [level] if level and (level.value or "").upper() not in ("INFO", "TRACE") else []
-    return listed([shown(one) for one in [*off, *last.values()]], 4)
+    return listed(shown(one) for one in [*off, *last.values()])

@@ -19,6 +19,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Shape
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 # The smallest limits of all NCCL releases that we run: nodes since 2.23, children until 2.19.
 MAX_NODES = 255
@@ -45,7 +46,6 @@ _BLANK = " \n\r"
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """The form in which NCCL writes the address; it compares strings."""
 _NIC_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
-_SHOWN = 4
 
 
 class Unreadable(DataError):
@@ -170,16 +170,12 @@ def link_gts(text: str) -> float:
 
 def _check_names(subject: str, count: int, what: str, names: Sequence[str]) -> None:
     if len(names) != count:
-        raise InputError(f"{subject} has {count} {what}, but {len(names)} NIC names are given: {_some(names)}")
+        raise InputError(f"{subject} has {count} {what}, but {len(names)} NIC names are given: {listed(names)}")
     twice = sorted({name for name in names if names.count(name) > 1})
     bad = sorted({name for name in names if not _NIC_NAME.fullmatch(name)})
     if twice or bad:
-        what = f"given twice: {_some(twice)}" if twice else f"not an RDMA device name: {_some(bad)}"
+        what = f"given twice: {listed(twice)}" if twice else f"not an RDMA device name: {listed(bad)}"
         raise InputError(f"the NIC names for the topology of {subject} cannot be used; {what}")
-
-
-def _some(names: Sequence[str], limit: int = 20) -> str:
-    return ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
 
 
 def _cpu(shape: Shape, socket: Json, names: Sequence[str]) -> Element:
@@ -391,7 +387,7 @@ def _ports(functions: Sequence[Json], shape: Optional[Shape], devices: str, name
     if shape is not None:
         lost = [pf.pci for pf in shape.pfs if pf.pci not in pfs]
         if lost:
-            raise InputError(f"{name} has no RDMA port at {_some(lost)}, where {shape.name} has one")
+            raise InputError(f"{name} has no RDMA port at {listed(lost)}, where {shape.name} has one")
         wanted = [pf.pci for pf in shape.pfs]
     else:
         wanted = sorted(vfs if vfs and devices != "pf" else pfs)
@@ -406,7 +402,7 @@ def _host_nets(items: Sequence[Json], nic_names: Optional[Sequence[str]], name: 
     blind = [item["pci"] for item in items if not item["hca"]]
     if nic_names is None and blind:
         raise InputError(
-            f"{name} does not have the RDMA device name of {_some(blind)}: a VF that a pod uses is not visible on "
+            f"{name} does not have the RDMA device name of {listed(blind)}: a VF that a pod uses is not visible on "
             "the host. Set nic_names, or read the host while no pod uses its VFs."
         )
     names = [item["hca"] for item in items] if nic_names is None else list(nic_names)
@@ -494,11 +490,9 @@ def fit(system: Element, document: Json, devices: str = "auto") -> list[Misfit]:
 def _gpu_misfits(elements: Sequence[Element], have: set[str]) -> Iterator[Misfit]:
     wanted = {element.attributes.get("busid", "") for element in elements}
     if lost := tuple(sorted(wanted - have)):
-        yield Misfit(
-            "fail", "gpu", lost, f"the topology file has GPUs at {_some(lost, _SHOWN)}, but the host has none there"
-        )
+        yield Misfit("fail", "gpu", lost, f"the topology file has GPUs at {listed(lost)}, but the host has none there")
     if wanted and (more := tuple(sorted(have - wanted))):
-        text = f"the topology file lacks the host's GPUs at {_some(more, _SHOWN)}; NCCL places them by sysfs"
+        text = f"the topology file lacks the host's GPUs at {listed(more)}; NCCL places them by sysfs"
         yield Misfit("warn", "gpu", more, text)
 
 
@@ -513,15 +507,10 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
     # An address that the host does not have is harmless if the names are right: files for VMs are written that way.
     dead = tuple(bus for bus in lost if not any(name in card_of for name in wanted[bus]))
     if dead:
-        text = (
-            f"the topology file has NICs at {_some(dead, _SHOWN)}, but the host has none there and no NIC with "
-            "their names"
-        )
+        text = f"the topology file has NICs at {listed(dead)}, but the host has none there and no NIC with their names"
         yield Misfit("unknown" if blind else "fail", "nic", dead, text)
     elif lost:
-        text = (
-            f"the topology file has NICs at {_some(lost, _SHOWN)}, but the host has none there; NCCL uses their names"
-        )
+        text = f"the topology file has NICs at {listed(lost)}, but the host has none there; NCCL uses their names"
         yield Misfit("warn", "nic", lost, text)
     moved = tuple(n for n, bus in names.items() if n in card_of and bus[:-2] in cards and card_of[n] != bus[:-2])
     if moved:
@@ -530,10 +519,10 @@ def _nic_misfits(elements: Sequence[Element], functions: Sequence[Json], devices
         yield Misfit("fail", "place", moved, f"{text}{more}; NCCL trusts the file and pairs GPUs with distant NICs")
     unnamed = tuple(n for n, bus in names.items() if n not in card_of and bus not in dead)
     if unnamed and not blind:
-        text = f"the host has no RDMA device {_some(unnamed, _SHOWN)}; NCCL uses their PCI addresses"
+        text = f"the host has no RDMA device {listed(unnamed)}; NCCL uses their PCI addresses"
         yield Misfit("warn", "name", unnamed, f"{text} and ignores the speed in the topology file")
     elif unnamed:
-        text = f"whether the RDMA devices of VFs in pods are {_some(unnamed, _SHOWN)} cannot be seen from the host"
+        text = f"whether the RDMA devices of VFs in pods are {listed(unnamed)} cannot be seen from the host"
         yield Misfit("unknown", "name", unnamed, text)
 
 

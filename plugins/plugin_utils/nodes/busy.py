@@ -20,7 +20,6 @@ GIB = 1 << 30
 _ENDED = ("Succeeded", "Failed")
 _PARTS = "nvidia.com/mig-"
 """A node that shares its GPUs by MIG offers them under other names."""
-SHOWN = 3
 IN_USE = "in use: "
 """Begins the reason why a node was left out of a test for its holders."""
 
@@ -181,12 +180,12 @@ def _blocking(pods: Sequence[PodUse], allocatable: Optional[Capacity], need: Cap
 
 def reason(held: Sequence[PodUse]) -> str:
     """Why one node is left out."""
-    return f"{IN_USE}{listed([one.text for one in held], SHOWN)}"
+    return f"{IN_USE}{listed(one.text for one in held)}"
 
 
 def summary(busy: Mapping[str, Sequence[PodUse]], total: int) -> str:
     """``2 of 8 nodes are in use: a (pod x/y (Job z) holds 8 nvidia.com/gpu), b (...)``."""
-    named = listed([f"{name} ({held[0].text})" for name, held in busy.items()], SHOWN)
+    named = listed(f"{name} ({held[0].text})" for name, held in busy.items())
     verb = "is" if len(busy) == 1 else "are"
     return f"{len(busy)} of {total} nodes {verb} in use: {named}"
 

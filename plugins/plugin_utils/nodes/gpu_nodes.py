@@ -34,7 +34,6 @@ OPERATOR = "gpu-operator"
 FIRST = "Install the GPU Operator first (gpuops.rdma.site; on OpenShift gpuops.rdma.openshift_site)."
 POLICY = ("nvidia.com/v1", "ClusterPolicy")
 Say = Callable[[str], None]
-SHOWN = 50
 EVICT_AGAIN = 1.0
 """Seconds between two attempts to evict a pod."""
 

@@ -15,6 +15,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import EXCLUDE_LABEL, UNHEALTHY_TAINT, Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import VERDICT_LABEL
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 OWN = "gpuops.rdma/"
 TAKES_OUT = {"cordon", "taint", "exclude"}
@@ -141,6 +142,6 @@ def guard(verdicts: Mapping[str, tuple[str, str]], measures: Sequence[str], most
     limit = most or max(1, len(verdicts) // 10)
     if TAKES_OUT & set(measures) and len(bad) > limit:
         raise InputError(
-            f"Cannot take {len(bad)} of {len(verdicts)} nodes out of service ({', '.join(bad[:5])}, ...): the limit is "
+            f"Cannot take {len(bad)} of {len(verdicts)} nodes out of service ({listed(bad)}): the limit is "
             f"{limit}. Set rdma_mark_max_out to allow it, or rdma_mark to label only."
         )

@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
     VcnNic,
     laid_over,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut, near
 
 UNKNOWN = "unknown"
 HOW = "a file in rdma_shapes_dir (option shapes_dir) describes your own hardware, and playbooks/discover.yml writes it"
@@ -658,5 +658,4 @@ def _is_whole(value: Any, low: int, high: int) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return cut(repr(value))

@@ -195,8 +195,8 @@ def blocking_taints(node: NodeFacts, tolerations: Sequence[Json]) -> list[Json]:
 
 def keeps_off(taints: Sequence[Json]) -> str:
     """What taints do to a pod that does not tolerate them, and what to do."""
-    words = listed([f"'{pod_gpu.in_words([one])}'" for one in taints], 4)
-    why = listed(sorted({passing(one) for one in taints} - {""}), 4)
+    words = listed(f"'{pod_gpu.in_words([one])}'" for one in taints)
+    why = listed(sorted({passing(one) for one in taints} - {""}))
     return f"taint {words} keeps its pod off{f' ({why})' if why else ''}; add it to rdma_tolerations"
 
 

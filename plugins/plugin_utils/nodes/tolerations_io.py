@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import TOLERATIONS_ADDED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import pod_gpu
@@ -133,7 +133,7 @@ def read(value: Optional[str]) -> list[Json]:
         found = json.loads(value or "[]")
     except ValueError:
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return dicts(found)
 
 
 def text(items: list[Json]) -> Optional[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.inventory import SUFFIX, camel
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.inventory import TOPOLOGY as PLACES
 
@@ -69,7 +70,7 @@ def report(details: object) -> str:
     if not details:
         return ""
     text = json.dumps(details, sort_keys=True, default=str) if not isinstance(details, str) else details
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return cut(text, SHOWN)
 
 
 def suspicious(hosts: Iterable[Json]) -> list[str]:

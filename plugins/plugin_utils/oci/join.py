@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import BROKEN, READY, WAITING, Status
 
 PROVEN, LIKELY, OPEN, EXCLUDED = "proven", "likely", "open", "excluded"
@@ -183,7 +184,7 @@ def _console(evidence: JoinEvidence) -> dict[str, Cause]:
 
 def _short(line: str) -> str:
     text = re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", line)).strip()
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return cut(text, 200)
 
 
 def _policy(evidence: JoinEvidence) -> Cause:

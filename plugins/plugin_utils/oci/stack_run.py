@@ -186,7 +186,7 @@ class Stack:
         }
         if not found:
             folders = sorted({name.rpartition("/")[0] for name in self.files if name.endswith(".tf")})
-            more = f" There are some in {', '.join(folders[:5])}: set working_directory." if folders else ""
+            more = f" There are some in {listed(folders)}: set working_directory." if folders else ""
             raise InputError(f"{self.options['zip']} has no Terraform files in {folder or 'its root'}.{more}")
         return found
 

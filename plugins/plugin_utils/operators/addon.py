@@ -20,7 +20,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Workload, as_text
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Addon
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed, near
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 
 GONE = ("DELETED",)
@@ -148,7 +148,7 @@ def decide(
     merged = {**there["configuration"], **wanted}
     changes = tuple(sorted(key for key, value in wanted.items() if not equal(there["configuration"].get(key), value)))
     moved = bool(want.asked and version and not versions.same(version, there["version"]))
-    reasons = [f"values differ: {', '.join(changes[:5])}" + (" ..." if len(changes) > 5 else "")] if changes else []
+    reasons = [f"values differ: {listed(changes)}"] if changes else []
     reasons += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:
         return AddonDecision("configure", "; ".join(reasons), version, merged, changes, dropped)

@@ -308,7 +308,7 @@ def findings(policy: Policy, adopt: bool) -> Iterator[Finding]:
     """The policy as a whole, then each field: errors until it is settled who owns it, infos once it is."""
     subject = f"{policy.kind} {policy.name}"
     counts = [f"{counted(len(policy.conflicts), 'field')} would change"] if policy.conflicts else []
-    counts += [f"{listed(policy.stays, 5)} would not be changed"] if policy.stays else []
+    counts += [f"{listed(policy.stays)} would not be changed"] if policy.stays else []
     yield finding(
         "preflight.policy",
         subject,

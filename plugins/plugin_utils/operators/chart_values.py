@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional, Union
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.tolerations import Tolerated
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import charts, set_text
 
@@ -185,7 +186,7 @@ def _unknown(given: Any, known: _Known, prefix: tuple[str, ...], skip: frozenset
         elif isinstance(value, Mapping):
             yield from _unknown(value, known, (*prefix, str(key)), skip)
         elif value is not None:
-            yield f"{path} is a group of keys ({', '.join(sorted(known.children[path])[:5])}), not a single value"
+            yield f"{path} is a group of keys ({listed(sorted(known.children[path]))}), not a single value"
 
 
 def bad_release(rules: Iterable[Json], version: str, chart_values: Json) -> list[str]:

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut, listed
 
 _PATH = r"((?:\.[A-Za-z_]\w*)*)"
 _READ = re.compile(r"\.Values" + _PATH)
@@ -145,7 +145,7 @@ def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[st
     name, asked = want.ref or want.chart, f"rdma_charts.{want.operator}"
     place = public(want.repo or want.ref)
     if index is not None and name not in index:
-        has = listed(sorted(index), 5) or "none"
+        has = listed(sorted(index)) or "none"
         return f"the repository {place} has no chart {name}; it has: {has}. Correct {asked}.repo or {asked}.ref"
     if index is not None and not any(versions.same(one, want.version) for one in index[name]) and "not found" in text:
         near = ", ".join(nearest(want.version, index[name])) or "none"
@@ -158,10 +158,9 @@ def unfetched(want: Release, text: str, index: Optional[Mapping[str, Sequence[st
             f"{UNREACHABLE}{place} cannot be reached: {unreachable.group(1).rstrip('.')}. Allow this machine to "
             "reach it, or download its charts elsewhere and set rdma_charts.OPERATOR of each to its .tgz"
         )
-    words = words.rstrip(".") if len(words) <= 300 else f"{words[:300]}..."
     return (
-        f"{name} {want.version} cannot be fetched from {place}: {words}. Correct {asked}, or download the chart "
-        f"elsewhere and set {asked} to the .tgz or its directory"
+        f"{name} {want.version} cannot be fetched from {place}: {cut(words.rstrip('.'), 300)}. Correct "
+        f"{asked}, or download the chart elsewhere and set {asked} to the .tgz or its directory"
     )
 
 

@@ -26,7 +26,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts
 
 API = "apiextensions.k8s.io/v1"
 KIND = "CustomResourceDefinition"
-SHOWN = 5
 REMEDY = (
     "find out who applied the cluster's (kubectl get crd NAME --show-managed-fields -o yaml), and update it there, or "
     "remove it when no object of it is in use"
@@ -69,8 +68,8 @@ class Definition:
             return "absent"
         if self.why:
             return self.why
-        parts = [f"lacks {listed(self.lacks, SHOWN)} of the chart's"] if self.lacks else []
-        parts += [f"has {listed(self.more, SHOWN)} that the chart's lacks"] if self.more else []
+        parts = [f"lacks {listed(self.lacks)} of the chart's"] if self.lacks else []
+        parts += [f"has {listed(self.more)} that the chart's lacks"] if self.more else []
         return "; ".join(parts) or "has all that the chart's has"
 
     @property
@@ -106,7 +105,7 @@ def _one(chart: Json, live: Optional[Json], removed: Mapping[str, Sequence[str]]
         return Definition(name, "keep", more=more)
     manager = _manager(live)
     if manager:
-        fields = listed(lacks, SHOWN)
+        fields = listed(lacks)
         return Definition(name, "conflict", lacks, more, f"lacks {fields} of the chart's, and {manager} manages it")
     if more:
         return Definition(name, "conflict", lacks, more)

@@ -18,6 +18,7 @@ from typing import Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Release
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import lookup, merge, nested
 
 CHARTS = ("gpu-operator", "network-operator", "volcano", "mpi-operator")
@@ -232,9 +233,8 @@ def explain(operator: str, want: Release, text: str) -> str:
     useful = [line for line in lines if not re.match(r"(?i)failure when executing|warning:", line)]
     first = next((number for number, line in enumerate(useful) if line.startswith("Error")), 0)
     words = " ".join(" ".join(useful[first:]).split()) or "no message"
-    shown = words if len(words) <= 400 else f"{words[:400]}..."
     advice = next((advice for pattern, advice in _EXPLAINED if re.search(pattern, text)), "").format(operator=operator)
     what = f"{want.chart} {want.version} (from {want.ref or want.repo}) as {f'{want.namespace}/{want.name}'}"
-    return f"Helm could not install {what}: {shown.rstrip('.')}." + (
+    return f"Helm could not install {what}: {cut(words, 400).rstrip('.')}." + (
         f" {advice[0].upper()}{advice[1:]}." if advice else ""
     )

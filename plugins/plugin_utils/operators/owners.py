@@ -107,7 +107,7 @@ def _sections(plan: Plan) -> set[str]:
 
 
 def _of_policy(one: OtherOwner, sections: Collection[str], nodes: Sequence[str]) -> Finding:
-    both = listed([name for name in one.sections if name in sections])
+    both = listed(name for name in one.sections if name in sections)
     if both and nodes:
         return finding(
             "preflight.other-owner",

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INSTALLS, Faults, PolicyField, Release
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_values, helm_records, support
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.chart_values import ABSENT
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.charts import Chart
@@ -431,7 +432,7 @@ def _update(want: Release, release: HelmRelease, place: Json) -> ReleaseDecision
     if not (changed or newer or failed):
         return _decision(want, "none", f"{release.version} with these values is deployed", values=target, **place)
     reasons = [f"{release.version} -> {want.version}"] if newer else []
-    reasons += [f"values differ: {', '.join(changed[:5])}" + (" ..." if len(changed) > 5 else "")] if changed else []
+    reasons += [f"values differ: {listed(changed)}"] if changed else []
     reasons += [f"revision {release.revision} is {release.status}: {release.description}"] if failed else []
     return _decision(
         want,

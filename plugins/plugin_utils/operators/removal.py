@@ -18,7 +18,7 @@ from typing import Callable, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, image_name
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Leftover, ObjectName, Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import Status
@@ -47,7 +47,7 @@ class LeftoverRemoval:
             if live is None:
                 continue
             if item.used_by:
-                raise RdmaError(f"Cannot remove {item.name}: it is used by {', '.join(item.used_by[:5])}.")
+                raise RdmaError(f"Cannot remove {item.name}: it is used by {listed(item.used_by)}.")
             if nodes:
                 changes += self._handed_over(item, live, nodes) if item.plugin else []
                 continue

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Inp
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import named, readiness
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import wait as kube_wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
@@ -238,7 +239,7 @@ class WaitView:
         name, total = self.target.name, len(self.planned)
         run.write(self.findings_file, {"findings": self.target.late(bad, self.planned, self.plan.namespaces)})
         run.exclude(str(self.args["plan"]), {node: f"{name}: {why}" for node, why in bad.items()})
-        show(f"{name:<16} continues without {len(bad)} of {total} nodes: {', '.join(list(bad)[:5])}")
+        show(f"{name:<16} continues without {len(bad)} of {total} nodes: {listed(bad)}")
         result = kube_wait.WaitResult(0.0, total - len(bad), total, dict(bad))
         return {**_result(result), "excluded": list(bad)[:LATE]}
 

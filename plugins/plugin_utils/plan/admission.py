@@ -155,7 +155,7 @@ def refusals(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
     for why, names in unknown.items():
         yield finding(
             "preflight.admission",
-            listed(names, 4),
+            listed(names),
             f"unknown whether admission accepts it: {why}",
             remedy="",
             severity="info" if why.startswith(("this user may not", "the run itself")) else "warning",
@@ -247,7 +247,7 @@ def _who(error: str, place: str, one: Tried, seen: AdmissionState, plan: Plan) -
         return f"ResourceQuota {place}/{found[1]}", error[found.end() :].strip(), raised
     text = _HEAD.sub("", error)
     if _RANGE.search(error):
-        names = listed([f"{place}/{name}" for name in seen.limits.get(place, ())]) or f"of namespace {place}"
+        names = listed(f"{place}/{name}" for name in seen.limits.get(place, ())) or f"of namespace {place}"
         unset = lacks_limits(error)
         own = "set rdma_pod_limits=true, or " if unset and not plan.pod_extras.limits else ""
         return f"LimitRange {names}", text, f"{own}change the LimitRange, or {_elsewhere(place, plan)}"
@@ -325,7 +325,7 @@ def over_quota(seen: AdmissionState, plan: Plan) -> Iterator[Finding]:
                     f"{key}: {_text(hard)}, {_text(used)} in use, and the run needs {_text(need)}"
                     for key, (need, used, hard) in over.items()
                 )
-                + f" ({listed([answer.tried.name for answer in mine], 4)})",
+                + f" ({listed(answer.tried.name for answer in mine)})",
                 expected="enough for all of them at once",
                 remedy=f"raise it to {hard}, or {_elsewhere(place, plan)}{_fewer(over, mine, plan)}",
             )
@@ -515,7 +515,7 @@ def _cut(policies: Sequence[Json], pods: Sequence[Tried], direction: str, spaces
         peers = [other for other in pods if other is not pod or other.count > 1]
         if not own or not peers:
             continue
-        names = listed([item["metadata"]["name"] for item in own], 4)
+        names = listed(item["metadata"]["name"] for item in own)
         if not all(any(_lets(rule, direction, peer, spaces) for rule in rules) for peer in peers):
             word = "from" if direction == "ingress" else "to"
             yield f"NetworkPolicy {names} blocks {pod.name}'s connections {word} the job's other pods"

@@ -49,8 +49,6 @@ CONTROLLER_CPU = 1.0
 CONTROLLER_MEMORY = 2 * 1024**3
 
 
-SHOWN = 5
-"""Pods of a node that a message names."""
 DRIVER_LABEL = "nvidia.com/cuda.driver.major"
 PEERMEM_LABEL = "nvidia.com/peermem.capable"
 PF_DEFAULT = "192.168.0.0/16"
@@ -273,7 +271,7 @@ def registry(view: PreflightView) -> Iterator[Finding]:
     pods that run are the proof."""
     unknown: dict[tuple[str, str], int] = {}
     for need, answer in view.images:
-        found, by = f"image {need.ref}", listed(list(need.by), separator="; ")
+        found, by = f"image {need.ref}", listed(need.by, separator="; ")
         if answer.state == MISSING:
             yield finding("preflight.registry", found, f"the registry does not have it, for {by}")
         elif answer.state == UNKNOWN:
@@ -417,8 +415,7 @@ def displaced(view: PreflightView) -> Iterator[Finding]:
         yield finding(
             "preflight.displaced",
             node,
-            f"no room for {makers}, which would displace {'; '.join(named[:SHOWN])}"
-            + (f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""),
+            f"no room for {makers}, which would displace {listed(named, separator='; ')}",
             expected="room for the operators' DaemonSets",
             severity="warning" if view.plan.displace_pods else "error",
         )
@@ -686,7 +683,7 @@ def controller_room(view: PreflightView) -> Iterator[Finding]:
     expected = f"at least one (>= {CONTROLLER_CPU:.0f} core, >= {CONTROLLER_MEMORY // 1024**3} GiB free)"
     remedy = "without it `helm upgrade` waits for its hook job until it times out"
     if full:
-        found = f"the nodes without GPUs have no room for the operators' controllers: {', '.join(full[:5])}"
+        found = f"the nodes without GPUs have no room for the operators' controllers: {listed(full)}"
         yield finding(
             "preflight.controller-room",
             "cluster",
@@ -810,7 +807,7 @@ def leftovers(view: PreflightView) -> Iterator[Finding]:
             yield finding(
                 "preflight.leftovers",
                 nodes[0] if len(nodes) == 1 else "cluster",
-                f"VFs are already advertised as {resource} on {len(nodes)} node(s): {', '.join(nodes[:3])}",
+                f"VFs are already advertised as {resource} on {len(nodes)} node(s): {listed(nodes)}",
                 expected=f"only {ours}",
                 remedy=f"remove that device-plugin configuration, or set rdma_resource={resource}",
             )

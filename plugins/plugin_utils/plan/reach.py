@@ -176,7 +176,7 @@ def _texts(plan: Plan, kept: Sequence[tuple[Json, Sequence[Pods]]]) -> tuple[str
         found.append(f"taint {words} keeps off {names}" + (f" ({passing})" if passing else ""))
         if not pod_gpu.untolerated(plan.tolerations, [taint]):
             where = [*sorted({one.by for one in away if one.by}), *(_there(one) for one in away if one.there)]
-            remedies.append(f"add {tolerations.in_words(pod_gpu.toleration(taint))} to {listed(where, 4)}")
+            remedies.append(f"add {tolerations.in_words(pod_gpu.toleration(taint))} to {listed(where)}")
         else:
             (gates if passing else lacking).append(f"'{words}'")
     if lacking:

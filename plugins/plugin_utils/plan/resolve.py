@@ -202,7 +202,7 @@ def text(plan: Plan) -> str:
     lines += [f"  error: {item.subject}: {item.found}" for item in plan.findings if item.severity == "error"]
     excluded = [f"{node.name} ({node.excluded})" for node in plan.nodes if node.excluded]
     if excluded:
-        lines.append(f"  left out of the test: {', '.join(excluded[:10])}" + (" ..." if len(excluded) > 10 else ""))
+        lines.append(f"  left out of the test: {listed(excluded, 10)}")
     return "\n".join(lines)
 
 
@@ -259,10 +259,10 @@ def _node_faults(options: PlanOptions, facts: Sequence[NodeFacts]) -> Iterator[F
     named, of = options.nodes, {fact.name: fact.shape for fact in facts}
     strangers = [name for name in named if name not in of]
     if strangers:
-        yield input_fault("rdma_nodes", f"the cluster does not have {listed(strangers, 5)}")
+        yield input_fault("rdma_nodes", f"the cluster does not have {listed(strangers)}")
     other = [f"{name} ({of[name] or 'no shape'})" for name in named if name in of and of[name] not in options.shapes]
     if options.shapes and other:
-        yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(options.shapes)}: {listed(other, 5)}")
+        yield input_fault("rdma_nodes", f"not of rdma_shape {', '.join(options.shapes)}: {listed(other)}")
     if named and options.expected_nodes > len(named):
         yield input_fault(
             "rdma_expected_nodes", f"{options.expected_nodes} are expected, but rdma_nodes has {len(named)}"

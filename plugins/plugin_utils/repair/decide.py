@@ -281,7 +281,7 @@ def _left(
     if today >= limits.attempts:
         return f"it had {counted(today, 'repair')} within a day (rdma_repair_attempts); open a ticket"
     kept = held(node.pods) if node.requested else drain(node.pods, policy).kept
-    return f"the node cannot be drained: {listed(list(kept), 3)}" if kept else ""
+    return f"the node cannot be drained: {listed(kept, 3)}" if kept else ""
 
 
 def _refused(

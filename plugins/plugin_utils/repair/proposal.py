@@ -66,7 +66,7 @@ def _kept(node: str, repair: Mapping[str, Json]) -> str:
 
 def _text(step: Json, repair: Json) -> str:
     """With all that the plan's id approves."""
-    evicts = f"; evicts {listed(step['evict'], 5)}" if step["evict"] else ""
+    evicts = f"; evicts {listed(step['evict'])}" if step["evict"] else ""
     others = [f"{one['node']} ({one['action']})" for one in repair["steps"] if one["node"] != step["node"]]
-    also = f". The plan also has {listed(others, 5)}" if others else ""
+    also = f". The plan also has {listed(others)}" if others else ""
     return f"{step['node']}: {step['action']}{evicts}: {step['why']}{also}. To approve: rdma_repair={repair['id']}"

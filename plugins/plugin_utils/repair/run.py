@@ -32,7 +32,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY, NODE_HISTORY
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import decide as gate_decide
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
@@ -63,7 +63,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import A
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.table import REPLACE
 
 POLL, POLL_OCI = 2.0, 10.0
-SHOWN = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +162,7 @@ class NodeRepair:
 
     def _lines(self, found: RepairPlan) -> Iterator[str]:
         for step in found.steps:
-            pods = f"; evicts {listed(list(step.evict), 5)}" if step.evict else ""
+            pods = f"; evicts {listed(step.evict)}" if step.evict else ""
             how = "" if step.action == decide.RELEASE else f", {self._way(step).says}"
             yield f"repair           {step.node}: {step.action}{how}{pods}: {step.why}"
         for name, why in (*found.asked.items(), *found.left.items()):
@@ -602,11 +601,11 @@ class NodeRepair:
         NVSentinel has drained none is evicted."""
         if attempt.request:
             if there := decide.held(self._pods(name)):
-                raise RdmaError(f"{name} is left: {listed(list(there), 3)}.")
+                raise RdmaError(f"{name} is left: {listed(there, 3)}.")
             return
         found = decide.drain(self._pods(name), self.policy)
         if found.kept:
-            raise RdmaError(f"{name} cannot be drained: {listed(list(found.kept), 3)}.")
+            raise RdmaError(f"{name} cannot be drained: {listed(found.kept, 3)}.")
         last: list[str] = []
 
         def allowed() -> str:
@@ -620,7 +619,7 @@ class NodeRepair:
         def gone() -> str:
             now = decide.drain(self._pods(name), self.policy)
             if now.kept:
-                raise RdmaError(f"{name} cannot be drained: {listed(list(now.kept), 3)}.")
+                raise RdmaError(f"{name} cannot be drained: {listed(now.kept, 3)}.")
             left = list(now.evict)
             for pod in left:
                 try:
@@ -793,7 +792,7 @@ class NodeRepair:
         """Trips the breaker after too many failures: only a person resets it."""
         failed = self._repairs().recent(self.client.now(), record.FAILED)
         if sum(failed.values()) >= self.limits.failures:
-            why = f"{counted(sum(failed.values()), 'repair')} failed until {self._now()}: {listed(sorted(failed), 5)}"
+            why = f"{counted(sum(failed.values()), 'repair')} failed until {self._now()}: {listed(sorted(failed))}"
             self._record(lambda now: dataclasses.replace(now, breaker=now.breaker or why))
 
     def _now(self) -> str:

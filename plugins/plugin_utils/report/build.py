@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import SEVE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import UNACTED
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, cut, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import causes, next_step
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.drift import lines as drift_lines
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report.messages import shortened
@@ -324,7 +324,7 @@ def _unproven(plan: Plan, table: Sequence[Json], nccl: Sequence[Json]) -> list[t
     if not left:
         return []
     made = next((item["made"] for item in nccl if item["shape"] == left[0]["shape"] and item.get("made")), "")
-    what = f"{listed([node['name'] for node in left])} did not take part in the last NCCL test{made and ' of ' + made}"
+    what = f"{listed(node['name'] for node in left)} did not take part in the last NCCL test{made and ' of ' + made}"
     return [("incomplete", f"{NOT_PROVEN}: {what}.")]
 
 
@@ -345,7 +345,7 @@ def _praise(table: Sequence[Json], nccl: Sequence[Json], deselected: bool) -> st
         when = f" (tested {item['made']})" if deselected and item.get("made") else ""
         text += f"; {item['shape']}: {item['verdict']['reason'].rstrip('.')}{when}"
     if out:
-        text += f"; excluded: {listed([node['name'] + ' (' + node['excluded'] + ')' for node in out])}"
+        text += f"; excluded: {listed(node['name'] + ' (' + node['excluded'] + ')' for node in out)}"
     return text
 
 
@@ -638,7 +638,7 @@ def text(report: Json, width: int = 200, rows: int = 12) -> list[str]:
     name = f"{report['cluster']}: " if report["cluster"] else ""
     for item in report["nccl"]:
         lines += ["", *_curve_lines(item), _nccl_line(item) + _mark(report, item["nodes"])]
-        lines += [f"set for this test: {listed(item['settings'], 4)}"] if item["settings"] else []
+        lines += [f"set for this test: {listed(item['settings'])}"] if item["settings"] else []
         if item["verdict"] != "pass" and item["measured"] is not None and item["reason"] not in report["reason"]:
             lines.append(f"  {item['reason']}")
     for item in report["scan"]:
@@ -762,10 +762,7 @@ def _finding_lines(report: Json, rows: int) -> list[str]:
         text = ". ".join(filter(None, ("; ".join(filter(None, parts)), _capital(item["remedy"]))))
         if text:
             alike.setdefault((item["severity"], text), []).append(str(item["subject"]))
-    serious = [
-        f"{severity}: {listed(list(dict.fromkeys(subjects)), 4)}: {text}"
-        for (severity, text), subjects in alike.items()
-    ]
+    serious = [f"{severity}: {listed(dict.fromkeys(subjects))}: {text}" for (severity, text), subjects in alike.items()]
     lines = serious[:rows]
     if len(serious) > rows:
         lines.append(f"({len(serious) - rows} more in the report)")
@@ -887,11 +884,6 @@ def _flat(text: str) -> str:
 def _sentence(text: str) -> str:
     text = _flat(text)
     return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def cut(line: str, width: int) -> str:
-    """The line with at most ``width`` characters."""
-    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
 
 
 def _capital(line: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.slowing import slow_nothing
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, cut, listed
 
 HOST, CLUSTER, COUNTERS, NCCL = "host check", "Kubernetes", "port counters", "NCCL's log"
 SCAN, PERFTEST = "scan", "ib_write_bw"
@@ -159,9 +159,7 @@ def _evidence(item: Json, pairs: str) -> Evidence:
     found = " ".join(str(item["found"]).split()).rstrip(".")
     if source == SCAN and pairs and not any(word in found for word in ("pair", "partner")):
         found = f"{pairs}; {found}"
-    if len(found) > _LONGEST:
-        found = f"{found[: _LONGEST - 3].rstrip()}..."
-    return Evidence(source, item["id"], item["severity"], found, item["remedy"], item["stage"])
+    return Evidence(source, item["id"], item["severity"], cut(found, _LONGEST), item["remedy"], item["stage"])
 
 
 def source_of(item: Json) -> str:

@@ -11,7 +11,7 @@ from statistics import NormalDist, median
 from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, Pf
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import stats
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.model import MOST_ROUNDS, Conclusion, Conviction
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan.stats import FAILED, OK, UNKNOWN, Norm, PlacedRun, Score
@@ -479,7 +479,7 @@ class ScanVerdict:
         for nodes, bad in parts.items():
             if bad:
                 blocks = {view.blocks[name] for name in nodes}
-                where = f"{len(nodes)} nodes ({', '.join(nodes[:4])}{', ...' if len(nodes) > 4 else ''})"
+                where = f"{len(nodes)} nodes ({listed(nodes)})"
                 found.append(f"slow together: {where} of {counted(len(blocks), 'block')}")
         if parts and not any(parts.values()):
             found.append(f"{counted(len(parts), 'part')} of the cluster, each together: good")

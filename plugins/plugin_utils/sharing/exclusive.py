@@ -23,7 +23,6 @@ WHY = {
     ("serving", "vgpu"): "a vGPU has neither NVLink nor RDMA, which a model on several GPUs needs",
     ("time_slicing", "vgpu"): "a vGPU node offers exactly one GPU, which is not shared",
 }
-SHOWN = 5
 
 
 def refuse(uses: Iterable[Json], named: Callable[[str], Sequence[str]]) -> None:
@@ -51,7 +50,7 @@ def _clashes(nodes: Mapping[str, Sequence[str]], resources: Mapping[str, Sequenc
     for (one, other), why in WHY.items():
         both = sorted(set(nodes.get(one, ())) & set(nodes.get(other, ())))
         if both and not _goes(one, other, resources):
-            yield f"{one} and {other} on {listed(both, SHOWN)}: {why}"
+            yield f"{one} and {other} on {listed(both)}: {why}"
 
 
 def _goes(one: str, other: str, resources: Mapping[str, Sequence[str]]) -> bool:

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import METRICS_BEFORE
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness, requests
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import Proven
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.readiness import READY, WAITING, Status
@@ -214,7 +215,7 @@ class Metrics(Use[MetricsSpec]):
                 return f"{one['metadata']['namespace']}/{one['metadata']['name']}"
             reasons[one["metadata"]["name"]] = why
         raise RdmaError(
-            f"Nothing scrapes ServiceMonitor {namespace}/{name}: {'; '.join(list(reasons.values())[:3])}. Use "
+            f"Nothing scrapes ServiceMonitor {namespace}/{name}: {listed(reasons.values(), separator='; ')}. Use "
             "labels that Prometheus selects, or widen its selector."
         )
 

@@ -22,6 +22,7 @@ from itertools import combinations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 TURN = 1_000_000
 """A kernel's pause in ns from which it counts as time-sliced rather than concurrent."""
@@ -100,7 +101,7 @@ def _together(found: Mapping[str, Computed], several: Mapping[str, list[str]]) -
     for gpu, pods in several.items():
         gaps = [gap for one, other in combinations(pods, 2) for gap in _overlaps(found[one], found[other])]
         if not gaps:
-            return MpsVerdict(lacking=f"no two of {', '.join(pods[:3])} computed at the same time on GPU {gpu}")
+            return MpsVerdict(lacking=f"no two of {listed(pods)} computed at the same time on GPU {gpu}")
         if min(gaps) >= TURN:
             paused = f"paused for {min(gaps) / 1e6:.1f} ms while another ran"
             return MpsVerdict(

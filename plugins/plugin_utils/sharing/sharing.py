@@ -26,7 +26,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, is_int, isolation
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import near
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut, near
 
 GPU = "nvidia.com/gpu"
 CONFIG_LABEL, MIG_LABEL, MIG_STATE = (
@@ -301,8 +301,7 @@ def _keys(path: str, value: Any, known: Mapping[str, Any], faults: list[str]) ->
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return cut(repr(value), 40)
 
 
 def check_keys(configs: Mapping[str, Any], default: str, nodes: Mapping[str, str]) -> None:

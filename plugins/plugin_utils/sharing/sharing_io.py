@@ -15,7 +15,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import MIG_STRATEGY_BEFORE
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, readiness, rollout
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import ProofPods, pod
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proven import Proven
@@ -123,7 +123,7 @@ class Sharing(Use[SharingSpec]):
     def result(self, wanted: SharingSpec) -> Json:
         """The nodes with what they offer, their number, restarted device plugins and notes."""
         return {
-            "nodes": {one.name: one.result for one in wanted.nodes[: gpu_nodes.SHOWN]},
+            "nodes": {one.name: one.result for one in wanted.nodes[:SHOWN]},
             "count": len(wanted.nodes),
             "restarted": len(self.restarted),
             "notes": self.notes,
@@ -224,7 +224,7 @@ class Sharing(Use[SharingSpec]):
         if not one.facts.cordoned:
             self._cordon(one.name, True)
             self.cordoned.add(one.name)
-        self.say(f"{one.name}: evicting {len(pods)} pods that hold GPUs: {listed(pods, 5)}")
+        self.say(f"{one.name}: evicting {len(pods)} pods that hold GPUs: {listed(pods)}")
         try:
             gpu_nodes.evict(self.client, pods, self.args["timeout"], self.say)
             self._await_free(one.name)
@@ -239,7 +239,7 @@ class Sharing(Use[SharingSpec]):
         while left := gpu_nodes.gpu_pods(self.client, [node]).get(node, []):
             if time.monotonic() + POLL > deadline:
                 raise RdmaError(
-                    f"Cannot change the MIG devices of {node}: {listed(left, 5)} were evicted, but still hold its "
+                    f"Cannot change the MIG devices of {node}: {listed(left)} were evicted, but still hold its "
                     f"GPUs after {self.args['timeout']} s. Find out what keeps them running (finalizers, a DaemonSet)."
                 )
             time.sleep(POLL)

@@ -45,8 +45,6 @@ MIG_UNSEEN = (
     "With SELinux enforcing, GPU Operator 25.10.1 sets it only with env USE_NODE_FEATURE_API=true in the "
     "ClusterPolicy's spec.gfd.env"
 )
-SHOWN = 5
-
 
 # ---- configurations ------------------------------------------------------------------------------------------------
 
@@ -346,7 +344,7 @@ def refuse_for_others(wanted: SharingSpec, options: SharingOptions, live: Live, 
         names = [one.name for one in others if (one.labels.get(sharing.CONFIG_LABEL) or live.default) == key]
         if names:
             raise InputError(
-                f"Cannot change the sharing configuration {key}: {listed(names, SHOWN)}, which this task does not "
+                f"Cannot change the sharing configuration {key}: {listed(names)}, which this task does not "
                 "select, would change too. Give this pool its own key (rdma_time_slicing_key or rdma_mps_key of the "
                 "playbook), or select all nodes that use this one."
             )
@@ -354,7 +352,7 @@ def refuse_for_others(wanted: SharingSpec, options: SharingOptions, live: Live, 
     if names:
         raise InputError(
             f"Cannot set mig.strategy to {options.mig_strategy}: it is {live.strategy} for the whole cluster, and "
-            f"{listed(names, SHOWN)}, which this task does not select, would offer its MIG devices under other "
+            f"{listed(names)}, which this task does not select, would offer its MIG devices under other "
             f"names. Set rdma_mig_strategy to {live.strategy}, or revert MIG there first."
         )
 

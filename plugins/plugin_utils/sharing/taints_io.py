@@ -212,7 +212,7 @@ class GpuTaints(Use[TaintSpec]):
         if node is None:
             states = [f"{one.name} is {'cordoned' if one.facts.ready else 'not Ready'}" for one in wanted.members]
             raise RdmaError(
-                f"Cannot prove that {words} keeps pods off: no node can run a pod now ({listed(states, 5)}). "
+                f"Cannot prove that {words} keeps pods off: no node can run a pod now ({listed(states)}). "
                 "Uncordon or repair one and run this again, or set rdma_sharing_prove=never to skip the test."
             )
         host = hostname(node.name, node.labels)

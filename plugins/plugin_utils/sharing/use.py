@@ -16,7 +16,7 @@ from typing import Any, Generic, Optional, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects, requests, wait
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.proof import ProofPods
@@ -85,7 +85,7 @@ class Use(Generic[Wanted]):
             self.settle(wanted)
             if proof:
                 proof = {"proof": self._proof(wanted)}
-        return {**changed(self.task, self.changes, gpu_nodes.SHOWN), **proof, **self.result(wanted)}
+        return {**changed(self.task, self.changes, SHOWN), **proof, **self.result(wanted)}
 
     def _proof(self, wanted: Wanted) -> Json:
         note = None if self.absent else self.proven(wanted)
@@ -230,8 +230,8 @@ class Use(Generic[Wanted]):
         found = gpu_nodes.gpu_pods(self.client, nodes) if nodes else {}
         if found and not self.args["drain"]:
             node, pods = next(iter(sorted(found.items())))
-            use = f"in use, on {node} by {listed(pods, 5)}"
-            raise InputError(refusal.format(nodes=listed(sorted(found), 5), use=use))
+            use = f"in use, on {node} by {listed(pods)}"
+            raise InputError(refusal.format(nodes=listed(sorted(found)), use=use))
         return found
 
 

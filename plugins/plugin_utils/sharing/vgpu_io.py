@@ -81,7 +81,7 @@ class VGpu(Use[Setup]):
             others = vgpu.bystanders(filter(_has_gpu, self._all()), [one.name for one in self._chosen()])
             if others:
                 faults.append(
-                    f"{listed(others, 5)} would also get the guest driver: label them {vgpu.DRIVER_LABEL}=false if "
+                    f"{listed(others)} would also get the guest driver: label them {vgpu.DRIVER_LABEL}=false if "
                     "their image includes the driver, or set driver.useNvidiaDriverCRD in the ClusterPolicy"
                 )
         if faults:

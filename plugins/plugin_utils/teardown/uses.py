@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.sharing import CONFIG_LABEL, MIG_LABEL
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.sharing.vgpu import VGPU_LABEL
 
@@ -27,7 +28,6 @@ CONFIG_MAP, MIG_SUFFIX = "gpuops-gpu-sharing", "-mig"
 TIME_SLICING, MPS = "time-slicing", "mps"
 """Default name of the roles' ConfigMap, and default keys in it."""
 UNTAINT = "remove each with kubectl taint nodes --all KEY:EFFECT-"
-SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _play(name: str, inputs: Mapping[str, object]) -> str:
 
 
 def _taints(words: Sequence[str]) -> str:
-    return f"taints {', '.join(words[:SHOWN])} that gpuops.rdma.gpu_taints added"
+    return f"taints {listed(words)} that gpuops.rdma.gpu_taints added"
 
 
 def remaining(found: Uses) -> list[str]:

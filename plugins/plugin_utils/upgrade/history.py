@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, cut, listed
 
 LONGEST = 300
 """Characters of a reason that are kept."""
@@ -43,9 +43,7 @@ def note(plan: Plan, at: str, why: str = "", slowest: Optional[Mapping[str, Opti
     """The annotation of the nodes of a wave that came through, or stopped for the reason ``why``."""
     to = _to(plan)
     measured = {shape: rate for shape, rate in (slowest or {}).items() if rate is not None}
-    words = " ".join(why.split())
-    short = words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
-    found = {"at": at, "to": to, "why": short, "slowest": measured}
+    found = {"at": at, "to": to, "why": cut(" ".join(why.split()), LONGEST), "slowest": measured}
     return json.dumps({key: value for key, value in found.items() if value}, sort_keys=True)
 
 
@@ -88,7 +86,7 @@ def lines(found: Iterable[Wave]) -> list[str]:
 
 def _line(wave: Wave) -> str:
     to = ", ".join(f"{name} {version}" for name, version in wave.to.items())
-    what = f"{wave.at}: {counted(len(wave.nodes), 'node')} ({listed(wave.nodes, 5)}) to {to}"
+    what = f"{wave.at}: {counted(len(wave.nodes), 'node')} ({listed(wave.nodes)}) to {to}"
     if wave.why:
         return f"{what}: stopped: {wave.why}"
     rates = ", ".join(f"{shape} {rate:.1f}" for shape, rate in wave.slowest.items())

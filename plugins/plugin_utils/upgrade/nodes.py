@@ -76,7 +76,7 @@ class Nodes:
             self.client.delete(path)
         if chosen:
             what = f"{counted(len(chosen), 'pod')} of older revisions"
-            self.show(f"upgrade          {what} replaced on {listed(self.nodes, 5)}")
+            self.show(f"upgrade          {what} replaced on {listed(self.nodes)}")
         return {"changed": bool(chosen), "nodes": self.nodes, "pods": len(chosen), "pairs": self._pairs()}
 
     def _pairs(self) -> list[str]:

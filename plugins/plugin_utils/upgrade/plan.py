@@ -427,9 +427,9 @@ def lines(upgrade: Upgrade, profile: str) -> list[str]:
     total = sum(len(wave) for wave in upgrade.waves)
     if total:
         found.append(f"  {counted(len(upgrade.waves), 'wave')} of {counted(total, 'node')}:")
-        found += [f"    {number}: {listed(wave, 5)}" for number, wave in enumerate(upgrade.waves[:SHOWN], 1)]
+        found += [f"    {number}: {listed(wave)}" for number, wave in enumerate(upgrade.waves[:SHOWN], 1)]
     found += [
-        f"  are not changed and stay held back, because they are not part of this run: {listed(upgrade.outside, 5)}"
+        f"  are not changed and stay held back, because they are not part of this run: {listed(upgrade.outside)}"
     ] * bool(upgrade.outside)
     found += [f"  in use: {node}: {why}" for node, why in list(upgrade.busy.items())[:10]] if upgrade.busy else []
     return found + past

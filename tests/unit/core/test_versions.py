@@ -64,5 +64,5 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lists_are_cut() -> None:
     assert listed([]) == "" and listed(["a", "b", "c"]) == "a, b, c"
-    assert listed(list("abcde")) == "a, b, c and 2 more" and listed(list("abc"), 1, "; ") == "a; and 2 more"
+    assert listed(list("abcdef")) == "a, b, c, d and 2 more" and listed(list("abc"), 1, "; ") == "a; and 2 more"
     assert (counted(1, "node"), counted(0, "node"), counted(2, "more block")) == ("1 node", "0 nodes", "2 more blocks")

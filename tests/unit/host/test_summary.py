@@ -90,7 +90,7 @@ def test_lines_group_by_rule_and_name_few_nodes() -> None:
     lines = host_report.lines(hosts, findings)
     assert lines[0] == "host checks: 7 hosts: 1 fail, 5 warn, 1 pass"
     assert lines[1].split() == ["fail", "gone:", "n9:", "found", "gone"]
-    assert "link: n0, n1, n2 and 2 more: found link" in lines[2]
+    assert "link: n0, n1, n2, n3 and 1 more: found link" in lines[2]
     assert lines[3].strip() == "clean it"
     assert host_report.lines(hosts, [finding(f"r{i}", "error") for i in range(20)], limit=3)[-1] == "  (17 more rules)"
     assert "Host checks fail on 1 of 7 hosts: n9." in host_report.message(hosts, [findings[-1]])

@@ -16,7 +16,7 @@ DIGEST = "sha256:" + "a" * 64
 FOUND = Listing(
     {"nvcr.io/nvidia/x:1": "b" * 64},
     {
-        "nvcr.io/nvidia/x:1": ["a", "b", "c", "d"],
+        "nvcr.io/nvidia/x:1": ["a", "b", "c", "d", "e"],
         "nvcr.io/nvidia/x:2": ["a"],
         f"ghcr.io/y/z:3@{DIGEST}": ["a"],
         "registry.k8s.io/pause": ["a"],
@@ -36,7 +36,7 @@ def test_text_has_places_digests_users_and_what_is_not_known() -> None:
     lines = texts.text(FOUND, "m.example/r").splitlines()
     assert lines[0] == "container images: 5"
     assert "  nvcr.io/nvidia/x:1 -> m.example/r/nvidia/x:1" in lines
-    assert f"    sha256:{'b' * 64}" in lines and "    for a; b; c and 1 more" in lines
+    assert f"    sha256:{'b' * 64}" in lines and "    for a; b; c; d; and 1 more" in lines
     assert "  own.example:5000/$(touch x)/q:1" in lines, "another private registry stays"
     assert lines[-2:] == ["not known: 1", "  images of OLM: they are in a catalogue"]
     assert "->" not in texts.text(FOUND, "")

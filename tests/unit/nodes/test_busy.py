@@ -72,7 +72,7 @@ def test_one_line_for_many_nodes() -> None:
     busy = nodes_busy.by_node(holders, nodes)
     text = nodes_busy.summary(busy, len(nodes))
     assert text.startswith("9 of 12 nodes are in use: n0 (pod team/p0 holds 8 nvidia.com/gpu), ")
-    assert text.endswith(" and 6 more") and list(busy) == nodes[:9]
+    assert text.endswith(" and 5 more") and list(busy) == nodes[:9]
     assert nodes_busy.by_node(holders, ["elsewhere"]) == {}
     findings = nodes_busy.findings(busy, "unknown", "nccl_test")
     assert [item.subject for item in findings] == nodes[:9] and "rdma_busy" in findings[0].remedy

@@ -74,7 +74,7 @@ def test_dranet_excludes_vfs(mode: Mode, count: int) -> None:
 def test_a_nicnodepolicy_with_our_section_on_our_nodes_is_refused() -> None:
     (one,) = found(made("NicNodePolicy", "pool", NODES, sriovDevicePlugin={}, ofedDriver={}))
     assert (one.severity, one.subject) == ("error", "NicNodePolicy pool")
-    assert one.found.endswith("both would have sriovDevicePlugin on 5 nodes: n0, n1, n2 and 2 more")
+    assert one.found.endswith("both would have sriovDevicePlugin on 5 nodes: n0, n1, n2, n3 and 1 more")
     assert one.remedy.startswith("remove sriovDevicePlugin from it")
     (one,) = found(made("NicNodePolicy", "pool", NODES, ofedDriver={}), stays=("spec.ofedDriver.image",))
     assert one.severity == "error" and "both would have ofedDriver" in one.found
@@ -84,7 +84,7 @@ def test_a_nicnodepolicy_with_our_section_on_our_nodes_is_refused() -> None:
     ("selected", "spec", "words"),
     [
         (("other",), {"sriovDevicePlugin": {}}, "it has sriovDevicePlugin for other; the run does not change it"),
-        (NODES, {"ofedDriver": {}}, "it has ofedDriver for n0, n1, n2 and 2 more; the run does not change it"),
+        (NODES, {"ofedDriver": {}}, "it has ofedDriver for n0, n1, n2, n3 and 1 more; the run does not change it"),
         ((), {}, "it has no section for no node; the run does not change it"),
     ],
 )

@@ -532,9 +532,8 @@ def test_the_message_has_one_line_per_problem_and_groups_nodes() -> None:
     lines = text.splitlines()
     assert lines[0] == "7 errors before anything was changed:"
     assert "- cluster: permission denied create namespaces. Grant it" in lines[1]
-    assert any(
-        line.startswith("- 10.140.0.1, 10.140.0.2, 10.140.0.3 and 2 more: osImage Oracle Linux 7") for line in lines
-    )
+    named = "10.140.0.1, 10.140.0.2, 10.140.0.3, 10.140.0.4 and 1 more"
+    assert any(line.startswith(f"- {named}: osImage Oracle Linux 7") for line in lines)
     assert len(lines) == 4
 
 

@@ -101,7 +101,7 @@ HEADLINES: tuple[tuple[dict[str, list[Item]], list[Item], list[Item], str], ...]
     ({"n1": [acs("0000:0e:00.0")], "n2": [acs("0000:4e:00.0")]}, [], [],
      "2 of 44 nodes: n1: ACS on 0000:0e:00.0 (host check). n2: ACS on 0000:4e:00.0 (host check)."),
     (MANY, [], [],
-     "40 of 44 nodes: n1, n2, n3 and 37 more, by host.acs: on n1 ACS on 0000:01:00.0 (host check); "
+     "40 of 44 nodes: n1, n2, n3, n4 and 36 more, by host.acs: on n1 ACS on 0000:01:00.0 (host check); "
      "slow in 5 of 5 pairs."),
     ({**{f"n{i}": [ACS] for i in range(1, 4)}, "n7": [XID]}, [], [],
      "4 of 44 nodes: n1, n2, n3: ACS on 0000:0e:00.0 (host check). n7: Xid 79 of 0000:5b:00.0 x 1 (host check)."),

@@ -85,7 +85,7 @@ def test_firmware_that_this_run_did_not_read_is_unknown() -> None:
     now = replace(BEFORE, nodes=drift.groups({f"n{number}": without for number in range(4)}))
     found = drift.compare(BEFORE, now)
     assert found.changes == ()
-    assert found.unknown == ("HCA firmware of n0, n1, n2 and 1 more: this run did not check the hosts",)
+    assert found.unknown == ("HCA firmware of n0, n1, n2, n3: this run did not check the hosts",)
 
 
 def test_a_report_lists_a_hundred_changes_and_counts_all() -> None:

@@ -34,7 +34,7 @@ def test_all_that_meet_are_told_at_once() -> None:
     with pytest.raises(InputError) as error:
         exclusive.check(nodes, {})
     assert str(error.value).count("\n- ") == 3
-    assert "and 4 more" in str(error.value)
+    assert "and 5 more" in str(error.value)
 
 
 def test_replicas_of_mig_devices_go_with_mig() -> None:

@@ -19,6 +19,7 @@ from typing import Any, Optional
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import hidden
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import cut
 
 READY: dict[str, tuple[str, ...]] = {
     "service": ("active", "monitoring"),
@@ -206,8 +207,7 @@ def title(body: str) -> str:
 def shown(document: Any) -> str:
     """An answer in one line of at most LONGEST characters, secrets masked."""
     text = document if isinstance(document, str) else json.dumps(hidden(document), ensure_ascii=False)
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    return cut(" ".join(text.split()), LONGEST)
 
 
 def words(document: Any) -> str:

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Unrecoverable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, picked
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.api import Deployment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
@@ -108,14 +109,14 @@ class BlueprintServer:
             )
         fields, known = self._differing(blueprint, here)
         if self.again or (fields and self.recreate):
-            self.progress(f"{name}: undeploying and recreating it{f' ({_some(fields)} differ)' if fields else ''}")
+            self.progress(f"{name}: undeploying and recreating it{f' ({listed(fields)} differ)' if fields else ''}")
             if self.check_mode:
                 return {**_row(here), "changed": True, "different": fields}
             self.gone(name, [item for item in same if not item.leaving])
             return self._made(blueprint, [])
         if fields:
             raise InputError(
-                f"{name} is deployed with other values of {_some(fields)}. Blueprints cannot change a deployment: "
+                f"{name} is deployed with other values of {listed(fields)}. Blueprints cannot change a deployment: "
                 "recreate it (rdma_blueprint_recreate=true), or use another name."
             )
         settled = here if self.check_mode else self._await(here.uuid, name)
@@ -269,7 +270,3 @@ def _over(item: Deployment) -> bool:
     """Whether it is undeployed but still listed. The status for that is not public; likely ones count."""
     known = ("undeployed", "decommissioned", "deleted", "terminated")
     return item.leaving and item.status.lower() in known
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

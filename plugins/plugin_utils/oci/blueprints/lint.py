@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, is_int
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import checks, schema
 
 RDMA = "multinode_rdma_enabled_in_shared_pool"
@@ -549,7 +550,7 @@ class _Rules:
         named = [item.get("secret_name") for item in self.payload.get("recipe_environment_secrets") or []]
         for name in dict.fromkeys([self.payload.get("recipe_container_secret_name"), *named]):
             if name and self.around.secrets and name not in self.around.secrets:
-                known = _some(self.around.secrets)
+                known = listed(sorted(self.around.secrets))
                 yield self.fault("blueprint.secret", f"the Secret {name} is not there", expected=f"one of {known}")
 
     def mig(self) -> Findings:
@@ -564,7 +565,7 @@ class _Rules:
             )
         elif asked and self.around.mig and not any(asked in layout for layout in self.around.mig):
             yield self.fault(
-                "blueprint.mig", f"no shared pool has {asked}", expected=f"one of {_some(self.around.mig)}"
+                "blueprint.mig", f"no shared pool has {asked}", expected=f"one of {listed(sorted(self.around.mig))}"
             )
 
     def many(self, count: int, on: bool, shape: str) -> Findings:
@@ -680,7 +681,7 @@ class _Rules:
         name, layout = self.payload.get("recipe_node_name"), self.payload.get("shared_node_pool_mig_config")
         pool = self.payload.get("recipe_node_pool_name")
         if pool and self.pools and pool not in self.pools:
-            known = f"one of {_some([*self.pools])}"
+            known = f"one of {listed(sorted(self.pools))}"
             yield self.fault("blueprint.update-node", f"{pool!r} is not a shared pool", expected=known)
         if name is None:
             if self.missing("recipe_node_name") and not (layout and pool):
@@ -691,7 +692,7 @@ class _Rules:
             yield self.fault(
                 "blueprint.update-node",
                 f"{name!r} is not a node of the cluster",
-                expected=f"one of {_some(self.around.nodes)}",
+                expected=f"one of {listed(sorted(self.around.nodes))}",
             )
         elif not self.address(name):
             yield self.fault(
@@ -716,10 +717,6 @@ class _Rules:
                     expected=f"{value!r}, otherwise RDMA is not scheduled",
                     severity="warning" if plain else "error",
                 )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _options(words: Sequence[str], facts: Json) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 POOL, SHARED, RDMA = "corrino", "corrino/pool-shared-any", "corrino/rdma"
 LABELS = (POOL, SHARED, RDMA)
@@ -93,7 +94,7 @@ def chosen(nodes: Sequence[BlueprintNode], names: Sequence[str]) -> list[Bluepri
     known = {item.name: item for item in nodes}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f"The cluster has no node {some(unknown)}. A node's name on OKE is its private IP address.")
+        raise InputError(f"The cluster has no node {listed(unknown)}. A node's name on OKE is its private IP address.")
     return [known[name] for name in names] if names else list(nodes)
 
 
@@ -113,7 +114,7 @@ def no_rdma(pool: str, without: Sequence[BlueprintNode]) -> str:
     if not without:
         return ""
     return (
-        f"{pool or 'the pool'}: {some([item.name for item in without])} ({len(without)} nodes) do not belong to a "
+        f"{pool or 'the pool'}: {listed(item.name for item in without)} ({len(without)} nodes) do not belong to a "
         "cluster network or compute cluster, so they have no RDMA; recreate the pool with rdma_blueprint_recreate=true"
     )
 
@@ -123,7 +124,7 @@ def nothing(nodes: Sequence[BlueprintNode], compartments: Sequence[str]) -> str:
     if not nodes:
         return "No node of the cluster has a shape with RDMA, so there is nothing to add."
     return (
-        f"None of {some([item.name for item in nodes])} ({len(nodes)} nodes) is an instance of a cluster network "
+        f"None of {listed(item.name for item in nodes)} ({len(nodes)} nodes) is an instance of a cluster network "
         f"or compute cluster in {', '.join(compartments)}, so there is nothing to add. Check the compartments, and "
         "that this user may read them."
     )
@@ -162,11 +163,6 @@ def row(item: BlueprintNode, backing: Optional[Backing]) -> Json:
     }
 
 
-def some(names: Sequence[str]) -> str:
-    """The first five names, comma-separated; "..." if there are more."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
 def judged(args: Mapping[str, Any], nodes: Sequence[BlueprintNode], backing: Mapping[str, Backing]) -> Json:
     """The nodes with their backing, and blueprints that would add them; failed if ``must_be`` does not hold. ``args``:
     options of gpuops.rdma.blueprint_deployment."""
@@ -187,13 +183,13 @@ def judged(args: Mapping[str, Any], nodes: Sequence[BlueprintNode], backing: Map
     if args["must_be"] in ("addable", "added") and not with_rdma:
         result.update(failed=True, msg=nothing(nodes, args["compartments"]))
     if args["must_be"] == "addable" and args["names"] and without:
-        nodes_named = f"{some([item.name for item in without])} ({len(without)} nodes)"
+        nodes_named = f"{listed(item.name for item in without)} ({len(without)} nodes)"
         result.update(
             failed=True,
             msg=f"{nodes_named} do not belong to a cluster network or compute cluster, so they have no RDMA.",
         )
     if args["must_be"] == "added" and missing:
-        late = f"{some(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"
+        late = f"{listed(missing)} ({len(missing)} nodes) do not have the labels of Blueprints"
         remedy = "add them with rdma_blueprint_recreate=true, which undeploys an earlier update of the same node"
         result.update(failed=True, msg=f"{late}, although their updates have completed; {remedy}.")
     return result

@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 
 RDMA_LABEL = "corrino/rdma"
 GROUP = "leaderworkerset.sigs.k8s.io/name"
@@ -183,7 +184,7 @@ def _logged(name: str, transports: Sequence[Json], expected: ExpectedDeployment)
     off = sorted({hca for item in logged for hca, on in (item.get("gdr") or {}).items() if not on})
     slow = sorted({host for item in logged for host in item.get("no_gdr_hosts") or []})
     if off or slow or "NET/IB" in channels:
-        where = f" on {', '.join(slow[:5])}" if slow else ""
+        where = f" on {listed(slow)}" if slow else ""
         found = f"NET/IB without GDRDMA{where}: data was copied through host memory"
         yield finding("blueprint.proof-gdr", name, found, expected="NET/IB with GDRDMA")
     groups = [group for item in logged for group in item.get("by_host") or [] if group["net"] == "IB"]

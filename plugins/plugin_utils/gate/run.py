@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TypeVar
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment, versions
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as base_run
@@ -31,9 +31,74 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NOD
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.busy_wait import BusyNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, facts, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
 
+T = TypeVar("T")
 RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
+
+
+class PlannedNodes:
+    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``dry``:
+    nothing is written."""
+
+    def __init__(
+        self,
+        client: Client,
+        plan_file: str,
+        show: Callable[[str], None],
+        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
+        *,
+        dry: bool = False,
+    ) -> None:
+        self.client, self.show, self.hold, self.dry = client, show, hold, dry
+        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
+        self.run_dir = self.plan_file.parent
+        self.shapes = shape_table.shapes(self.plan.site_shapes)
+
+    def now(self) -> str:
+        """The cluster's time."""
+        return moment.stamp(self.client.now())
+
+    def working(self) -> NodeOwners:
+        """Who works on nodes."""
+        return owners_io.read(self.client, self.plan.looked_for)
+
+    def read(self, names: Container[str], read: Callable[[Json], Optional[T]]) -> list[T]:
+        """What ``read`` returns for the nodes of these names that are there, unless that is None."""
+        found = self.client.projected(NODES, lambda node: read(node) if node["metadata"]["name"] in names else None)
+        return [one for one in found if one is not None]
+
+    def lacks(self, planned: Node, now: NodeFacts) -> str:
+        """What the node does not offer of what the plan expects of it, "" = nothing."""
+        vfs = (self.plan.resources.vf, self.plan.offered(planned.vfs))
+        return decide.counts((planned.gpu_resource, planned.gpus), vfs, now.allocatable)
+
+    def proof(self, node: Json, now: Optional[NodeFacts] = None) -> tuple[Optional[Proof], str]:
+        """The gate's proof of the node, and why it does not hold for what the node is ``now``, "" = it holds."""
+        proof = gate_proof.read(node["metadata"].get("annotations") or {})
+        if proof is None:
+            return None, ""
+        return proof, gate_proof.stale(proof, gate_proof.tested(now or facts.node_facts(node, self.shapes)))
+
+    def ruled(self) -> bool:
+        """Whether a NodeReadinessRule has our key: its controller then sets and removes the taint. Raises RdmaError if
+        that cannot be found out."""
+        group = self.client.find(f"/apis/{RULES}")
+        if group is None:
+            return False
+        path = self.client.path(group["preferredVersion"]["groupVersion"], "NodeReadinessRule")
+        try:
+            rules = self.client.list(path)
+        except Forbidden as error:
+            raise RdmaError(
+                f"Cannot list NodeReadinessRules, so it is unknown who removes the taint {GATE_KEY}: {error}. Grant "
+                f"list on nodereadinessrules in {RULES}."
+            ) from None
+        own = [one for one in rules if mapping(mapping(one.get("spec")).get("taint")).get("key") == GATE_KEY]
+        return any(not one["spec"].get("dryRun") for one in own)
+
+
 AUTOSCALER, NEWER = "cluster-autoscaler", "1.36"
 """Name of its image, and the version since which it knows --startup-taint-prefix."""
 GONE = "the node has left the cluster"
@@ -48,9 +113,8 @@ class SeenNode:
     owner: str
 
 
-class NodeGate:
-    """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
-    with who; ``dry``: nothing is written, the server checks the patches."""
+class NodeGate(PlannedNodes):
+    """``run``: its id; the server checks the patches of a run that is ``dry``."""
 
     def __init__(
         self,
@@ -62,9 +126,8 @@ class NodeGate:
         *,
         dry: bool = False,
     ) -> None:
-        self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
-        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
-        self.shapes = shape_table.shapes(self.plan.site_shapes)
+        super().__init__(client, plan_file, show, hold, dry=dry)
+        self.run = run
         self.changed: dict[str, str] = {}
 
     # ---- before the tests
@@ -88,7 +151,7 @@ class NodeGate:
         mine: set[str] = set()
         others: dict[str, str] = {}
         while True:
-            seen, now = self.seen(), self._now()
+            seen, now = self.seen(), self.now()
             nodes = [replace(node, owner=others.get(node.name, node.owner)) for node in self.nodes(seen, ruled)]
             choice = decide.choose(nodes, self.run, now, again, only)
             proofs = {**choice.settled, **choice.waiting}
@@ -102,12 +165,11 @@ class NodeGate:
 
     def _begin(self, choice: GateChoice) -> None:
         """Results of an earlier run are no evidence of this one; the plan keeps the tested nodes and their partners."""
-        folder = self.plan_file.parent
         for pattern in ("host.json", "scan-*.json"):
-            for path in folder.glob(pattern):
+            for path in self.run_dir.glob(pattern):
                 path.unlink()
         held = _held(choice)
-        base_run.write(folder / base_run.GATE, {"test": choice.test, "partners": choice.partners, "held": held})
+        base_run.write(self.run_dir / base_run.GATE, {"test": choice.test, "partners": choice.partners, "held": held})
         kept = {*choice.test, *choice.partners}
         nodes = tuple(
             replace(node, excluded=node.excluded or held.get(node.name, ""))
@@ -123,9 +185,9 @@ class NodeGate:
     def prove(self) -> Json:
         """Judges the tested nodes by the run's results and writes their proofs. A partner keeps its proof unless the
         tests disprove it."""
-        chosen = base_run.read(self.plan_file.parent / base_run.GATE)
+        chosen = base_run.read(self.run_dir / base_run.GATE)
         ruled, seen = self.ruled(), self.seen(chosen["test"] + chosen["partners"])
-        hosts, scans = base_run.hosts(self.plan_file.parent), list(self._scans())
+        hosts, scans = base_run.hosts(self.run_dir), list(self._scans())
         found: dict[str, Proof] = {}
         left: dict[str, str] = {}
         for node in self.nodes(seen, ruled, tested=True):
@@ -133,7 +195,7 @@ class NodeGate:
                 left[node.name] = node.owner
                 continue
             scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
-            one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self._now())
+            one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self.now())
             if node.name not in chosen["partners"] or (node.gated and _disproves(one, node)):
                 found[node.name] = one
         gone = {name: GONE for name in chosen["test"] if name not in seen}
@@ -142,24 +204,19 @@ class NodeGate:
         return self._result(chosen["test"], chosen["partners"], held, [])
 
     def _scans(self) -> Iterator[Json]:
-        found, damaged = base_run.documents(self.plan_file.parent, "scan-*.json")
+        found, damaged = base_run.documents(self.run_dir, "scan-*.json")
         for why in damaged.values():
             self.show(f"warning: {why}")
         yield from found.values()
 
     # ---- reading
 
-    def _now(self) -> str:
-        return moment.stamp(self.client.now())
-
     def seen(self, names: Optional[Container[str]] = None) -> dict[str, SeenNode]:
         """The plan's nodes as they are now."""
         wanted = {node.name for node in self.plan.nodes if names is None or node.name in names}
-        owners = owners_io.read(self.client, self.plan.looked_for)
+        owners = self.working()
 
-        def slim(node: Json) -> Optional[SeenNode]:
-            if node["metadata"]["name"] not in wanted:
-                return None
+        def slim(node: Json) -> SeenNode:
             meta, status = node["metadata"], node.get("status") or {}
             kept = {key: meta.get(key) for key in ("name", "annotations", "resourceVersion")}
             taints = {"taints": (node.get("spec") or {}).get("taints") or []}
@@ -170,8 +227,7 @@ class NodeGate:
                 other.text if other else "",
             )
 
-        found = [one for one in self.client.projected(NODES, slim) if one is not None]
-        return {one.facts.name: one for one in found}
+        return {one.facts.name: one for one in self.read(wanted, slim)}
 
     def nodes(self, seen: Mapping[str, SeenNode], ruled: bool, tested: bool = False) -> Iterator[GatedNode]:
         """What the gate decides by. ``tested``: after the tests, when nothing but the node itself bars a verdict."""
@@ -187,33 +243,12 @@ class NodeGate:
                 node.locality.local_block,
                 gate_proof.tainted(one.obj),
                 ruled,
-                self._lacks(node, fact),
+                self.lacks(node, fact),
                 barred,
                 one.owner,
                 gate_proof.read(one.obj["metadata"]["annotations"] or {}),
                 gate_proof.tested(fact),
             )
-
-    def _lacks(self, node: Node, fact: NodeFacts) -> str:
-        vfs = (self.plan.resources.vf, self.plan.offered(node.vfs))
-        return decide.counts((node.gpu_resource, node.gpus), vfs, fact.allocatable)
-
-    def ruled(self) -> bool:
-        """Whether a NodeReadinessRule has our key: its controller then sets and removes the taint. Raises RdmaError if
-        that cannot be found out."""
-        group = self.client.find(f"/apis/{RULES}")
-        if group is None:
-            return False
-        path = self.client.path(group["preferredVersion"]["groupVersion"], "NodeReadinessRule")
-        try:
-            rules = self.client.list(path)
-        except Forbidden as error:
-            raise RdmaError(
-                f"Cannot list NodeReadinessRules, so it is unknown who removes the taint {GATE_KEY}: {error}. Grant "
-                f"list on nodereadinessrules in {RULES}."
-            ) from None
-        own = [one for one in rules if mapping(mapping(one.get("spec")).get("taint")).get("key") == GATE_KEY]
-        return any(not one["spec"].get("dryRun") for one in own)
 
     def _autoscalers(self) -> Iterator[str]:
         """What cluster-autoscalers lack. One that cannot be listed, or that a provider runs, is not seen."""
@@ -262,13 +297,13 @@ class NodeGate:
         """The annotation with the taint, then the condition. The list of taints goes with the version that was read, so
         that a taint of another owner is not lost. Returns why a node that has changed since its test is left."""
         name, why = node["metadata"]["name"], ""
-        wanted = gate_proof.change(node, one, ruled, self._now())
+        wanted = gate_proof.change(node, one, ruled, self.now())
 
         def change(live: Json) -> Json:
             nonlocal wanted, why
             if live is not node and one.status == GOOD:
                 why = gate_proof.stale(one, gate_proof.tested(facts.node_facts(live, self.shapes)))
-            wanted = gate_proof.change(live, one, ruled, self._now())
+            wanted = gate_proof.change(live, one, ruled, self.now())
             return {} if why else wanted.node
 
         patched(self.client, f"{NODES}/{name}", change, node, dry_run=self.dry)

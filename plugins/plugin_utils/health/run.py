@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
@@ -22,10 +21,11 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Taken,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, NodeFacts, to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks, pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.metrics import MetricTable
@@ -33,7 +33,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io i
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import judge, kept_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters, RunCounters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner
 
 WRITERS = 8
@@ -57,9 +57,8 @@ class LookedAt:
     after: NodeHistory
 
 
-class HealthLook:
-    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``run``:
-    this one's id; ``prometheus``: None = it is not asked; ``dry``: nothing is written."""
+class HealthLook(PlannedNodes):
+    """``run``: this one's id; ``prometheus``: None = it is not asked."""
 
     def __init__(
         self,
@@ -72,13 +71,11 @@ class HealthLook:
         prometheus: Optional[Prometheus] = None,
         dry: bool = False,
     ) -> None:
-        self.client, self.show, self.hold, self.dry = client, show, hold, dry
-        self.plan, self.run_dir = base_run.read_plan(plan_file), Path(plan_file).parent
-        self.shapes = shape_table.shapes(self.plan.site_shapes)
+        super().__init__(client, plan_file, show, hold, dry=dry)
         self.table = marks.table(files.document("node_marks.yml"))
         self.owners = owners_io.read(client, [*self.plan.looked_for, owners_io.RUNS], strict=False, run=run)
         self.excluded = {node.name: node.excluded for node in self.plan.nodes}
-        self.now = client.now()
+        self.at = client.now()
         self.ports = self._ports()
         """Node -> the counters of its ports, of hosts that this run has checked."""
         self.metrics = self._metrics(prometheus)
@@ -116,7 +113,7 @@ class HealthLook:
 
     @property
     def _at(self) -> str:
-        return moment.stamp(self.now)
+        return moment.stamp(self.at)
 
     # ---- reading
 
@@ -135,19 +132,18 @@ class HealthLook:
     def _look(self, faults: Mapping[str, Mapping[str, str]]) -> list[LookedAt]:
         wanted = {node.name for node in self.plan.nodes}
 
-        def read(node: Json) -> Optional[LookedAt]:
-            return self._judged(node, faults) if node["metadata"]["name"] in wanted else None
-
-        return [one for one in self.client.projected(NODES, read) if one is not None]
+        return self.read(wanted, lambda node: self._judged(node, faults))
 
     def _judged(self, node: Json, faults: Mapping[str, Mapping[str, str]]) -> LookedAt:
         fact = facts.node_facts(node, self.shapes)
         annotations = node["metadata"].get("annotations") or {}
-        found, owners = marks.faults(node, self.table, self.now), self.owners.all(node)
+        found, owners = marks.faults(node, self.table, self.at), self.owners.all(node)
         named = self.excluded.get(fact.name)  # the plan has reported that
         found += [finding("node.owner", fact.name, one.text) for one in owners if one.other and one.text != named]
-        proof = gate_proof.read(annotations)
-        found += _of_proof(fact, proof)
+        proof, stale = self.proof(node, fact)
+        if proof and (stale or proof.status != gate_proof.GOOD):
+            words = f"the proof of {proof.time} is stale: {stale}" if stale else f"{proof.status}: {proof.message}"
+            found.append(finding("node.proof-stale", fact.name, words, expected="a valid proof"))
         before, machine = history.read(annotations), digest(fact.provider_id)
         pairs = self.tested.get(fact.name) or (before.pairs if before.state.machine == machine else PairResult())
         if pairs.fault:
@@ -229,12 +225,3 @@ class HealthLook:
 def _key(one: Finding) -> str:
     """A node may have several marks; each is a fault of its own."""
     return f"{one.id} {one.found.partition(':')[0]}"
-
-
-def _of_proof(fact: NodeFacts, proof: Optional[gate_proof.Proof]) -> Iterator[Finding]:
-    if proof is None:
-        return
-    why = gate_proof.stale(proof, gate_proof.tested(fact))
-    if why or proof.status != gate_proof.GOOD:
-        words = f"the proof of {proof.time} is stale: {why}" if why else f"{proof.status}: {proof.message}"
-        yield finding("node.proof-stale", fact.name, words, expected="a valid proof")

@@ -15,7 +15,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NoReturn, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, moment
@@ -33,15 +32,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY, NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, counted, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import decide as gate_decide
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners, owners_io, shape_table
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy, owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_gpu, node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS, NodeOwner
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import instance
@@ -79,9 +77,8 @@ class _Other(RdmaError):
     """The node is not as it was claimed: nothing may be done to it."""
 
 
-class NodeRepair:
-    """``run``: its id; ``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs,
-    with who; ``by``: what restarts nodes, of door.BY; ``instances``: of OCI; ``dry``: nothing is written."""
+class NodeRepair(PlannedNodes):
+    """``run``: its id; ``by``: what restarts nodes, of door.BY; ``instances``: of OCI."""
 
     def __init__(
         self,
@@ -98,11 +95,9 @@ class NodeRepair:
         instances: Optional[Instances] = None,
         dry: bool = False,
     ) -> None:
-        self.client, self.run, self.show, self.hold, self.dry = client, run, show, hold, dry
+        super().__init__(client, plan_file, show, hold, dry=dry)
+        self.run = run
         self.limits, self.policy, self.times = limits, policy, times
-        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
-        self.run_dir = self.plan_file.parent
-        self.shapes = shape_table.shapes(self.plan.site_shapes)
         self.table = repair_table.table(files.document("repair.yml"))
         self.marks = marks.table(files.document("node_marks.yml"))
         instances = instances or Instances()
@@ -153,7 +148,7 @@ class NodeRepair:
         more = (self.policy, now, gone, self.door.name)
         found = decide.plan(faulty, len(nodes), repairs, self.table, self.limits, *more)
         self._most = found.at_once
-        if NodeGate(self.client, str(self.plan_file), self.run, self.show).ruled():
+        if self.ruled():
             why = (
                 f"a NodeReadinessRule has the taint {GATE_KEY}: its controller would release a node by an old condition"
             )
@@ -211,15 +206,17 @@ class NodeRepair:
         repairs = self._repairs()
         mine = {name: one for name in repairs.attempts if (one := repairs.open(name)) and one.run == self.run}
         mine = {name: one for name, one in mine.items() if one.step == record.BACK}
-        live = {node["metadata"]["name"]: node for node in self._live({one.successor or n for n, one in mine.items()})}
+        live = {
+            node["metadata"]["name"]: node for node in self.read({one.successor or n for n, one in mine.items()}, dict)
+        }
         for name, attempt in mine.items():
             node = live.get(attempt.successor or name)
             if node is None:  # the next run sees that it is gone
                 continue
-            proof, valid = self._proof(node)
-            if proof and valid and proof.status == gate_proof.GOOD:
+            proof, stale = self.proof(node)
+            if proof and not stale and proof.status == gate_proof.GOOD:
                 done.append(name)
-            elif proof and valid and proof.status == gate_proof.BAD:
+            elif proof and not stale and proof.status == gate_proof.BAD:
                 failed[name] = f"the gate says: {gate_proof.message(proof)}"
             else:  # the next run tests it
                 untested[name] = f"not proven yet: {gate_proof.message(proof) if proof else 'it was not tested'}"
@@ -356,7 +353,7 @@ class NodeRepair:
         return node
 
     def _others(self, node: Json) -> list[NodeOwner]:
-        return [one for one in owners_io.read(self.client, self.plan.looked_for).all(node) if not _ours(one)]
+        return [one for one in self.working().all(node) if not _ours(one)]
 
     def _pardon(self, name: str, attempt: Attempt) -> NoReturn:
         self._way(attempt).leave(name, attempt)
@@ -395,7 +392,7 @@ class NodeRepair:
         request = self.requests.of(attempt)
         if attempt.request and (request is None or owners_doors.released([request], node) is None):
             raise _Other(f"{name} is left: NVSentinel does not ask for its repair any more.")
-        working = owners_io.read(self.client, self.plan.looked_for).all(node)
+        working = self.working().all(node)
         others = [one for one in working if not ((mine or request) and _ours(one))]
         others = [one for one in others if not (request and owners_doors.theirs(one, request))]
         if others:
@@ -478,8 +475,7 @@ class NodeRepair:
         like = next((one for one in self.plan.nodes if one.shape == facts.shape), None)
         if like is None:
             return ""
-        vfs = (self.plan.resources.vf, self.plan.offered(like.vfs))
-        return gate_decide.counts((like.gpu_resource, like.gpus), vfs, facts.allocatable)
+        return self.lacks(like, facts)
 
     def _joined(self, name: str, attempt: Attempt) -> Attempt:
         """The attempt with its successor: a node of the pool that is no other's, whose instance was made since its own
@@ -527,7 +523,7 @@ class NodeRepair:
 
     def _claim(self, step: RepairStep) -> Attempt:
         """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
-        made = Attempt(step.id, step.faults, step.boot, step.action, at=self._now(), run=self.run, door=step.door)
+        made = Attempt(step.id, step.faults, step.boot, step.action, at=self.now(), run=self.run, door=step.door)
 
         def claim(now: Repairs) -> Repairs:
             there = now.open(step.node)
@@ -579,7 +575,7 @@ class NodeRepair:
         is for it to lift."""
 
         def change(node: Json) -> Json:
-            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now()) if _mark(node) == attempt.id else {}
+            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self.now()) if _mark(node) == attempt.id else {}
             return {"metadata": body["metadata"]} if body and self._others(node) else body
 
         with contextlib.suppress(NotFound):
@@ -651,7 +647,7 @@ class NodeRepair:
 
     def _soak(self, name: str) -> None:
         """The node has to stay Ready in this boot, without a fault that was confirmed since. Raises WaitFailed."""
-        began, since = time.monotonic(), self._now()
+        began, since = time.monotonic(), self.now()
         boot = self._faulty(self.client.get(f"{NODES}/{name}")).boot
         while time.monotonic() - began < self.times.soak:
             node = self.client.get(f"{NODES}/{name}")
@@ -667,7 +663,7 @@ class NodeRepair:
         """The gate's taint in place of our cordon, in one write; a new node has none, and may be proven by now."""
 
         def change(node: Json) -> Json:
-            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self._now())
+            body = owners.cordon(node, CORDONED_FOR_REPAIR, False, self.now())
             if not body and (gate_proof.tainted(node) or self._proven(node)):
                 return {}
             others = self._others(node)
@@ -680,8 +676,8 @@ class NodeRepair:
         self.show(f"repair           {name}: back, and tainted until the gate proves it")
 
     def _proven(self, node: Json) -> bool:
-        proof, valid = self._proof(node)
-        return proof is not None and valid and proof.status == gate_proof.GOOD
+        proof, stale = self.proof(node)
+        return proof is not None and not stale and proof.status == gate_proof.GOOD
 
     def _ticket(self, name: str) -> str:
         return f"For a ticket with the provider: {self.run_dir.parent / 'repair' / name}.json"
@@ -770,12 +766,12 @@ class NodeRepair:
         return after
 
     def _step(self, node: str, attempt: Attempt, step: str, text: str = "") -> Attempt:
-        at = attempt.at if step == record.DONE else self._now()  # when it came back
+        at = attempt.at if step == record.DONE else self.now()  # when it came back
         after = self._change(node, attempt, step=step, at=at, run=self.run, text=text[:500])
         sent = "replaced" if attempt.machine else "restarted"
         if words := {record.SENT: sent, record.DONE: "repaired", record.FAILED: f"failed: {text}"}.get(step):
             what = f"{', '.join(attempt.faults)}{f' of {node}' if attempt.successor else ''}: {words}"
-            self._note(attempt.successor or node, history.HistoryEntry(self._now(), history.REPAIR, what))
+            self._note(attempt.successor or node, history.HistoryEntry(self.now(), history.REPAIR, what))
         return after
 
     def _note(self, name: str, entry: history.HistoryEntry) -> None:
@@ -792,22 +788,14 @@ class NodeRepair:
         """Trips the breaker after too many failures: only a person resets it."""
         failed = self._repairs().recent(self.client.now(), record.FAILED)
         if sum(failed.values()) >= self.limits.failures:
-            why = f"{counted(sum(failed.values()), 'repair')} failed until {self._now()}: {listed(sorted(failed))}"
+            why = f"{counted(sum(failed.values()), 'repair')} failed until {self.now()}: {listed(sorted(failed))}"
             self._record(lambda now: dataclasses.replace(now, breaker=now.breaker or why))
-
-    def _now(self) -> str:
-        return moment.stamp(self.client.now())
 
     # ---- reading
 
-    def _live(self, names: set[str]) -> list[Json]:
-        """These nodes, as far as they are there."""
-        listed = self.client.projected(NODES, lambda node: node if node["metadata"]["name"] in names else None)
-        return [one for one in listed if one]
-
     def _nodes(self, repairs: Repairs) -> tuple[list[FaultyNode], set[str]]:
         """(GPU nodes, of which the plan's are chosen; names of all nodes)."""
-        found = owners_io.read(self.client, self.plan.looked_for)
+        found = self.working()
         requests = self.requests.all()
         planned, names = {node.name for node in self.plan.nodes}, set()
 
@@ -848,14 +836,9 @@ class NodeRepair:
             since = str(written.get("lastHeartbeatTime") or written.get("lastTransitionTime") or "")
             yield NodeFault(key, found.found, self.table.of(kind, mark, found.found if numbers else ""), since)
 
-    def _proof(self, node: Json) -> tuple[Optional[gate_proof.Proof], bool]:
-        """The gate's proof of the node, and whether it holds for what the node is now."""
-        proof = gate_proof.read(node["metadata"].get("annotations") or {})
-        return proof, bool(proof and not gate_proof.stale(proof, gate_proof.tested(node_facts(node, self.shapes))))
-
     def _disproved(self, node: Json) -> Iterator[NodeFault]:
-        proof, valid = self._proof(node)
-        if proof and valid and proof.status == gate_proof.BAD:
+        proof, stale = self.proof(node)
+        if proof and not stale and proof.status == gate_proof.BAD:
             rule = self.table.of(repair_table.PROOF, proof.reason, proof.message)
             yield NodeFault(f"proof {proof.reason}", f"gate: {proof.message}", rule, proof.time)
 

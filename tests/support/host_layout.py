@@ -25,6 +25,12 @@ class Link(str):
     """A symbolic link's target, as written (relative, or absolute on the host)."""
 
 
+@functools.cache
+def relative(target: str, folder: str) -> Link:
+    """The link in ``folder`` that leads to ``target``, paths below the root: trees of one shape have the same."""
+    return Link(posixpath.relpath(target, folder))
+
+
 class Files(dict[str, "bytes | Link"]):
     """Path below the root, without a leading slash -> content. A key that ends in a slash is an empty directory."""
 
@@ -34,7 +40,7 @@ class Files(dict[str, "bytes | Link"]):
 
     def link(self, path: str, target: str) -> None:
         """A link to ``target`` (a path below the root), relative as in sysfs."""
-        self[path] = Link(posixpath.relpath(target, posixpath.dirname(path)))
+        self[path] = relative(target, posixpath.dirname(path))
 
     def folder(self, path: str) -> None:
         self[path.rstrip("/") + "/"] = b""

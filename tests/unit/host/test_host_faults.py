@@ -50,6 +50,19 @@ def statuses(files: Files, shape: str, **given: Any) -> dict[str, rules.RuleResu
     return {result.rule.id: result for result in found}
 
 
+@functools.cache
+def document(fault: str) -> dict[str, Any]:
+    """What the probe says of a host of the fault's own shape."""
+    return host_memory.probe(faulty(FAULTS[fault]))
+
+
+@functools.cache
+def well(shape: str, mode: str) -> set[str]:
+    """The rules that a healthy host keeps."""
+    results = statuses(host_trees.tree(Host(shape, mode=mode)), shape, **{**how(), "mode": Mode(mode)})
+    return {name for name, result in results.items() if result.status in WELL}
+
+
 def wrong(results: Mapping[str, rules.RuleResult]) -> dict[str, tuple[str, str]]:
     return {name: (one.status, one.found) for name, one in results.items() if one.status not in WELL}
 
@@ -103,15 +116,12 @@ def test_a_container_and_a_gpu_machine_without_nics_are_told_apart() -> None:
 @every_fault
 def test_the_fault_is_named_with_its_remedy(fault: Fault) -> None:
     shape = host_trees.shape(fault.shape)
-    files = faulty(fault)
-    result = statuses(files, shape.name, **how(fault))[fault.rule]
+    results = rules.results(RULES, document(fault.id), shape, **how(fault))
+    result = next(one for one in results if one.rule.id == fault.rule)
     assert result.status == result.rule.severity, (result.status, result.found)
-    before = statuses(
-        host_trees.tree(Host(shape.name, mode=fault.mode)), shape.name, **{**how(), "mode": Mode(fault.mode)}
-    )
-    assert before[fault.rule].status in WELL
+    assert fault.rule in well(shape.name, fault.mode)
 
-    told = rules.judge(RULES, host_memory.probe(files), shape, **how(fault))
+    told = rules.judge(RULES, document(fault.id), shape, **how(fault))
     finding = next(one for one in told if one.id == fault.rule)
     assert finding.remedy == result.rule.remedy and finding.found and finding.expected
     assert finding.subject == "gpu-0"
@@ -127,7 +137,7 @@ FIRST = {
 
 @every_fault
 def test_the_fault_is_told_first(fault: Fault) -> None:
-    told = rules.judge(RULES, host_memory.probe(faulty(fault)), host_trees.shape(fault.shape), **how(fault))
+    told = rules.judge(RULES, document(fault.id), host_trees.shape(fault.shape), **how(fault))
     known = [one.id for one in told if one.severity != "unknown" or one.id == UNRECOGNISED]
     assert known[0] == FIRST.get(fault.id, fault.rule)
 

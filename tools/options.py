@@ -19,7 +19,7 @@ import yaml
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import argspec, specs
 
 ROOT = Path(__file__).resolve().parents[1]
-TYPED: dict[str, tuple[str, ...]] = {"plan": (), "oci_rdma_node_pool": ("rdma_launch", "rdma_pools")}
+TYPED: dict[str, tuple[str, ...]] = {"plan": (), "oci_rdma_node_pool": ("rdma_launch",)}
 """Modules whose own options become a dataclass, without defaults; or, with those of these doc fragments, with them."""
 TITLES = {"plan": "PlanFields", "oci_rdma_node_pool": "PoolFields"}
 WIDTH = 120

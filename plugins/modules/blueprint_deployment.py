@@ -27,10 +27,33 @@ description:
 - Results and errors contain no passwords, tokens, links or secrets of blueprints.
 extends_documentation_fragment:
 - gpuops.rdma.attributes
-- gpuops.rdma.blueprints
 - gpuops.rdma.oci
 - gpuops.rdma.auth
 options:
+  url:
+    description: Address of the API, C(https://api.<domain>), not of the portal. Required, except with
+      O(state=linted) and O(state=nodes_listed).
+    type: str
+    default: ''
+  username:
+    description: User name of the login. Not needed with O(token).
+    type: str
+    default: ''
+  password:
+    description: Password of the login. It is sent to the API as a form, and never shown.
+    type: str
+    default: ''
+  token:
+    description: Token of an existing login, instead of O(username) and O(password).
+    type: str
+    default: ''
+  verify_tls:
+    description: Whether to verify the certificate of the API and of services that it deploys.
+    type: bool
+    default: true
+  ca_path:
+    description: File with the CA of the certificate. The default is the system's CAs.
+    type: path
   state:
     description:
     - V(present) deploys. V(absent) undeploys and waits until the deployment is gone. Undeploying a shared pool deletes

@@ -23,11 +23,53 @@ description:
 extends_documentation_fragment:
 - gpuops.rdma.auth
 - gpuops.rdma.own_pods
-- gpuops.rdma.sharing
 - gpuops.rdma.gpu_use_state
 - gpuops.rdma.gpu_nodes
 - gpuops.rdma.shapes
 options:
+  share:
+    description: Configurations that share GPUs, one per key.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      key:
+        description: The key in the ConfigMap, and the value of the node label C(nvidia.com/device-plugin.config).
+        type: str
+        required: true
+      strategy:
+        description: How a GPU is shared. V(mps) does not work with MIG.
+        type: str
+        required: true
+        choices: [time-slicing, mps]
+      replicas:
+        description: Number of pods that share one device, at least 2.
+        type: int
+        required: true
+      resources:
+        description: C(nvidia.com/gpu) (the default) or C(nvidia.com/mig-<profile>).
+        type: list
+        elements: str
+        default: []
+      rename:
+        description: Publish C(nvidia.com/gpu.shared) instead, so that a replica is not mistaken for a whole GPU.
+        type: bool
+        default: false
+      fail_requests_greater_than_one:
+        description: Reject pods that request more than one replica. The plugin's default is V(false), with MPS V(true).
+        type: bool
+  configs:
+    description: Further configurations by key, each a document of the device plugin or its YAML string.
+    type: dict
+    default: {}
+  mig_configs:
+    description: Your own layouts in the MIG manager's format, C(mig-configs) by name. They replace its own file.
+    type: dict
+    default: {}
+  name:
+    description: Name of the ConfigMap in the GPU Operator's namespace. The MIG manager's has the suffix C(-mig).
+    type: str
+    default: gpuops-gpu-sharing
   default:
     description: Key for nodes without the label. Without it the ClusterPolicy's is kept.
     type: str

@@ -38,7 +38,6 @@ extends_documentation_fragment:
 - gpuops.rdma.oci
 - gpuops.rdma.rdma_launch
 - gpuops.rdma.rdma_policies
-- gpuops.rdma.rdma_pools
 options:
   name:
     description: Name of the pool and of the resources that are created for it.
@@ -58,6 +57,13 @@ options:
     type: str
     choices: [present, absent, checked, joined]
     default: present
+  kind:
+    description:
+    - V(managed_compute_cluster) is a node pool of OKE with a compute cluster.
+    - V(cluster_network) is a cluster network with self-managed nodes.
+    type: str
+    choices: [managed_compute_cluster, cluster_network]
+    default: managed_compute_cluster
   pool:
     description: OCID of an existing pool, instead of finding it by cluster and name.
     type: str
@@ -87,6 +93,11 @@ options:
     description: OCID of the subnet of the nodes.
     type: str
     default: ''
+  security_groups:
+    description: OCIDs of the nodes' network security groups.
+    type: list
+    elements: str
+    default: []
   image:
     description: OCID of the node image. M(gpuops.rdma.oci_worker_image) returns it.
     type: str
@@ -228,6 +239,11 @@ options:
       match an address or name, the task fails and lists the existing nodes.
     - If the pool does not get smaller, a node that is named by its OCID is replaced. An OCID that no longer exists
       counts as removed, so the entry can be kept.
+    type: list
+    elements: str
+    default: []
+  ignore:
+    description: Ids of findings that are not errors, for example V(oci.capacity).
     type: list
     elements: str
     default: []

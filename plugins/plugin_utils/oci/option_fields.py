@@ -17,6 +17,7 @@ class PoolFields:
     name: str
     compartment: str
     state: str = "present"
+    kind: str = "managed_compute_cluster"
     pool: str = ""
     adopt: bool = False
     cluster: str = ""
@@ -24,6 +25,7 @@ class PoolFields:
     nodes: int = 0
     availability_domain: str = ""
     subnet: str = ""
+    security_groups: tuple[str, ...] = ()
     image: str = ""
     boot_volume_gb: int = 0
     kubernetes_version: str = ""
@@ -53,6 +55,7 @@ class PoolFields:
     after_join: str = ""
     package_repository: str = ""
     remove_nodes: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
     confirm: str = ""
     wait: bool = True
     timeout: int = 120
@@ -65,6 +68,3 @@ class PoolFields:
     progress: str = "lines"
     capacity_reservation: str = ""
     boot_volume_key: str = ""
-    kind: str = "managed_compute_cluster"
-    security_groups: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()

@@ -144,7 +144,7 @@ def test_a_node_that_is_not_well_after_its_restart_stays_cordoned(repair: Any) -
     says(api, "n1")
     one = repair(api)
     one.times = RepairTimes(drain=0.2, back=0.2, soak=5)
-    plan, now = approved(one), one._now
+    plan, now = approved(one), one.now
 
     def later() -> str:
         """What is confirmed after the soak began."""
@@ -153,7 +153,7 @@ def test_a_node_that_is_not_well_after_its_restart_stays_cordoned(repair: Any) -
             says(api, "n1")
         return str(began)
 
-    one._now = later
+    one.now = later
     found = one.carry_out(plan)
     assert "n1 is not well after its restart: GpuXid" in found["not_repaired"]["n1"] and found["back"] == []
     assert api.objects["Node//n1"]["spec"]["unschedulable"] and step(api, "n1") == record.FAILED

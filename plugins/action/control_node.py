@@ -8,13 +8,11 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import io
-import os
 import platform
 import shutil
 import tarfile
-import tempfile
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
@@ -129,20 +127,7 @@ def _unpacked(archive: bytes, url: str) -> bytes:
 
 def _write(target: Path, program: bytes) -> None:
     """Writes the program atomically. Raises InputError."""
-    name: Optional[str] = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".helm.")
-        with os.fdopen(handle, "wb") as out:
-            out.write(program)
-        Path(name).chmod(0o755)
-        Path(name).replace(target)
-    except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise InputError(
-            f"Cannot write {target}: {error.strerror}. Set rdma_control_node_bin_dir to a folder you can write."
-        ) from None
+    files.put(target, program, 0o755, "Set rdma_control_node_bin_dir to a folder you can write.", made=True)
 
 
 def _sha256(data: bytes) -> str:

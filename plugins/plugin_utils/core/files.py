@@ -127,14 +127,23 @@ def replace(path: Path, text: str) -> None:
     put(path, text.encode("utf-8", "replace"), 0o644 if hidden(text) == text else 0o600)
 
 
-def put(path: Path, data: bytes, mode: int) -> None:
-    """As ``replace``; ``mode``: of a new file."""
+def put(
+    path: Path, data: bytes, mode: int, remedy: str = "Give a place in a folder you can write.", *, made: bool = False
+) -> None:
+    """As ``replace``; ``mode``: of a new file. ``made``: by the collection alone, which makes the folder, too, and
+    keeps no other mode. ``remedy`` ends the error."""
+    name = ""
     try:
-        mode = path.stat().st_mode & 0o7777 if path.exists() else mode
+        if made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif path.exists():
+            mode = path.stat().st_mode & 0o7777
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as out:
             out.write(data)
         Path(name).chmod(mode)
         Path(name).replace(path)
     except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Give a place in a folder you can write.") from None
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise InputError(f"Cannot write {path}: {error.strerror}. {remedy}") from None

@@ -11,13 +11,12 @@ import functools
 import json
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import predicted
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, predicted
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
@@ -37,16 +36,8 @@ def write(path: Path, document: Any, compact: bool = False) -> None:
 
 
 def _put(path: Path, document: Any, compact: bool = False) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(json.dumps(document, indent=None if compact else 1))
-        Path(name).replace(path)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {path}: {error.strerror}. Set rdma_report_dir to a folder you can write."
-        ) from None
+    data = json.dumps(document, indent=None if compact else 1).encode()
+    files.put(path, data, 0o600, "Set rdma_report_dir to a folder you can write.", made=True)
 
 
 PLAN_SECRETS = "plan-secrets.json"

@@ -101,11 +101,6 @@ def _secret(name: str, value: str) -> bool:
     return not value.replace(".", "", 1).isdigit() or "passw" in name.lower()
 
 
-def _is_flag(item: Any) -> bool:
-    """Whether the next argument of the program is the secret."""
-    return isinstance(item, str) and item.startswith("-") and "=" not in item and speaks_of_secret(item)
-
-
 class Secrets:
     """What a task must not show: the forms, and the values that it has learned."""
 

@@ -18,7 +18,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import durat
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy as nodes_busy
 
-MODES = ("skip", "wait", "fail")
 HEARTBEAT = 30.0
 Busy = dict[str, list[nodes_busy.PodUse]]
 

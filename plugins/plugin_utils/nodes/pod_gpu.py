@@ -80,16 +80,6 @@ def taints(values: Iterable[Any]) -> list[Json]:
     return list(found.values())
 
 
-def standing(nodes: Iterable[Json]) -> list[Json]:
-    """Each taint of these nodes once, without those that Kubernetes sets and removes with a node's health."""
-    found: dict[tuple[str, str], Json] = {}
-    for node in nodes:
-        for one in node["spec"].get("taints") or []:
-            if not one["key"].startswith("node.kubernetes.io/"):
-                found.setdefault((one["key"], one["effect"]), one)
-    return list(found.values())
-
-
 def with_taints(present: Sequence[Json], wanted: Sequence[Json]) -> list[Json]:
     """Existing taints stay; one of the same key and effect is replaced only by another value, never by none."""
     found = list(present)

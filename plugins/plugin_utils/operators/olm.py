@@ -35,7 +35,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import parts
 
 READY, WAITING, BROKEN, APPROVE = "ready", "waiting", "broken", "approve"
 APPROVALS = ("Automatic", "Manual")
-MARKETPLACE = "openshift-marketplace"
 
 
 @dataclass(frozen=True)

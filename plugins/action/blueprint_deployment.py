@@ -14,10 +14,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, lint, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as blueprint_nodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.deploy import BlueprintServer, ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes_io import PoolNodes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.proof_io import DeploymentProof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.record import ConfigMapRecord
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 

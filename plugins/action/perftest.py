@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_run import PerftestStage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import sriov
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
@@ -15,4 +15,4 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is
         one."""
-        return preflight_run.check(self, args)
+        return preflight_io.check(self, args)

@@ -18,7 +18,7 @@ PLUGINS = "ansible_collections.gpuops.rdma.plugins"
 # A package of plugin_utils -> the packages that it may import besides core, and its files that talk to a cluster, to
 # OCI, to the disk or to Ansible. All others decide: they import neither these nor a library that talks.
 LAYERS = {
-    "core": ("", "files findings port_counters run slowing specs"),
+    "core": ("", "files findings run specs tables"),
     "kube": (
         "",
         "accounts client credential_server login named patching priority proof proven requests rights rollout task "
@@ -34,7 +34,7 @@ LAYERS = {
         "answers copy_image drain host_read iam import_image instance_io join_read policy_run pool_run preflight_read "
         "session stack_files stack_run waits work",
     ),
-    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy nodes_io proof_io record rules stack_inputs"),
+    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy nodes_io proof_io rules stack_inputs"),
     "operators": (
         "kube nodes oci",
         "acting_io chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run "
@@ -42,7 +42,7 @@ LAYERS = {
     ),
     "nccl": (
         "kube nodes",
-        "busy_wait clear history interrupt log_file objects perftest_run perftest_stage run standard tail test_run",
+        "busy_wait clear interrupt log_file objects perftest_run run standard tail test_run",
     ),
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
@@ -51,8 +51,8 @@ LAYERS = {
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube mirror nccl nodes oci operators",
-        "admission_io compose compose_addon compose_objects compose_olm compose_releases left preflight_run queues "
-        "rights survey_io view",
+        "admission_io compose compose_addon compose_objects compose_olm compose_releases left preflight_io "
+        "rights survey_io",
     ),
     "upgrade": ("host kube nccl nodes oci operators plan stages", "nodes reading wave_run"),
     "report": ("health host kube nccl nodes oci operators", "command compare_io drift_io folders html keep_io run_end"),
@@ -70,7 +70,7 @@ LAYERS = {
 MAY = {name: {name, "core", *may.split()} for name, (may, _talks) in LAYERS.items()}
 TALKS = {f"{name}.{one}" for name, (_may, talks) in LAYERS.items() for one in talks.split()}
 # Their tables (findings.yml, port_counters.yml, host_rules.yml) are read once, by whatever needs them first.
-READ_BY_ALL = {"core.findings", "core.port_counters", "core.slowing"}
+READ_BY_ALL = {"core.findings", "core.tables"}
 TALKING = {
     "ansible",
     "kubernetes",

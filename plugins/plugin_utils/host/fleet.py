@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.findings import finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.rules import DAMAGE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.counters import outlier

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import CounterTotal, OddPort, PortReading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import PortCounter, port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import PortCounter, port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted
 
 PORT, PEER = "port", "peer"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import PortReading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import PortCounter, port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import PortCounter, port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.lines import whole
 
 SAYS = "gpuops: port "

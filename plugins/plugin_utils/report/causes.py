@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.slowing import slow_nothing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import slow_nothing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, cut, listed
 
 HOST, CLUSTER, COUNTERS, NCCL = "host check", "Kubernetes", "port counters", "NCCL's log"

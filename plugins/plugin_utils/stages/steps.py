@@ -18,7 +18,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.writer import Wri
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import device_plugins, hold, waiting
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.release_run import ReleaseRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.removal import LeftoverRemoval
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.objects import apply
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Caller, Step
 
@@ -76,7 +76,7 @@ class Stage:
 
     def drivers(self) -> Json:
         """Checks the drivers that the nodes report now that the operator runs."""
-        return preflight_run.check(self.task, self.options_of("preflight", only=["cuda-driver"]))
+        return preflight_io.check(self.task, self.options_of("preflight", only=["cuda-driver"]))
 
     def topology(self) -> Json:
         """Whether the plan's topology files fit the hosts that this run has checked."""

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_UPGRADE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import check_run
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_stage import PerftestStage
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.perftest_run import PerftestStage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import releases, sriov, way_back, way_back_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.steps import GPU, NETWORK, Stage
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.stages.walk import Caller, Step, together, walk

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import check_run, fleet
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.judge import Judge
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import counters

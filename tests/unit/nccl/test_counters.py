@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclVerdict, PortReading, to_dict
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import counters, parse, ports
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.scan import report as scan_report
 from gpuops_sandbox.batch import nccl_render as render

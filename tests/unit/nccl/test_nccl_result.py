@@ -15,7 +15,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuops.rdma.plugins.action import nccl_result
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import specs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, history, judge, parse
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import bandwidth, judge, parse, standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from gpuops_sandbox.batch import nccl_render as render
 
@@ -181,11 +181,11 @@ def test_a_history_needs_a_file_a_shape_and_something_measured(tmp_path):
 
 
 def test_an_old_history_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "LARGEST", 2000)
+    monkeypatch.setattr(standard, "LARGEST", 2000)
     path = tmp_path / "h"
     for number in range(200):
-        history.append(path, [{"number": number, "filler": "x" * 20}])
+        standard.append(path, [{"number": number, "filler": "x" * 20}])
     assert path.stat().st_size < 5000
-    numbers = [record["number"] for record in history.read(path)]
+    numbers = [record["number"] for record in standard.read(path)]
     assert numbers == list(range(numbers[0], 200))
     assert len(numbers) > 20

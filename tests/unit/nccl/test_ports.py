@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, PortReading
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import job as nccl_job
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, parse, ports
 from gpuops_sandbox.batch import nccl_render as render

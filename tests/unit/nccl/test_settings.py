@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import (
     outcome,
     parse,
     perftest,
-    perftest_stage,
+    perftest_run,
     settings,
     thresholds,
 )
@@ -83,7 +83,7 @@ def test_arguments_replace_ours_where_they_set_the_same() -> None:
 
 def test_ib_write_bw_takes_the_same_gid_index_and_traffic_class() -> None:
     planned = plan(cluster(2), nccl_env={"NCCL_IB_GID_INDEX": "5", "NCCL_IB_TC": "105"})
-    stage = perftest_stage.PerftestStage.__new__(perftest_stage.PerftestStage)
+    stage = perftest_run.PerftestStage.__new__(perftest_run.PerftestStage)
     stage.client = Api()  # type: ignore[assignment]
     stage.plan, stage.table = planned, {"size": 65536, "queue_pairs": 4}
     stage.args = {"image": "", "seconds": 1, "cuda": True, "cordoned": False}

@@ -14,8 +14,8 @@ from statistics import stdev
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclVerdict, UsualSpeed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history as nccl_history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import judge, repeat, standard, usual
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import standard as nccl_history
 from hypothesis import given
 from hypothesis import strategies as st
 from support import nccl_samples as samples

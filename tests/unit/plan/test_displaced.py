@@ -12,7 +12,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Mode, Workload
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.busy import Capacity, PodUse
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import displaced, queues
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import displaced, preflight_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.displaced import DaemonSetRequest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.survey import Survey
 from support.fake_api import Api
@@ -117,7 +117,7 @@ QUEUE = {
 def test_a_queue_of_kueue_that_evicts_is_named(preemption: Any, words: str) -> None:
     cluster = {"kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": {"preemption": preemption}}
     plan = Plan(launcher="mpi", tests=(NcclTest(name="n", shape="x", kueue_queue="team"),))
-    found = queues.evicting(Api(QUEUE, cluster), plan, Survey())  # type: ignore[arg-type]
+    found = preflight_io.evicting(Api(QUEUE, cluster), plan, Survey())  # type: ignore[arg-type]
     assert bool(found) == bool(words) and words in found.get("ClusterQueue all", ""), found
 
 
@@ -134,6 +134,6 @@ def test_a_scheduler_of_volcano_that_evicts_is_named(actions: str, words: str) -
     config = {"kind": "ConfigMap", "metadata": {"namespace": "volcano-system", "name": "conf"}, "data": data}
     scheduler = Workload("deployment", "volcano-system", "volcano-scheduler", ("x/vc-scheduler:1",))
     plan = Plan(launcher="volcano", mode=Mode.SRIOV, tests=(NcclTest(name="n", shape="x"),))
-    found = queues.evicting(Api(config), plan, Survey(workloads=(scheduler,)))  # type: ignore[arg-type]
+    found = preflight_io.evicting(Api(config), plan, Survey(workloads=(scheduler,)))  # type: ignore[arg-type]
     assert found == ({"ConfigMap volcano-system/conf": words} if words else {})
-    assert queues.evicting(Api(config), plan, Survey()) == {}, "no scheduler of Volcano runs"  # type: ignore[arg-type]
+    assert preflight_io.evicting(Api(config), plan, Survey()) == {}, "no scheduler of Volcano runs"  # type: ignore[arg-type]

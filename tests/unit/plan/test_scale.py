@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import inputs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Forbidden
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, scale, view
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import preflight, preflight_io, scale
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan.admission import AdmissionState, Answer, Tried
 from support import plan_samples as samples
 from support.plan_samples import cpu_node, faults, gpu_node, survey, whole
@@ -102,9 +102,9 @@ class Kubelet:
 )
 def test_a_nodes_limit_is_read_where_it_may_matter(answer: Any, limit: Optional[int]) -> None:
     few, many = Kubelet(answer), Kubelet(answer)
-    assert view._pids_limit(few, look(960)) is None and few.asked == []
+    assert preflight_io._pids_limit(few, look(960)) is None and few.asked == []
     seen = look(961)
-    assert view._pids_limit(many, seen) == limit
+    assert preflight_io._pids_limit(many, seen) == limit
     assert many.asked == [f"/api/v1/nodes/{cpu_node().name}/proxy/configz"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.slowing import slow_nothing
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import slow_nothing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import causes
 
 Item = dict[str, Any]

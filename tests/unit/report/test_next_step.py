@@ -23,7 +23,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import (
     input_fault,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.login import Login
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import history, repeat
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl import repeat, standard
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import adoption, charts, control_node
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators.helm_records import HelmRelease
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import admission, preflight
@@ -215,7 +215,7 @@ FAILURES = {
     ),
     "a baseline that does not exist": Failure(
         "nccl_test",
-        lambda folder: refusal(lambda: history.read_baseline(folder / "none.json")),
+        lambda folder: refusal(lambda: standard.read_baseline(folder / "none.json")),
         "Cannot read the baseline",
         corrected("correct rdma_nccl_baseline", "-e rdma_nccl_baseline=VALUE"),
     ),

@@ -1,10 +1,12 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Idempotent deployments, although the Blueprints server creates one for every request. PRIVATE to the collection."""
+"""Idempotent deployments, although the Blueprints server creates one for every request, and a ConfigMap with digests of
+what was sent: its API may not return a deployment's content. PRIVATE to the collection."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Protocol, TypeVar
 
@@ -20,9 +22,51 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, picked
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import listed
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import objects
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api, rules
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.api import Deployment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.client import Api
+
+
+class ConfigMapRecord:
+    """``where``: namespace/name; both are created when the first digest is written. Raises InputError."""
+
+    def __init__(self, client: Client, where: str) -> None:
+        namespace, _slash, name = where.partition("/")
+        if not namespace or not name:
+            raise InputError(f"record must be namespace/name of a ConfigMap, not {where!r}.")
+        self.client, self.namespace, self.name = client, namespace, name
+        self.path = client.path("v1", "ConfigMap", namespace, name)
+
+    def read(self, uuid: str) -> str:
+        """The digest that was stored for this deployment, or ""."""
+        data = (self.client.find(self.path) or {}).get("data") or {}
+        try:
+            return str(json.loads(data.get(uuid, "{}")).get("digest", ""))
+        except ValueError:
+            return ""
+
+    def write(self, uuid: str, name: str, digest: str) -> None:
+        """Stores the digest of a deployment."""
+        entry = {uuid: json.dumps({"name": name, "digest": digest})}
+        if self.client.find(self.path) is not None:
+            self.client.patch(self.path, {"data": entry})
+            return
+        if self.client.find(self.client.path("v1", "Namespace", name=self.namespace)) is None:
+            self.client.apply(objects.owned(_made("Namespace", self.namespace)))
+        self.client.apply(objects.owned({**_made("ConfigMap", self.name, self.namespace), "data": entry}))
+
+    def forget(self, uuid: str) -> None:
+        """Deletes the stored digest."""
+        if self.client.find(self.path) is not None:
+            self.client.patch(self.path, {"data": {uuid: None}})
+
+
+def _made(kind: str, name: str, namespace: str = "") -> Json:
+    place = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **place}}
+
 
 _Found = TypeVar("_Found")
 FIRST_POLL, LAST_POLL = 1.0, 15.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import NcclRank, NcclRow, NcclRun
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.port_counters import port_counters
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.tables import port_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nccl.parse import SIMULATED
 
 NEW, OLD = "2.19.6", ""

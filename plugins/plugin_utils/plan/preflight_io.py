@@ -1,25 +1,29 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what preflight judges besides the plan: nodes, permissions, Helm, definitions, room. PRIVATE."""
+"""Preflight, from its options to its result: reads nodes, permissions, Helm, definitions, queues, room. PRIVATE."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Optional
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     DataError,
     Forbidden,
     InputError,
+    NotFound,
 )
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Plan
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import accounts, priority
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror import registry_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror import run as mirror
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
@@ -27,9 +31,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.node_cache impor
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.operators import chart_crds, crds, helm
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.plan import (
     admission_io,
+    displaced,
     left,
     preflight,
-    queues,
     rights,
     scale,
     survey_io,
@@ -78,7 +82,7 @@ def read(
         denied=rights.denied(client, plan, check_mode or args["read_only"], keeps=not check_mode),
         helm=faults,
         **(_images(plan) if asked else {}),
-        evicting=queues.evicting(client, plan, survey),
+        evicting=evicting(client, plan, survey),
         definitions={} if faults else _definitions(client, plan),
         requested=_requested(client, found) if found.installs else {},
     )
@@ -129,3 +133,70 @@ def _requested(client: Client, view: preflight.PreflightView) -> dict[str, tuple
             if preflight.has_room(node, found[node.name]):
                 break
     return found
+
+
+KUEUE = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+SCHEDULER, CONFIG = "vc-scheduler", "volcano-scheduler.conf"
+
+
+def evicting(client: Client, plan: Plan, survey: Survey) -> dict[str, str]:
+    """Queue or scheduler -> how it may evict others for a test; "" where that cannot be read."""
+    found: dict[str, str] = {}
+    for name in sorted({test.kueue_queue for test in plan.tests if test.kueue_queue}):
+        found.update(_kueue(client, plan.namespaces.job, name))
+    if plan.tests and (plan.launcher == "volcano" or any(test.gang for test in plan.tests)):
+        for place in sorted({item.namespace for item in survey.workloads if item.runs(SCHEDULER)}):
+            found.update(_volcano(client, place))
+    return found
+
+
+def _kueue(client: Client, namespace: str, name: str) -> Iterator[tuple[str, str]]:
+    for version in KUEUE:
+        try:
+            local = client.find(client.path(version, "LocalQueue", namespace, name))
+            queue = str(((local or {}).get("spec") or {}).get("clusterQueue") or "")
+            cluster = client.find(client.path(version, "ClusterQueue", "", queue)) if queue else None
+        except Forbidden:
+            yield f"LocalQueue {namespace}/{name}", ""
+            return
+        except NotFound:
+            continue
+        if cluster and (how := displaced.kueue_evicts(cluster)):
+            yield f"ClusterQueue {queue}", f"preemption {how}"
+        if local:
+            return
+
+
+def _volcano(client: Client, namespace: str) -> Iterator[tuple[str, str]]:
+    try:
+        maps = client.list(client.path("v1", "ConfigMap", namespace))
+    except Forbidden:
+        yield f"Volcano's scheduler in {namespace}", ""
+        return
+    for one in maps:
+        actions = displaced.volcano_evicts((one.get("data") or {}).get(CONFIG, ""))
+        if actions:
+            yield f"ConfigMap {namespace}/{one['metadata']['name']}", f"actions {', '.join(actions)}"
+
+
+def check(task: Task, args: Json) -> Json:
+    """Writes findings-preflight.json; returns the first 50 findings and the number of errors, failed if there is one.
+    ``args``: the options of gpuops.rdma.preflight."""
+    plan = run.read_plan(args["plan"], faulty=not args["pods"])
+    run_dir = Path(args["plan"]).parent
+    again = bool(args["only"])
+    cache = NodeCache(task.client, run_dir, shape_table.shapes(plan.site_shapes))
+    view = read(task.client, cache, plan, survey_io.kept(run_dir), args, check_mode=task.check_mode)
+    first = run_dir / "findings-preflight.json"
+    ignored = [*args["ignore"], *(run.read(first).get("ignored", []) if again and first.exists() else [])]
+    findings = preflight.check(view, ignored, args["only"] or (preflight.OF_PODS if args["pods"] else []))
+    place = run_dir / "findings-preflight-again.json" if again else first
+    run.write(place, {"findings": findings, "ignored": ignored})
+    for item in findings:
+        if item.severity in ("warning", "unknown"):
+            task.progress(f"{item.severity}: {preflight.line(item)}")
+    errors = [item for item in findings if item.severity == "error"]
+    if errors:
+        when = "now that the operators run" if again else "before anything was changed"
+        return {"failed": True, "msg": preflight.message(findings, when), "errors": len(errors)}
+    return {"findings": to_dict(findings[:50]), "errors": 0}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""files/port_counters.yml, which says what its fields mean. PRIVATE to the collection."""
+"""Tables that more than one package needs, each read once in a process. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import docu
 
 @dataclass(frozen=True)
 class PortCounter:
-    """One counter. Either ``sysfs`` (a folder) or ``ethtool`` (a shell pattern) is set."""
+    """One counter, as the file says. Either ``sysfs`` (a folder) or ``ethtool`` (a shell pattern) is set."""
 
     name: str
     label: str
@@ -27,5 +27,11 @@ class PortCounter:
 
 @functools.cache
 def port_counters() -> dict[str, PortCounter]:
-    """Name -> counter, in the file's order. Read once in a process."""
+    """Name -> counter of files/port_counters.yml, in its order."""
     return {name: PortCounter(name, **entry) for name, entry in document("port_counters.yml")["counters"].items()}
+
+
+@functools.cache
+def slow_nothing() -> frozenset[str]:
+    """IDs of the rules of files/host_rules.yml that warn of what makes no node slow (``slows: false``)."""
+    return frozenset(rule["id"] for rule in document("host_rules.yml")["rules"] if rule.get("slows") is False)

@@ -34,7 +34,7 @@ LAYERS = {
         "answers copy_image drain host_read iam import_image instance_io join_read policy_run pool_run preflight_read "
         "session stack_files stack_run waits work",
     ),
-    "oci.blueprints": ("kube nccl nodes oci", "backing client deploy nodes_io proof_io rules stack_inputs"),
+    "oci.blueprints": ("kube nccl nodes oci", "client deploy nodes_io proof_io rules stack_inputs"),
     "operators": (
         "kube nodes oci",
         "acting_io chart_crds charts_io device_plugins drivers helm helm_run hold installed oke_addon olm_run "

@@ -4,17 +4,53 @@
 """Reads the nodes of Blueprints' shared pools and what is behind them in OCI. PRIVATE to the collection."""
 
 from __future__ import annotations
-
 import time
-
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import backing as oci_backing
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing, BlueprintNode
+from collections.abc import Sequence
+from typing import Any
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing
+
+_GONE = ("TERMINATED", "TERMINATING", "DELETED")
+
+
+def read(session: oci.Session, compartments: Sequence[str]) -> dict[str, Backing]:
+    """OCID of an instance -> the network or cluster it belongs to."""
+    found: dict[str, Backing] = {}
+    for compartment in compartments:
+        found.update(_networks(session, compartment))
+        found.update(_clusters(session, compartment))
+    return found
+
+
+def _networks(session: oci.Session, compartment: str) -> dict[str, Backing]:
+    found: dict[str, Backing] = {}
+    for network in _living(session, "list cluster networks", "management", "list_cluster_networks", compartment):
+        backing = Backing("cluster network", network.id, network.display_name or "")
+        what = f"list the instances of cluster network {network.display_name or network.id}"
+        listed = session.all(what, "management", "list_cluster_network_instances", compartment, network.id)
+        found.update({item.id: backing for item in listed})
+    return found
+
+
+def _clusters(session: oci.Session, compartment: str) -> dict[str, Backing]:
+    found: dict[str, Backing] = {}
+    for cluster in _living(session, "list compute clusters", "compute", "list_compute_clusters", compartment):
+        backing = Backing("compute cluster", cluster.id, cluster.display_name or "")
+        what = f"list the instances of compute cluster {cluster.display_name or cluster.id}"
+        listed = session.all(what, "compute", "list_instances", compartment, compute_cluster_id=cluster.id)
+        found.update({item.id: backing for item in listed if item.lifecycle_state not in _GONE})
+    return found
+
+
+def _living(session: oci.Session, what: str, client: str, method: str, compartment: str) -> list[Any]:
+    return [item for item in session.all(what, client, method, compartment) if item.lifecycle_state not in _GONE]
+
 
 FIRST_POLL, LAST_POLL = 1.0, 15.0
 LABELS = 30.0
@@ -37,7 +73,7 @@ class PoolNodes:
             oci.of_kind(compartment, "compartment", "compartments")
         session = oci.Session(args)
         nodes = self._await()
-        backing = oci_backing.read(session, args["compartments"])
+        backing = read(session, args["compartments"])
         if args["must_be"] == "added":
             nodes = self._await_labels(backing)
         if not args["pool"] and not args["names"]:

@@ -1,25 +1,22 @@
 # Copyright: gpuops.rdma contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instant queries of Prometheus. PRIVATE to the collection. HTTP is Ansible's own (proxies, TLS)."""
+"""Instant queries of Prometheus. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 
-from ansible.module_utils.urls import ConnectionError as UrlError
-from ansible.module_utils.urls import open_url
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError, Unreachable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import metrics
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.metrics import MetricSample, MetricTable
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import http
 
 TIMEOUT = 30
 
@@ -42,15 +39,11 @@ class Prometheus:
             headers["Authorization"] = f"Bearer {self._token()}"
         asked = f"{self.url.rstrip('/')}/api/v1/query?{urlencode({'query': text})}"
         try:
-            answer = open_url(
-                asked, headers=headers, timeout=TIMEOUT, ca_path=self.ca_file or None, follow_redirects="no"
-            )
-            return metrics.samples(json.loads(answer.read()))
-        except HTTPError as error:
-            why = f"it answers {error.code} {error.reason}"
-        except (URLError, UrlError, HTTPException, OSError) as error:
-            why = str(getattr(error, "reason", "") or error)
-        except (DataError, ValueError) as error:
+            answer = http.ask(asked, headers, TIMEOUT, ca_path=self.ca_file)
+            if answer.status == 200:
+                return metrics.samples(json.loads(answer.body))
+            why = f"it answers {answer.status} {answer.reason}"
+        except (DataError, Unreachable, ValueError) as error:
             why = str(error)
         raise InputError(
             f"Cannot query Prometheus at {self.url} ({text}): {why}. Check rdma_health_prometheus, its token and CA."

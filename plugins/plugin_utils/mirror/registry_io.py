@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
-from ansible.module_utils.urls import open_url
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Unreachable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.task_secrets import TASK
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import http
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.http import HttpAnswer
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror import registry
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.mirror.registry import ImageAnswer
 
@@ -52,34 +52,27 @@ def _ask(image: str, login: str) -> ImageAnswer:
     url = registry.manifest_url(image)
     TASK.learn(login.partition(":")[2], whole=True)
     try:
-        status, headers, _body = _send("HEAD", url, {"Accept": registry.ACCEPT})
-        wanted = registry.challenge(headers.get("www-authenticate", "")) if status == 401 else None
+        found = _send("HEAD", url, {"Accept": registry.ACCEPT})
+        wanted = registry.challenge(found.headers.get("www-authenticate", "")) if found.status == 401 else None
         if not wanted:
-            return registry.answer(status, headers)
+            return registry.answer(found.status, found.headers)
         basic = f"Basic {base64.b64encode(login.encode()).decode()}"
         if wanted.scheme == "basic":
             authorization = basic if login and registry.safe(url) else ""
         else:
             if not registry.safe(wanted.realm):
                 return ImageAnswer(registry.UNKNOWN, why="its tokens come from a service without TLS")
-            got, _headers, body = _send("GET", wanted.url, {"Authorization": basic} if login else {})
-            if not (word := registry.token(body)):
-                return ImageAnswer(
-                    registry.UNKNOWN, why=f"no token: HTTP {got}" + ("" if login else ", without a login")
-                )
+            given = _send("GET", wanted.url, {"Authorization": basic} if login else {})
+            if not (word := registry.token(given.body)):
+                why = f"no token: HTTP {given.status}" + ("" if login else ", without a login")
+                return ImageAnswer(registry.UNKNOWN, why=why)
             authorization = f"Bearer {word}"
         if authorization:
-            status, headers, _body = _send("HEAD", url, {"Accept": registry.ACCEPT, "Authorization": authorization})
-        return registry.answer(status, headers)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return ImageAnswer(registry.UNKNOWN, why=f"not reached: {getattr(error, 'reason', '') or error}")
+            found = _send("HEAD", url, {"Accept": registry.ACCEPT, "Authorization": authorization})
+        return registry.answer(found.status, found.headers)
+    except (Unreachable, ValueError) as error:
+        return ImageAnswer(registry.UNKNOWN, why=f"not reached: {error}")
 
 
-def _send(method: str, url: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Redirects are not followed, so that no credential goes elsewhere."""
-    try:
-        with open_url(url, method=method, headers=dict(headers), timeout=TIMEOUT, follow_redirects="none") as found:
-            return found.status, {key.lower(): value for key, value in found.headers.items()}, found.read(1 << 20)
-    except HTTPError as error:
-        with error:
-            return error.code, {key.lower(): value for key, value in error.headers.items()}, error.read(1 << 20)
+def _send(method: str, url: str, headers: Mapping[str, str]) -> HttpAnswer:
+    return http.ask(url, headers, TIMEOUT, method=method, most=1 << 20)

@@ -3,22 +3,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The only file that talks to the API of OCI AI Blueprints, and to the services it deploys. PRIVATE to the collection.
 
-HTTP is Ansible's own (proxies, TLS). Redirects are not followed: they lead to a login page, and turn a POST into a GET.
+Redirects are not followed: they lead to a login page, and turn a POST into a GET.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 
-from ansible.module_utils.urls import ConnectionError as UrlError
-from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     ClusterError,
     Conflict,
@@ -28,6 +24,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import (
     Unreachable,
 )
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.secrets import Secrets
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import http
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import api
 
 OPTIONS = ("url", "username", "password", "token", "verify_tls", "ca_path")
@@ -42,7 +39,7 @@ class Http:
     """Requests to one server; every error is a ClusterError with secrets masked."""
 
     def __init__(self, url: str, verify: bool, ca_path: str = "", secrets: tuple[str, ...] = ()) -> None:
-        self.url, self.verify, self.ca_path = url, verify, ca_path or None
+        self.url, self.verify, self.ca_path = url, verify, ca_path
         self.secrets = Secrets()
         self.secrets.learn(secrets, whole=True)
         self.requests = 0
@@ -75,27 +72,11 @@ class Http:
         self, what: str, method: str, path: str, data: Optional[bytes], headers: Mapping[str, str]
     ) -> tuple[int, str, str]:
         try:
-            with open_url(
-                f"{self.url}{path}",
-                data=data,
-                headers=dict(headers),
-                method=method,
-                timeout=TIMEOUT,
-                validate_certs=self.verify,
-                ca_path=self.ca_path,
-                follow_redirects="no",
-                use_netrc=False,
-                http_agent="gpuops.rdma",
-            ) as answer:
-                return int(answer.status), str(answer.headers.get("content-type", "")), _text(answer.read())
-        except HTTPError as error:
-            try:
-                with error:
-                    return int(error.code), str(error.headers.get("content-type", "")), _text(error.read())
-            except (OSError, http.client.HTTPException) as cut:
-                raise self._unreachable(what, cut) from None
-        except (URLError, UrlError, OSError, http.client.HTTPException, ssl.SSLError) as error:
-            raise self._unreachable(what, error) from None
+            url = f"{self.url}{path}"
+            found = http.ask(url, headers, TIMEOUT, method=method, data=data, verify=self.verify, ca_path=self.ca_path)
+        except Unreachable as error:
+            raise self._unreachable(what, error.__cause__ or error) from None
+        return found.status, found.headers.get("content-type", ""), found.body.decode("utf-8", "replace")
 
     def _unreachable(self, what: str, error: BaseException) -> ClusterError:
         cause = getattr(error, "reason", None) or error
@@ -240,10 +221,6 @@ class Api(Http):
     def workspace(self) -> Any:
         """The workspace: all deployments with their endpoints."""
         return self.call("read the workspace", "GET", "/workspace/")
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 def _read(text: str) -> Any:

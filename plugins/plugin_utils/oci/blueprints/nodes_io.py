@@ -4,7 +4,11 @@
 """Reads the nodes of Blueprints' shared pools and what is behind them in OCI. PRIVATE to the collection."""
 
 from __future__ import annotations
+
 import time
+from collections.abc import Sequence
+from typing import Any
+
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, DeadlinePassed, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.task import Task
@@ -12,9 +16,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import shape_tab
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints import nodes as core
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing, BlueprintNode
-from collections.abc import Sequence
-from typing import Any
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.blueprints.nodes import Backing
 
 _GONE = ("TERMINATED", "TERMINATING", "DELETED")
 

@@ -59,12 +59,12 @@ class Rival:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
 
-    def patch(self, path: str, body: Any) -> Any:
+    def patch(self, path: str, body: Any, **more: Any) -> Any:
         if self.once:
             self.once = False
             written = [{**self.conditions[0], "message": "written meanwhile"}, self.conditions[1]]
             self.client.patch(path, {"status": {"conditions": written}})
-        return self.client.patch(path, body)
+        return self.client.patch(path, body, **more)
 
 
 def test_a_node_is_asked_for_and_the_object_leaves_with_its_finalizer(cluster: Any) -> None:

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import ClusterError, InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
@@ -47,6 +48,20 @@ def test_a_node_is_drained_restarted_tainted_and_its_repair_ends_with_the_gates_
     log = history.read(api.objects["Node//n1"]["metadata"]["annotations"]).log
     assert [entry.text for entry in log] == ["condition GpuXid 79: repaired", "condition GpuXid 79: restarted"]
     assert repair(api).planned("", False)["steps"] == [], "the condition is of the boot before"
+
+
+def test_a_node_is_proposed_with_the_plan_that_it_is_in(repair: Any) -> None:
+    api = Cluster()
+    says(api, "n1")
+    one = repair(api)
+    with pytest.raises(InputError, match="health"):
+        one.proposed("n1")
+    run.write(one.run_dir / run.HEALTH, {"faulty": ["n1"]})
+    found = one.proposed("n1")
+    assert (found["answer"]["result"], found["answer"]["plan"]) == ("proposal", found["id"]) and found["steps"]
+    assert run.read(one.run_dir.parent / "proposal.json") == found["answer"]
+    assert one.proposed("n2")["answer"]["result"] == "well"
+    assert one.proposed("n9")["answer"]["result"] == "no_node" and api.writes == []
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it, unseen"])

@@ -194,6 +194,7 @@ def test_from_a_tenancy_to_a_verdict_and_again(site: Site) -> None:
 PAGES = ("docs/oci.md", "docs/howto_oke.md")
 
 
+@matrix.only("every command of the pages")
 def test_the_commands_of_the_pages_run_as_they_are(site: Site, tmp_path: Path) -> None:
     """docs/oci.md's own pool.yml, with Oracle's own index. The second page has the same commands, which run once."""
     ran, others = [

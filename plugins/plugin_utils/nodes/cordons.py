@@ -10,7 +10,7 @@ from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwners
@@ -39,13 +39,13 @@ def cordon(
             body["metadata"] = {**meta, "annotations": {**notes, **meta.get("annotations", {})}}
         return body
 
-    return "spec" in patched(client, f"{NODES}/{node}", change, dry_run=dry_run)
+    return "spec" in patched(client, client.path("v1", "Node", "", node), change, dry_run=dry_run)
 
 
 def cordoned(client: Client, mark: str) -> list[str]:
     """Names of the nodes that are cordoned with this mark."""
     found = client.projected(
-        NODES,
+        client.path("v1", "Node"),
         lambda node: node["metadata"]["name"] if mark in (node["metadata"].get("annotations") or {}) else "",
         field_selector="spec.unschedulable=true",
     )

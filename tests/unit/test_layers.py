@@ -21,8 +21,8 @@ LAYERS = {
     "core": ("", "files findings run specs tables"),
     "kube": (
         "",
-        "accounts client credential_server http login named patching priority proof proven requests rights rollout "
-        "task watch writer",
+        "accounts client credential_server http kubeconfig login named patching priority proof proven requests "
+        "rights rollout task watch writer",
     ),
     "nodes": (
         "kube",

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How requests to an API server authenticate. PRIVATE to the collection.
 
-The kubernetes package reads kubeconfigs; login programs (``exec``) are run here. To that package a token is expired 5
-minutes before its end, so it runs OKE's program, whose tokens live for 4, before each request; where a program fails,
-it goes on as an anonymous user. The header of requests is made here too: 36.0.0 drops every bearer token.
+Login programs (``exec``) are run here. To the kubernetes package a token is expired 5 minutes before its end, so it
+runs OKE's program, whose tokens live for 4, before each request; where a program fails, it goes on as an anonymous
+user. The header of requests is made here too: 36.0.0 drops every bearer token.
 """
 
 from __future__ import annotations
@@ -25,21 +25,18 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 from urllib.parse import unquote, urlsplit
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import DataError, InputError, RdmaError
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import kubeconfig
 
 MISSING_LIBRARY = ""
 try:
     import urllib3
-    from kubernetes import client as kubernetes_client
-    from kubernetes import config as kubernetes_config
-    from kubernetes.config import kube_config
-    from kubernetes.config.config_exception import ConfigException
 except ImportError as error:  # reported by Login(), so that documentation renders without the library
     MISSING_LIBRARY = str(error)
 
@@ -50,7 +47,9 @@ LONGEST_LOGIN = 60.0
 """Seconds that a login program may take; OCI's takes 1.3."""
 _PARTIAL_CHAIN = 0x80000
 """ssl.VERIFY_X509_PARTIAL_CHAIN, a name since Python 3.10."""
-_CONNECTING = threading.Lock()
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""What Kubernetes gives a pod."""
+CONNECTIONS = 16
 
 
 class _Printed:
@@ -186,27 +185,27 @@ class Login:
         self.program: Optional[Program] = None
         """The login program of the kubeconfig, whether it prints tokens or certificates."""
         self._program: Optional[Program] = None
+        self.host = "http://localhost"
         self._proxy = ""
-        self._configuration = kubernetes_client.Configuration()
+        self._verify = True
+        self._server_name = ""
+        self._files: dict[str, str] = {}
+        """Of certificates: ca, cert, key."""
+        self._made: Callable[[], str] = lambda: ""
+        """Makes the header where no program does."""
         self._lock = threading.Lock()
         # A kubeconfig that was asked for wins over the environment's host, which AWX's credentials set.
         asked = auth.get("kubeconfig") or auth.get("context")
         host = auth.get("host") or ("" if asked else os.environ.get("K8S_AUTH_HOST"))
-        # The kubernetes package writes certificates and keys to files. By default it keeps them until Python exits, and
-        # Ansible's workers do not exit that way: every task would leave a private key behind.
-        with _CONNECTING, contextlib.ExitStack() as stack:
+        # TLS reads client certificates from files only: they are gone once they were read.
+        with contextlib.ExitStack() as stack:
             if host:
                 self._use_host(str(host), auth)
             else:
                 self._use_kubeconfig(auth, stack)
-            self._use_proxy()
-            self._configuration.connection_pool_maxsize = 16
-            self._configuration.retries = False
-            self.pool = kubernetes_client.ApiClient(self._configuration).rest_client.pool_manager
-            options = self.pool.connection_pool_kw
-            self._certificate = bool(options.get("cert_file"))
-            _read_certificates(options)
-        self.host = str(self._configuration.host).rstrip("/")
+            self.host = self.host.rstrip("/")
+            self._certificate = bool(self._files.get("cert"))
+            self.pool = self._pool()
 
     def header(self) -> str:
         """The value of a request's header Authorization; "" if a client certificate, or nothing, is the credential."""
@@ -215,11 +214,7 @@ class Login:
                 token = self._program.credential().get("token")
             header = f"Bearer {token}"
         else:
-            found = self._configuration
-            if found.refresh_api_key_hook:
-                found.refresh_api_key_hook(found)
-            # The first is the name from kubernetes 36 on; 36.0.0 writes the second.
-            header = str(found.api_key.get("BearerToken") or found.api_key.get("authorization") or "").strip()
+            header = self._made().strip()
         if not (header.isascii() and header.isprintable()):
             raise InputError(
                 f"Cannot log in to {self.host}: the token of {self._place} has a line break or another invalid "
@@ -265,39 +260,49 @@ class Login:
     def _use_host(self, host: str, auth: Mapping[str, Any]) -> None:
         self._place = "the login by host (option host, K8S_AUTH_HOST)"
         self._remedy = "Set K8S_AUTH_API_KEY, or rdma_kubeconfig instead of K8S_AUTH_HOST."
-        self._configuration.host = host
-        token = str(auth.get("api_key") or os.environ.get("K8S_AUTH_API_KEY") or "").strip()
-        if token:
-            self._configuration.api_key["BearerToken"] = f"Bearer {token}"
-        ca = auth.get("ca_cert") or os.environ.get("K8S_AUTH_SSL_CA_CERT")
-        if ca:
-            self._configuration.ssl_ca_cert = ca
+        self.host = host
+        if token := str(auth.get("api_key") or os.environ.get("K8S_AUTH_API_KEY") or "").strip():
+            self._made = lambda: f"Bearer {token}"
+        self._files["ca"] = str(auth.get("ca_cert") or os.environ.get("K8S_AUTH_SSL_CA_CERT") or "")
         checked = auth.get("validate_certs")
         if checked is None:
             checked = os.environ.get("K8S_AUTH_VERIFY_SSL", "true").lower() not in ("false", "no", "0")
-        self._configuration.verify_ssl = bool(checked)
+        self._verify = bool(checked)
 
-    def _use_proxy(self) -> None:
-        """Of the kubeconfig, else of the environment, as kubectl and Helm choose it: the kubernetes package ignores
-        ``proxy-url``, takes HTTP_PROXY for https too, and does not log in to a proxy."""
-        found, name = self._configuration, f"proxy-url of {self._place}"
-        server = urlsplit(str(found.host))
-        if self._proxy:
-            found.no_proxy = None
-        elif server.hostname not in LOOPBACK:
-            self._proxy, name = urllib.request.getproxies_environment().get(server.scheme, ""), "HTTPS_PROXY"
-            self._proxy = f"http://{self._proxy}" if self._proxy and "://" not in self._proxy else self._proxy
-        found.proxy = self._proxy or None
-        proxy = urlsplit(self._proxy)
-        if self._proxy and proxy.scheme not in ("http", "https"):
+    def _pool(self) -> Any:
+        options = {
+            "maxsize": CONNECTIONS,
+            "retries": False,
+            "cert_reqs": ssl.CERT_REQUIRED if self._verify else ssl.CERT_NONE,
+            "ssl_context": self._context(),
+        }
+        options.update({"server_hostname": self._server_name} if self._server_name else {})
+        proxy, headers = self._proxied()
+        if not proxy:
+            return urllib3.PoolManager(**options)
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **options)
+
+    def _proxied(self) -> tuple[str, Optional[Mapping[str, str]]]:
+        """(proxy, headers to log in to it); "" for none. Of the kubeconfig, else of the environment, as kubectl and
+        Helm choose it: HTTP_PROXY is not for https."""
+        found, name = self._proxy, f"proxy-url of {self._place}"
+        server = urlsplit(self.host)
+        if not found and server.hostname not in LOOPBACK:
+            found, name = urllib.request.getproxies_environment().get(server.scheme, ""), "HTTPS_PROXY"
+            found = f"http://{found}" if found and "://" not in found else found
+            if found and _without_proxy(self.host):
+                found = ""
+        proxy = urlsplit(found)
+        if found and proxy.scheme not in ("http", "https"):
             raise InputError(
-                f"Cannot reach {found.host}: the proxy of {name} is not http:// or https:// but {proxy.scheme}://. "
+                f"Cannot reach {self.host}: the proxy of {name} is not http:// or https:// but {proxy.scheme}://. "
                 "Through SSH, forward a port of this machine instead (ssh -L), and set server and tls-server-name of "
                 "the kubeconfig: docs/operator_host.md."
             )
-        if proxy.username:
-            login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-            found.proxy_headers = urllib3.make_headers(proxy_basic_auth=login)
+        if not proxy.username:
+            return found, None
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        return found, urllib3.make_headers(proxy_basic_auth=login)
 
     def _use_kubeconfig(self, auth: Mapping[str, Any], stack: contextlib.ExitStack) -> None:
         given = auth.get("kubeconfig") or os.environ.get("K8S_AUTH_KUBECONFIG") or os.environ.get("KUBECONFIG")
@@ -315,62 +320,104 @@ class Login:
         self._place = f"the kubeconfig {where}, context {context}" if context else f"the kubeconfig {where}"
         try:
             if present:
-                self._read_kubeconfig(where, context, stack)
+                self._use_context(kubeconfig.read(present, context), where, stack)
             else:
                 self._place = "the pod's service account"
-                kubernetes_config.load_incluster_config(client_configuration=self._configuration)
-        except ConfigException as error:
+                self._use_account()
+        except DataError as error:
             raise InputError(
-                # Of an entry the package prints all, with its secrets.
-                f"Cannot use the kubeconfig {where}{f', context {context}' if context else ''}: "
-                f"{first_line(error).partition('/{')[0]}. "
+                f"Cannot use the kubeconfig {where}{f', context {context}' if context else ''}: {first_line(error)}. "
                 "Check the file, the context's name and the login it needs."
             ) from None
         except InputError:
             raise
-        except Exception as error:  # of PyYAML, and of the package where a file is no kubeconfig
+        except Exception as error:  # of PyYAML and base64, and of the package for a login by auth-provider
             raise InputError(
                 f"Cannot use the kubeconfig {where}: it is not valid ({type(error).__name__}: "
                 f"{first_line(error)}). Check it: kubectl config view --kubeconfig {present[-1] if present else where}"
             ) from None
         if auth.get("validate_certs") is False:
-            self._configuration.verify_ssl = False
+            self._verify = False
 
-    def _read_kubeconfig(self, paths: str, context: str, stack: contextlib.ExitStack) -> None:
-        files = kube_config.KubeConfigMerger(paths)
-        for path, document in files.config_files.items():
-            _refuse_twins(str(path), document)
-        # As kubectl and Helm, of several files the first that names one; the kubernetes package takes the last.
-        chosen = [
-            str(document["current-context"])
-            for document in files.config_files.values()
-            if document.get("current-context")
-        ]
-        kube_config._temp_files = {}  # files that it wrote into a folder that is gone
-        loader = kube_config.KubeConfigLoader(
-            files.config,
-            active_context=context or (chosen[0] if chosen else None),
-            temp_file_path=stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuops-")),
-        )
-        current = loader.current_context
-        self._place = f"the kubeconfig {paths}, context {current['name']}"
-        user = files.config["users"].get_with_name(current["context"].get("user"), safe=True)
-        login = user["user"] if user and user.safe_get("user") else None
-        named = files.config["clusters"].get_with_name(current["context"]["cluster"])["cluster"]
-        cluster = dict(named.value)
+    def _use_context(self, found: kubeconfig.KubeContext, paths: str, stack: contextlib.ExitStack) -> None:
+        self._place = f"the kubeconfig {paths}, context {found.name}"
+        user, cluster = found.user.value, dict(found.cluster.value)
         if authority := cluster.get("certificate-authority"):
-            cluster["certificate-authority"] = str(Path(named.path or paths).resolve().parent / authority)
+            cluster["certificate-authority"] = str(found.cluster.folder / authority)
+        self.host = str(cluster.get("server") or self.host)
         self._proxy = str(cluster.get("proxy-url") or "")
-        if login and login.safe_get("exec") and not (login.safe_get("token") or login.safe_get("tokenFile")):
-            folder = Path(login.path or paths).resolve().parent
-            program = Program(login.value.pop("exec"), folder, cluster, current["name"], self._place)
+        self._server_name = str(cluster.get("tls-server-name") or "")
+        self._verify = not cluster.get("insecure-skip-tls-verify")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuops-")))
+        if self.host.startswith("https"):
+            self._files["ca"] = found.cluster.file("certificate-authority", folder)
+            self._files["cert"] = found.user.file("client-certificate", folder)
+            self._files["key"] = found.user.file("client-key", folder)
+        if user.get("exec") and not (user.get("token") or user.get("tokenFile")):
+            program = Program(dict(user["exec"]), found.user.folder, cluster, found.name, self._place)
             self.program = self._program = program
             status = program.credential()
             if not status.get("token"):
                 self._program = None
-                for ours, theirs in (("certificate", "clientCertificateData"), ("key", "clientKeyData")):
-                    login.value[f"client-{ours}-data"] = base64.b64encode(status[theirs].encode()).decode()
-        loader.load_and_set(self._configuration)
+                printed = {"client-certificate-data": "clientCertificateData", "client-key-data": "clientKeyData"}
+                login = {key: base64.b64encode(status[name].encode()).decode() for key, name in printed.items()}
+                entry = kubeconfig.Entry(login, folder)
+                self._files["cert"] = entry.file("client-certificate", folder)
+                self._files["key"] = entry.file("client-key", folder)
+        elif user.get("auth-provider"):
+            self._made = kubeconfig.provided(found.user)
+        elif token := user.get("token") or (user.get("tokenFile") and _text(Path(found.user.path("tokenFile")))):
+            self._made = lambda: f"Bearer {token}"
+        elif "username" in user and "password" in user:
+            basic = urllib3.make_headers(basic_auth=f"{user['username']}:{user['password']}")["authorization"]
+            self._made = lambda: str(basic)
+
+    def _use_account(self) -> None:
+        """Raises DataError outside of a pod."""
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+        if not host or not port:
+            raise DataError("Service host/port is not set")
+        self.host = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        for name in ("token", "ca.crt"):
+            if not _text(ACCOUNT / name):
+                raise DataError(f"{ACCOUNT / name} is empty")
+        self._files["ca"] = str(ACCOUNT / "ca.crt")
+        self._made = lambda: f"Bearer {_text(ACCOUNT / 'token')}"  # the kubelet renews it
+
+    def _context(self) -> ssl.SSLContext:
+        """The certificates, read once for all connections of the pool."""
+        required = ssl.CERT_REQUIRED if self._verify else ssl.CERT_NONE
+        context: ssl.SSLContext = urllib3.util.ssl_.create_urllib3_context(cert_reqs=required)
+        # As kubectl: without keyUsage, which Python refuses from 3.13 on, or signed by another, which others refuse.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.verify_flags |= ssl.VerifyFlags(_PARTIAL_CHAIN)
+        try:
+            if self._files.get("ca"):
+                context.load_verify_locations(self._files["ca"])
+            else:
+                context.load_default_certs()
+            if self._files.get("cert"):
+                context.load_cert_chain(self._files["cert"], self._files.get("key") or None)
+        except (OSError, ssl.SSLError) as error:
+            raise InputError(
+                f"Cannot use the certificates that the kubeconfig or the options name: {first_line(error)}. "
+                "Check the certificate authority, the client certificate and its key."
+            ) from None
+        return context
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}") from None
+
+
+def _without_proxy(url: str) -> bool:
+    """Whether NO_PROXY names this server, also by an address block."""
+    from requests.utils import should_bypass_proxies  # the kubernetes package needs it
+
+    return bool(should_bypass_proxies(url, no_proxy=None))
 
 
 def _run(argv: list[str], env: Mapping[str, str]) -> tuple[Optional[int], str, str]:
@@ -400,41 +447,6 @@ def _seconds_left(expires: str) -> float:
         return end.timestamp() - time.time()
     except ValueError:
         return 0.0
-
-
-def _refuse_twins(path: str, document: Json) -> None:
-    for part in ("contexts", "users", "clusters"):
-        names = [one["name"] for one in document.get(part) or ()]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(
-                f"Cannot use the kubeconfig {path}: it has several {part} called {', '.join(twice)}. Rename or remove "
-                "one: it is unclear which one is meant."
-            )
-
-
-def _read_certificates(options: Json) -> None:
-    """Reads the certificates into memory, once for all connections of the pool. Which keys ``options`` has depends on
-    the kubernetes package: ``ca_cert_data`` came with 37."""
-    context = urllib3.util.ssl_.create_urllib3_context(cert_reqs=options["cert_reqs"])
-    # As kubectl: without keyUsage, which Python refuses from 3.13 on, or signed by another, which it refuses before.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.verify_flags |= ssl.VerifyFlags(_PARTIAL_CHAIN)
-    ca_file, ca_data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
-    cert_file, key_file = options.pop("cert_file", None), options.pop("key_file", None)
-    try:
-        if ca_file or ca_data:
-            context.load_verify_locations(ca_file, cadata=ca_data)
-        else:
-            context.load_default_certs()
-        if cert_file:
-            context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(
-            f"Cannot use the certificates that the kubeconfig or the options name: {first_line(error)}. "
-            "Check the certificate authority, the client certificate and its key."
-        ) from None
-    options["ssl_context"] = context
 
 
 def first_line(error: object) -> str:

@@ -11,8 +11,6 @@ from http.client import HTTPException
 from typing import Any, Optional
 from urllib.error import HTTPError
 
-from ansible.module_utils.urls import ConnectionError as UrlError
-from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Unreachable
 
 
@@ -39,6 +37,8 @@ def ask(
 ) -> HttpAnswer:
     """The answer, also one that is an error or a redirect: none is followed, so that no credential goes elsewhere.
     ``most``: bytes of the body that are read, None = all of it. Raises Unreachable with the reason, from the error."""
+    from ansible.module_utils.urls import ConnectionError as UrlError  # .07 CPU seconds, which few runs need
+
     options: dict[str, Any] = {"method": method, "data": data, "timeout": timeout, "validate_certs": verify}
     options |= {"ca_path": ca_path or None, "follow_redirects": "no", "use_netrc": False, "http_agent": "gpuops.rdma"}
     try:
@@ -50,6 +50,8 @@ def ask(
 
 
 def _opened(url: str, headers: dict[str, str], options: dict[str, Any]) -> Any:
+    from ansible.module_utils.urls import open_url
+
     try:
         return open_url(url, headers=headers, **options)
     except HTTPError as error:

@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 
 import yaml
-from ansible.module_utils.urls import open_url
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
@@ -103,6 +102,8 @@ def _tags(want: Release) -> Optional[dict[str, list[str]]]:
 
 def _index(repo: str) -> Optional[dict[str, list[str]]]:
     """chart -> versions of a repository; None if its index cannot be read."""
+    from ansible.module_utils.urls import open_url  # .07 CPU seconds, which few runs need
+
     try:
         document = yaml.load(open_url(f"{repo.rstrip('/')}/index.yaml", timeout=30).read(), Loader=files.LOADER)
         entries = document["entries"].items()

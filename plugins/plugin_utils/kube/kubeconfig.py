@@ -10,6 +10,7 @@ logins by ``auth-provider``.
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.files import LOAD
 
 Json = dict[str, Any]
 
+LONGEST_PATH = 200
+"""Characters; a token or a key has more."""
 CONTEXTS, USERS, CLUSTERS = "contexts", "users", "clusters"
 
 
@@ -32,13 +35,19 @@ class Entry:
     folder: Path
 
     def path(self, key: str) -> str:
-        """The file that an entry names, "" if it names none. Raises DataError if there is no such file."""
-        if not self.value.get(key):
+        """The file that an entry names, "" if it names none. Raises DataError if there is no such file; what is no
+        path may be the secret itself, and is not printed."""
+        named = str(self.value.get(key) or "")
+        if len(named) > LONGEST_PATH or "\n" in named:
+            raise DataError(
+                f"{key} is no path of a file. Content belongs into {key.removesuffix('File')}-data or token"
+            )
+        if not named:
             return ""
-        found = self.folder / str(self.value[key])
-        if not found.is_file():
+        found = str(self.folder / named)
+        if not os.path.isfile(found):  # noqa: PTH113 (Path's raises for what is too long)
             raise DataError(f"File does not exist: {found}")
-        return str(found)
+        return found
 
     def file(self, key: str, folder: Path) -> str:
         """As ``path``; a file in ``folder`` for what the entry holds itself, under ``KEY-data``."""
@@ -66,12 +75,13 @@ def read(paths: Sequence[str], context: str) -> KubeContext:
     Raises DataError for what is no kubeconfig, InputError for a name that a file has twice."""
     found: dict[str, dict[str, Entry]] = {part: {} for part in (CONTEXTS, USERS, CLUSTERS)}
     for path in paths:
+        folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 (resolve() follows a link to the file, kubectl does not)
         document = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=LOADER)
         if not isinstance(document, dict):
             raise DataError(f"{path} is not a mapping")
         for part, entries in found.items():
             for name, value in _named(document, part, path).items():
-                entries.setdefault(name, Entry(value, Path(path).resolve().parent))
+                entries.setdefault(name, Entry(value, folder))
         context = context or str(document.get("current-context") or "")
     if not context:
         raise DataError("Expected key current-context")
@@ -87,7 +97,7 @@ def read(paths: Sequence[str], context: str) -> KubeContext:
 
 def _named(document: Json, part: str, path: str) -> dict[str, Json]:
     listed = document.get(part) or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) and one.get("name") for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(one, dict) and "name" in one for one in listed):
         raise DataError(f"Expected {part} to be a list of entries with names")
     names = [str(one["name"]) for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import datetime
 import hashlib
+import importlib.util
 import json
 import mmap
 import os
@@ -37,6 +38,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube import kubeconfig
 MISSING_LIBRARY = ""
 try:
     import urllib3
+
+    if importlib.util.find_spec("kubernetes") is None:  # with it comes requests; neither is imported here
+        raise ImportError("No module named 'kubernetes'")
 except ImportError as error:  # reported by Login(), so that documentation renders without the library
     MISSING_LIBRARY = str(error)
 
@@ -368,7 +372,7 @@ class Login:
             self._made = kubeconfig.provided(found.user)
         elif token := user.get("token") or (user.get("tokenFile") and _text(Path(found.user.path("tokenFile")))):
             self._made = lambda: f"Bearer {token}"
-        elif "username" in user and "password" in user:
+        elif user.get("username") is not None and user.get("password") is not None:
             basic = urllib3.make_headers(basic_auth=f"{user['username']}:{user['password']}")["authorization"]
             self._made = lambda: str(basic)
 

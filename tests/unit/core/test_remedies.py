@@ -28,6 +28,8 @@ RIGHT = {
         "gpuops.rdma.stage state=… needs ….",
         "host_checks source=daemonset needs plan, which lists the nodes.",
         "host_checks source=inventory: the play has no hosts.",
+        "state=login needs kind=blueprints: a cluster has no login.",
+        "state=nodes_listed needs compartments: those of cluster networks and compute clusters.",
         "state=… needs name: the deployment's name.",
         "wait for=batch needs plan.",
         "wait for=… needs name.",

@@ -147,6 +147,31 @@ def test_a_login_by_auth_provider_is_read_by_the_kubernetes_package(server: Serv
     assert nodes(kubeconfig({"auth-provider": {"name": "oidc", "config": {"id-token": token}}})) == []
 
 
+def test_paths_are_relative_to_the_file_and_a_link_to_it_is_not_followed(
+    server: Server, kubeconfig: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for kubectl: a file of dotfiles, a Secret's mounted file."""
+    server.good, stub = {"Bearer good"}, {"name": "", "context": {"cluster": "", "user": ""}}
+    contexts = [stub, {"name": "oke", "context": {"cluster": "c", "user": "u"}}]
+    (tmp_path / "dotfiles").mkdir()
+    written = kubeconfig({"tokenFile": "../certs/token"}, "dotfiles/prod.yml", contexts=contexts)
+    (tmp_path / "kube").mkdir()
+    (tmp_path / "kube/config").symlink_to(written)
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "certs/token").write_text("good", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "dotfiles")
+    assert nodes("../kube/config") == []
+
+
+@pytest.mark.parametrize("key", ["tokenFile", "client-key"])
+@pytest.mark.parametrize("secret", ["-----BEGIN PRIVATE KEY-----\nMIIE", "c4nary" * 60])
+def test_a_secret_in_the_place_of_its_file_is_not_printed(kubeconfig: Any, key: str, secret: str) -> None:
+    clusters = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    with pytest.raises(InputError, match=f"{key} is no path of a file") as caught:
+        nodes(kubeconfig({key: secret}, clusters=clusters))
+    assert "c4nary" not in str(caught.value) and "MIIE" not in str(caught.value)
+
+
 def test_nothing_else_imports_that_package(server: Server, kubeconfig: Any) -> None:
     """It takes 0.3 CPU seconds."""
     server.good, path = {"Bearer good"}, kubeconfig({"token": "good"})

@@ -337,7 +337,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):  # type: i
         except NotFound as error:
             if self.get_option("strict"):
                 raise
-            self.display.warning(f"gpuops.rdma.oke: nodes have no block and no health: {error}")
+            self.display.warning(
+                f"gpuops.rdma.oke: cannot read the hosts of the nodes, which have no block and no health: {error}"
+            )
             return []
 
 

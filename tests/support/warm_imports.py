@@ -15,6 +15,7 @@ from typing import Any
 import urllib3
 import yaml
 
+import support.ansible_bytecode  # noqa: F401
 from support.paths import ROOT
 
 os.environ.update(ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), ANSIBLE_NOCOLOR="1")

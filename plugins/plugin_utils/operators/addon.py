@@ -148,7 +148,7 @@ def decide(
     merged = {**there["configuration"], **wanted}
     changes = tuple(sorted(key for key, value in wanted.items() if not equal(there["configuration"].get(key), value)))
     moved = bool(want.asked and version and not versions.same(version, there["version"]))
-    reasons = [f"values differ: {listed(changes)}"] if changes else []
+    reasons = [f"values differ: {listed(changes, 5)}"] if changes else []
     reasons += [f"{there['version'] or there['installed']} -> {version}"] if moved else []
     if changes or moved:
         return AddonDecision("configure", "; ".join(reasons), version, merged, changes, dropped)

@@ -272,7 +272,7 @@ def _left(
     if not node.boot:
         return "its boot id is not known, so that a restart could not be seen"
     if node.owners:
-        return f"it is left to who works on it: {'; '.join(node.owners)}"
+        return f"another owner works on it: {'; '.join(node.owners)}"
     if node.barred:
         return node.barred
     if set(doing) <= spent:

@@ -396,7 +396,7 @@ class NodeRepair(PlannedNodes):
         others = [one for one in working if not ((mine or request) and _ours(one))]
         others = [one for one in others if not (request and owners_doors.theirs(one, request))]
         if others:
-            raise _Other(f"{name} is left to who works on it: {'; '.join(one.text for one in others)}.")
+            raise _Other(f"{name} is not changed, another owner works on it: {'; '.join(one.text for one in others)}.")
         if _boot(node) != attempt.boot:
             raise _Other(f"{name} has rebooted since the plan was made.")
         known = {one.key for one in self._faulty(node).faults} & set(attempt.faults)

@@ -32,7 +32,7 @@ READS, MEASURES, WRITES = range(3)
 """Levels of a command: it writes nothing to the cluster; it creates only pods that measure; it changes the cluster."""
 BEFORE = ("control_node", "plan", "preflight")
 """Stages that end before the nodes are looked at."""
-_READING = {"verify", "compare", "discover", "inputs", "workload_lint", "workload_render"}
+_READING = {"bundle", "compare", "discover", "inputs", "verify", "verify_evidence", "workload_lint", "workload_render"}
 _MEASURING = {"health", "host_checks", "nccl_scan", "perftest", "workload_prove"}
 _READING_TAGS = {*BEFORE[1:], "report"}
 _MEASURING_TAGS = {*_READING_TAGS, "host_checks", "nccl_test"}

@@ -159,7 +159,7 @@ def test_what_is_not_ours_is_never_touched(repair: Any, change: Any) -> None:
     if any(taint["key"] == RELEASE_TAINT for taint in api.objects["Node//n1"]["spec"]["taints"]):
         says(api, "n1")  # a fault of its own does not make it ours
         found = one.planned("", False)
-        assert found["steps"] == [] and "left to who works on it: NVSentinel" in found["left"]["n1"]
+        assert found["steps"] == [] and "another owner works on it: NVSentinel" in found["left"]["n1"]
 
 
 @pytest.mark.parametrize("same_name", [False, True])
@@ -254,7 +254,7 @@ def test_another_owner_beside_nvsentinel_keeps_the_node(repair: Any) -> None:
         live["labels"] |= labels
         live["annotations"] |= notes
         assert repair(api).planned("", False)["steps"] == []
-        assert "is left to who works on it" in one._repair(plan.steps[0]) and api.restarts == []
+        assert "another owner works on it" in one._repair(plan.steps[0]) and api.restarts == []
 
 
 def test_nvsentinel_that_does_not_take_it_back_yet_is_waited_for_by_the_next_run(repair: Any) -> None:
@@ -334,7 +334,7 @@ def test_a_maintenance_of_another_requestor_keeps_the_node(repair: Any) -> None:
     meta = {"name": "nvidia-operator-n1", "namespace": "gpu-operator"}
     api.add({"kind": MAINTENANCE.kind, "metadata": meta, "spec": {"requestorID": "x", "nodeName": "n1"}})
     found = repair(api).planned("", False)
-    assert found["steps"] == [] and "left to who works on it: maintenance" in found["left"]["n1"]
+    assert found["steps"] == [] and "another owner works on it: maintenance" in found["left"]["n1"]
     assert api.list(MAINTENANCE.kind)
 
 

@@ -63,8 +63,8 @@ def test_a_fault_with_an_action_of_ours_is_a_step_and_others_say_what_a_person_d
     ("one", "repairs", "why"),
     [
         (node(boot=""), Repairs(), "boot id is not known"),
-        (node(owners=("NVSentinel: label x=draining",)), Repairs(), "left to who works on it: NVSentinel"),
-        (node(owners=("a person: the node is cordoned",)), Repairs(), "left to who works on it: a person"),
+        (node(owners=("NVSentinel: label x=draining",)), Repairs(), "another owner works on it: NVSentinel"),
+        (node(owners=("a person: the node is cordoned",)), Repairs(), "another owner works on it: a person"),
         (node(pods=(JOB,)), Repairs(), "pod train/w-0 (Job train) holds 8 nvidia.com/gpu: wait for it, or allow it"),
         (node(pods=(RepairPod("d", "bare"),)), Repairs(), "has no controller"),
         (node(pods=(RepairPod("d", "x", owner="ReplicaSet x", scratch=True),)), Repairs(), "data of its emptyDir"),

@@ -318,7 +318,7 @@ def test_an_owner_who_was_faster_keeps_the_node(repair: Any) -> None:
         one = repair(api)
         plan = one._plan()
         api.patch("Node//n1", owned)
-        assert "is left to who works on it" in one._repair(plan.steps[0])
+        assert "another owner works on it" in one._repair(plan.steps[0])
         assert api.restarts == [] and api.list("Pod"), "nothing was evicted"
         live = api.objects["Node//n1"]
         assert CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]

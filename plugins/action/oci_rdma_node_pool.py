@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import to_dict
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.watch import Watcher
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import (
     drain,
@@ -24,7 +25,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.waits import Waits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
-SHOWN = 50
 OCIDS = {"subnet": "subnet", "pod_subnet": "subnet", "compute_cluster": "computecluster", **policy_run.OCIDS}
 POOL = {"managed_compute_cluster": "nodepool", "cluster_network": "clusternetwork"}
 

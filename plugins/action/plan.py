@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible import context
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import codec, files, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files, run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Finding, NodeFacts, Shape, to_dict
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import INPUT, Faults, Plan
@@ -39,8 +39,6 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import Rd
 
 
 class ActionModule(RdmaAction):
-    reads = (shape_table.shapes, functools.partial(codec.prepare, Plan))
-
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """Writes the plan and the survey; returns the plan's path, number of nodes, nodes per shape and a readable
         summary. Raises InputError for options that do not fit the cluster."""

@@ -39,9 +39,8 @@ class Entry:
         path may be the secret itself, and is not printed."""
         named = str(self.value.get(key) or "")
         if len(named) > LONGEST_PATH or "\n" in named:
-            raise DataError(
-                f"{key} is no path of a file. Content belongs into {key.removesuffix('File')}-data or token"
-            )
+            field = "token" if key == "tokenFile" else f"{key}-data"
+            raise DataError(f"{key} is not the path of a file. If it is the content, write it to {field}")
         if not named:
             return ""
         found = str(self.folder / named)

@@ -737,7 +737,7 @@ class NodeRepair(PlannedNodes):
         except NotFound:
             after = change(Repairs())
             if after != Repairs() and not self._created(after):
-                return self._record(change)
+                patched(self.client, self._place, body)
         return after
 
     def _created(self, first: Repairs) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import InputError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.report import compare
 
-SHOWN = 50
 FAILS = {"never": (), "slower": ("slower",), "worse": ("slower", "worse")}
 
 

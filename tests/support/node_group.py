@@ -3,16 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A group of GPU nodes that a stand-in of cluster-autoscaler grows: its nodes join with the gate's taint.
 
-Rules (kubernetes/autoscaler, cluster-autoscaler/FAQ.md, startup taints): a node with a taint that --startup-taint or
---startup-taint-prefix declares is not ready yet, and what waits for it makes no more nodes come. Any other taint is one
-of a ready node, on which the waiting pods do not fit."""
+Rules (kubernetes/autoscaler, cluster-autoscaler/FAQ.md): a node with a taint that --startup-taint or
+--startup-taint-prefix declares is not ready yet, and what waits for it makes no more nodes come (startup taints). Any
+other taint is one of a ready node, on which the waiting pods do not fit. A pod that fits on a ready node is not
+counted, even where the scheduler has not bound it yet (core/podlistprocessor/filter_out_schedulable.go)."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,13 @@ def more(waiting: int, starting: int, room: int) -> int:
     return min(room, max(0, math.ceil(waiting / GPUS) - starting))
 
 
+def gpus(pods: Iterable[dict[str, Any]]) -> int:
+    """How many containers of these pods want a GPU."""
+    return sum(
+        GPU in (part.get("resources") or {}).get("limits", {}) for pod in pods for part in pod["spec"]["containers"]
+    )
+
+
 class NodeGroup:
     """Of a sandbox. ``args``: of the cluster-autoscaler; ``most``: nodes that the group may have."""
 
@@ -50,19 +58,16 @@ class NodeGroup:
         self._ended = threading.Event()
 
     def look(self) -> None:
-        """One round: counts what waits and what starts, and adds nodes."""
+        """One round: counts what waits, what is free and what starts, and adds nodes."""
         api = self.here.sandbox.api()
-        pods = api.call("GET", "/api/v1/pods?fieldSelector=spec.nodeName=,status.phase=Pending")["items"]
-        waiting = sum(
-            GPU in (part.get("resources") or {}).get("limits", {})
-            for pod in pods
-            if unschedulable(pod)
-            for part in pod["spec"]["containers"]
-        )
         nodes = [api.call("GET", f"/api/v1/nodes/{name}") for name in self.joined]
+        pods = api.call("GET", "/api/v1/pods")["items"]
+        waiting = gpus(pod for pod in pods if not pod["spec"].get("nodeName") and unschedulable(pod))
+        used = gpus(pod for pod in pods if pod["spec"].get("nodeName") in self.joined)
+        free = sum(self._fits(node) for node in nodes) * GPUS - used
         starting = sum(self._starts(node) for node in nodes)
         total = self.fleet.gpu_nodes + len(self.joined)
-        for _ in range(more(waiting, starting, self.most - total)):
+        for _ in range(more(waiting - max(free, 0), starting, self.most - total)):
             node = self.fleet._gpu_node(self.fleet.gpu_nodes + len(self.joined), self.shape, "oke-rdma")
             node["spec"]["taints"].append({"key": GATE_KEY, "value": "pending", "effect": "NoSchedule"})
             api.create("/api/v1/nodes", node)
@@ -71,6 +76,9 @@ class NodeGroup:
     def _starts(self, node: dict[str, Any]) -> bool:
         keys = [one["key"] for one in node["spec"].get("taints") or ()]
         return node["status"]["allocatable"].get(GPU, "0") == "0" or any(declared(self.args, key) for key in keys)
+
+    def _fits(self, node: dict[str, Any]) -> bool:
+        return not self._starts(node) and GATE_KEY not in [one["key"] for one in node["spec"].get("taints") or ()]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[NodeGroup]:

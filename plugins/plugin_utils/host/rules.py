@@ -261,7 +261,8 @@ def _at(tree: Any, path: str, full: str) -> Any:
 
 
 def _field(item: Json, group: str, key: str) -> Any:
-    return _at(item, key, f"{group}.{key}")
+    found = item.get(key)  # most names are not paths
+    return _at(item, key, f"{group}.{key}") if found is None else found
 
 
 def _name(item: Json) -> str:

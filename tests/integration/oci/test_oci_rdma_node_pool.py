@@ -297,7 +297,7 @@ def acted(site: Site, what: str, bad: str) -> dict[str, Any]:
     return site.present(nodes=SIZES[what], **more, **changed, **cycle)
 
 
-@pytest.mark.parametrize("seed", range(200) if matrix.ALL else [*range(19), 152])
+@pytest.mark.parametrize("seed", range(200) if matrix.ALL else [*range(5), 152])
 def test_pairs_of_kills_leave_no_orphan(seed: int, config: dict[str, Any], tmp_path: Path) -> None:
     """A killed run, a killed run with another aim beside what OCI still does for the first, and one that is let: it
     reaches its aim, the next one changes nothing, and a removal leaves nothing in the compartment. Seed 152: the killed

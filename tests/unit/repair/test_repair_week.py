@@ -20,7 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import R
 from support import matrix
 from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, Pool, attempts, cordoned_by, pod, proven, says
 
-SEEDS = 200 if matrix.ALL else 20
+SEEDS = 200 if matrix.ALL else 8
 STEPS, HOURS = 56, 3
 FAULTS = (("GpuXid", "Xid 79"), ("GpuBus", "GPU 3 is missing"), ("GpuXid", "Xid 13"), ("GpuRowRemap", "failed"))
 REPAIRED = ("Xid 79", "GPU 3 is missing", "failed")

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import matrix
 from support.paths import ROOT, SHARED
 
 PATCHES = sorted((ROOT / "tests" / "changes").glob("*.patch"))
@@ -106,5 +107,6 @@ def test_an_option_becomes_an_input_by_its_documentation_alone(checkout: Path) -
 def test_the_changes_pass_their_tests_and_the_gates(checkout: Path) -> None:
     words = [word for patch in PATCHES for word in words_for(patch)]
     assert " passed" in run(checkout, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
-    run(checkout, sys.executable, "tools/generate.py", "--check")
-    run(checkout, sys.executable, "tools/check_docs")
+    if matrix.ALL:
+        run(checkout, sys.executable, "tools/generate.py", "--check")
+        run(checkout, sys.executable, "tools/check_docs")

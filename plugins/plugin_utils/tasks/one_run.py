@@ -461,11 +461,20 @@ class _Keeper:
                 until = time.monotonic() + ENDING
                 while self.client.find(namespace) and time.monotonic() < until:
                     time.sleep(TICK)
-            for name, version in self.versions.items():
-                with contextlib.suppress(Conflict):
-                    self.client.delete(_path(self.client, name), version=version)
+            for name in self.versions:
+                self._remove(name)
         finally:
             self.state.unlink(missing_ok=True)
+
+    def _remove(self, name: str) -> None:
+        """Removes a Lease that is still this run's. It has another version if the answer to a renewal was lost."""
+        for _attempt in range(2):
+            try:
+                self.client.delete(_path(self.client, name), version=self.versions[name])
+                return
+            except Conflict:
+                if not self._still_ours(name):
+                    return
 
 
 def _lost(decision: LeaseDecision, name: str) -> str:

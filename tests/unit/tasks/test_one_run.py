@@ -682,6 +682,24 @@ def test_a_run_that_writes_nothing_leaves_no_namespace(world: World, start: Star
     assert not world.objects
 
 
+def test_a_renewal_whose_answer_is_lost_leaves_no_lease(
+    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside an API server that restarts: the next run would be refused for a minute."""
+    api, run = Server(world), start()
+    run.require(api, look=True)
+    stored = api.patch
+
+    def lost(path: str, body: Any, **_: Any) -> Any:
+        stored(path, body)
+        raise Unreachable("no answer")
+
+    monkeypatch.setattr(api, "patch", lost)
+    world.sleep(one_run.RENEW)
+    ended(world, run)
+    assert PATH not in world.objects
+
+
 def test_two_runs_do_not_share_a_report_folder(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
 

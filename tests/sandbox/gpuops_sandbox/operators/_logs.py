@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
-from ._api import Json
+from ._api import Json, Refused
 from ._hub import Hub
 
 LOGS = "/apis/kwok.x-k8s.io/v1alpha1/namespaces/{}/logs"
@@ -20,7 +21,7 @@ class Log:
     def __init__(self, hub: Hub, meta: Json, spec: Json) -> None:
         self.hub, self.name = hub, meta["name"]
         self.path = hub.ctx.state / "pod-logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}.log"
-        self._place = LOGS.format(meta["namespace"])
+        self._namespace, self._place = meta["namespace"], LOGS.format(meta["namespace"])
         self._containers = [one["name"] for one in spec["containers"]]
 
     async def open(self, lines: Iterable[str] = (), follow: bool = True) -> None:
@@ -32,6 +33,21 @@ class Log:
         body = {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Logs", "metadata": {"name": self.name}, "spec": spec}
         if await self.hub.api.create(self._place, body) is None:
             await self.hub.api.patch(f"{self._place}/{self.name}", {"spec": spec})
+        await self._served()
+
+    async def _served(self) -> None:
+        """Until kwok serves the log. A kubelet does from a container's start; kwok, while it starts, seconds later."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{self.name}/log"
+        for _attempt in range(100):
+            try:
+                await self.hub.api.get(path, {"container": self._containers[0], "tailLines": "0"})
+            except Refused as refused:
+                if "no logs found" in refused.message:
+                    await asyncio.sleep(0.1)
+                    continue
+            except ValueError:  # lines, which are no JSON
+                pass
+            return
 
     def write(self, lines: Iterable[str]) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.time_ns() % 10**9:09d}Z"

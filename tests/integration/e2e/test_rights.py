@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,13 @@ def test_a_plan_and_its_accounts_are_enough_for_every_run(cluster: Any, profile:
     verified = here.play("playbooks/verify.yml", report="first", rdma_kubeconfig=verify, **inputs)
     assert verified.verdict == "pass", verified.report.get("reason") or verified.output[-3000:]
     _upgraded(here, **inputs, rdma_gpu_operator_values="dcgmExporter.enabled=false")
-    # The last test's job is being deleted: what is still there asks for a right of its own.
+    # The last test's job is being deleted, and then what it owns: what is still there asks for a right of its own.
     job = "jobs.batch.volcano.sh" if launcher == "volcano" else "mpijobs.kubeflow.org"
     here.kubectl("wait", "--for=delete", job, "--all", "--all-namespaces", "--timeout=900s")
+    deadline = time.monotonic() + 900
+    while "configmap/nccl-" in here.kubectl("get", "configmaps", "--all-namespaces", "-o", "name"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     # On the hosts' network nothing is left but definitions.
     _teardown_names_any_right(here, least=16 if mode == "sriov" else 0)
     if mode == "sriov":

@@ -61,13 +61,13 @@ class NodeGroup:
         """One round: counts what waits, what is free and what starts, and adds nodes."""
         api = self.here.sandbox.api()
         nodes = [api.call("GET", f"/api/v1/nodes/{name}") for name in self.joined]
-        pods = api.call("GET", "/api/v1/pods")["items"]
+        pods = api.call("GET", "/api/v1/pods?fieldSelector=status.phase!=Succeeded,status.phase!=Failed")["items"]
         waiting = gpus(pod for pod in pods if not pod["spec"].get("nodeName") and unschedulable(pod))
-        used = gpus(pod for pod in pods if pod["spec"].get("nodeName") in self.joined)
-        free = sum(self._fits(node) for node in nodes) * GPUS - used
+        fits = [node["metadata"]["name"] for node in nodes if self._fits(node)]
+        free = len(fits) * GPUS - gpus(pod for pod in pods if pod["spec"].get("nodeName") in fits)
         starting = sum(self._starts(node) for node in nodes)
         total = self.fleet.gpu_nodes + len(self.joined)
-        for _ in range(more(waiting - max(free, 0), starting, self.most - total)):
+        for _ in range(more(waiting - free, starting, self.most - total)):
             node = self.fleet._gpu_node(self.fleet.gpu_nodes + len(self.joined), self.shape, "oke-rdma")
             node["spec"]["taints"].append({"key": GATE_KEY, "value": "pending", "effect": "NoSchedule"})
             api.create("/api/v1/nodes", node)

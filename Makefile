@@ -112,11 +112,10 @@ coverage: $(VENV)/.ready $(LINK) ## Which lines of plugins the unit tests run
 	@$(PYTHON) -m pytest tests/unit -q -n 2 --cov=plugins --cov-report=term:skip-covered
 
 # On disk, a tenth of a playbook's CPU time went into files that sandboxes write and remove, and a third of the unit
-# tests' into theirs. A killed run's go with the next.
+# tests' into theirs. A killed run's go with the next. Other tests have sockets, whose paths must be short.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts && echo "/dev/shm/gpuops-rdma-$$(id -u)")
-ON_MEMORY := unit cluster oci e2e events test-matrix test-operators
-$(ON_MEMORY): export GPUOPS_SANDBOX_HOME := $(MEMORY)
-$(ON_MEMORY): export PYTEST_DEBUG_TEMPROOT = $(if $(MEMORY),$(shell mkdir -p $(MEMORY)/tmp)$(MEMORY)/tmp)
+cluster oci e2e events test-matrix test-operators: export GPUOPS_SANDBOX_HOME := $(MEMORY)
+unit: export PYTEST_DEBUG_TEMPROOT = $(if $(MEMORY),$(shell mkdir -p $(MEMORY)/tmp)$(MEMORY)/tmp)
 
 cluster: setup ## Plugins against the sandbox's API server
 	@$(PYTEST) tests/integration/cluster -q -n 2 --dist loadfile --durations=10 --durations-min=20

@@ -327,7 +327,8 @@ def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str)
     asked = {"rdma_mode": mode, "rdma_launcher": "mpi", "rdma_nccl_test_keep": "true", "rdma_host_checks": "false"}
     played = here.play("site.yml", **asked)
     assert played.verdict == "pass", played.output[-3000:]
-    job = {"kind": "MPIJob", "name": played.report["nccl"][0]["name"], "namespace": "gpuops-nccl"}
+    (name,) = here.kubectl("get", "mpijobs", "-n", "gpuops-nccl", "-o", "jsonpath={.items[*].metadata.name}").split()
+    job = {"kind": "MPIJob", "name": name, "namespace": "gpuops-nccl"}
     # A user's job has the operator delete them; one that is kept keeps them.
     here.kubectl("delete", "pods", "-n", job["namespace"], "-l", "gpuops.rdma/role=worker", "--wait")
     pods = here.kubectl("get", "pods", "-n", job["namespace"], "-o", "name").split()

@@ -83,8 +83,13 @@ def path_of(obj: Json) -> str:
 
 
 def refused(sandbox: Sandbox) -> list[str]:
-    """``verb resource[/name] in namespace`` of each request of an account that was refused, in order, once."""
-    return list(dict.fromkeys(_text(event) for event in requests(sandbox) if event["responseStatus"]["code"] == 403))
+    """``verb resource[/name] in namespace`` of each request for which an account lacked the right, in order, once.
+    Admission also answers 403, such as for a pod whose PriorityClass it does not know yet."""
+    return list(dict.fromkeys(_text(event) for event in requests(sandbox) if _unauthorised(event)))
+
+
+def _unauthorised(event: Json) -> bool:
+    return bool((event.get("annotations") or {}).get("authorization.k8s.io/decision") == "forbid")
 
 
 def requests(sandbox: Sandbox) -> Iterator[Json]:

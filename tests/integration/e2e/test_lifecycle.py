@@ -318,27 +318,6 @@ def test_a_cluster_that_was_set_up_by_the_guide_goes_on_literally(cluster: Any) 
     assert (again.code, again.changed()) == (0, []), again.output[-3000:]
 
 
-@pytest.mark.e2e
-@matrix.only("the proof of a job that has ended")
-@pytest.mark.parametrize("mode", ["host", "sriov"])
-def test_a_job_that_has_ended_is_proven_by_its_launcher(cluster: Any, mode: str) -> None:
-    """On the host network NCCL prints what the nodes' systems are called; the nodes are named by addresses."""
-    here = cluster("--gpu-nodes", "2")
-    asked = {"rdma_mode": mode, "rdma_launcher": "mpi", "rdma_nccl_test_keep": "true", "rdma_host_checks": "false"}
-    played = here.play("site.yml", **asked)
-    assert played.verdict == "pass", played.output[-3000:]
-    (name,) = here.kubectl("get", "mpijobs", "-n", "gpuops-nccl", "-o", "jsonpath={.items[*].metadata.name}").split()
-    job = {"kind": "MPIJob", "name": name, "namespace": "gpuops-nccl"}
-    # A user's job has the operator delete them; one that is kept keeps them.
-    here.kubectl("delete", "pods", "-n", job["namespace"], "-l", "gpuops.rdma/role=worker", "--wait")
-    pods = here.kubectl("get", "pods", "-n", job["namespace"], "-o", "name").split()
-    assert len(pods) == 1 and "-launcher-" in pods[0], pods
-    proof = {f"rdma_prove_{key}": value for key, value in job.items()}
-    found = here.play("playbooks/workload_prove.yml", rdma_prove_fail_when="unknown", **proof)
-    assert found.code == 0, found.output[-3000:]
-    assert f"MPIJob {job['name']}: pass, NET/IB with GPUDirect RDMA on 16 rails of each of 2 pods" in found.output
-
-
 def _its_device_plugin_is_restarted_when_its_configuration_changes(here: Any, *quick: str) -> None:
     """That release of the Network Operator does not do it, and the plugin reads its configuration only at its start."""
     inputs = {"rdma_profile": "guide-2024", "rdma_preflight_ignore": "leftovers", "rdma_host_checks": "false"}

@@ -132,7 +132,7 @@ events: setup $(VENV)/.events ## The rulebooks in ansible-rulebook, from an even
 nodes: setup ## Three of test-nodes, where 'make test-nodes' has built the programs and images of real nodes
 	@$(PYTEST) tests/integration/nodes -q -m core
 
-# A test computes for two fifths of its time.
+# Three at a time, as a test uses a CPU for two fifths of its time.
 e2e: setup ## Whole playbooks against sandboxes: shapes, faults, second runs
 	@$(PYTEST) tests/integration/e2e -q -n 3 --maxschedchunk 1 --durations=10 --durations-min=20
 

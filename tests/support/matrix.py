@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 
@@ -15,3 +19,8 @@ ALL = os.environ.get("GPUOPS_MATRIX") == "all"
 def only(what: str) -> pytest.MarkDecorator:
     """For a test that ``make test`` skips; ``what``: what it shows that others do not."""
     return pytest.mark.skipif(not ALL, reason=f"GPUOPS_MATRIX=all: {what}")
+
+
+def part(cases: Sequence[T], step: int) -> Sequence[T]:
+    """All cases in the matrix, every ``step``-th in ``make test``."""
+    return cases if ALL else cases[::step]

@@ -47,6 +47,11 @@ def gpus(pods: Iterable[dict[str, Any]]) -> int:
     )
 
 
+def taints(node: dict[str, Any]) -> list[str]:
+    """The keys of its taints."""
+    return [one["key"] for one in node["spec"].get("taints") or ()]
+
+
 class NodeGroup:
     """Of a sandbox. ``args``: of the cluster-autoscaler; ``most``: nodes that the group may have."""
 
@@ -74,11 +79,11 @@ class NodeGroup:
             self.joined.append(node["metadata"]["name"])
 
     def _starts(self, node: dict[str, Any]) -> bool:
-        keys = [one["key"] for one in node["spec"].get("taints") or ()]
-        return node["status"]["allocatable"].get(GPU, "0") == "0" or any(declared(self.args, key) for key in keys)
+        starting = any(declared(self.args, key) for key in taints(node))
+        return node["status"]["allocatable"].get(GPU, "0") == "0" or starting
 
     def _fits(self, node: dict[str, Any]) -> bool:
-        return not self._starts(node) and GATE_KEY not in [one["key"] for one in node["spec"].get("taints") or ()]
+        return not self._starts(node) and GATE_KEY not in taints(node)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[NodeGroup]:

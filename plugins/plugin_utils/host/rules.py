@@ -261,8 +261,7 @@ def _at(tree: Any, path: str, full: str) -> Any:
 
 
 def _field(item: Json, group: str, key: str) -> Any:
-    found = item.get(key)  # most names are not paths
-    return _at(item, key, f"{group}.{key}") if found is None else found
+    return _at(item, key, f"{group}.{key}")
 
 
 def _name(item: Json) -> str:

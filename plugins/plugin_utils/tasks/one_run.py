@@ -467,7 +467,7 @@ class _Keeper:
             self.state.unlink(missing_ok=True)
 
     def _remove(self, name: str) -> None:
-        """Removes a Lease that is still this run's. It has another version if the answer to a renewal was lost."""
+        """Removes a Lease that is still this run's. Its version differs if the response to a renewal was lost."""
         for _attempt in range(2):
             try:
                 self.client.delete(_path(self.client, name), version=self.versions[name])

@@ -685,7 +685,7 @@ def test_a_run_that_writes_nothing_leaves_no_namespace(world: World, start: Star
 def test_a_renewal_whose_answer_is_lost_leaves_no_lease(
     world: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside an API server that restarts: the next run would be refused for a minute."""
+    """As while the API server restarts. Otherwise the next run is refused for a minute."""
     api, run = Server(world), start()
     run.require(api, look=True)
     stored = api.patch

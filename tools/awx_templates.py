@@ -425,7 +425,7 @@ def files(template: Template) -> list[pathlib.Path]:
     path = ROOT / "playbooks" / f"{template.playbook}.yml"
     found: list[pathlib.Path] = []
     for play in yaml.safe_load(path.read_text("utf-8")):
-        found += [path.parent / name for name in play.get("vars_files", ())]
+        found += options.play_files(play)
         if play.get("ansible.builtin.import_playbook") in ("site.yml", "upgrade.yml"):
             found.append(path.parent / "vars" / "inputs.yml")
     return list(dict.fromkeys(found))

@@ -129,8 +129,8 @@ def _rows() -> Iterator[tuple[str, ...]]:
     """In the order of the playbook, and then the roles that it does not include."""
     variables: dict[str, Any] = {}
     plays = _load(PLAYBOOKS / "openshift_site.yml")
-    for name in plays[0]["vars_files"]:
-        variables.update(_load(PLAYBOOKS / name))
+    for path in options.play_files(plays[0]):
+        variables.update(_load(path))
     found: dict[str, list[str]] = {}
     for name, condition in (one for play in plays for one in _run(play.get("tasks", []), variables)):
         found.setdefault(name, []).append(_words(condition, variables))

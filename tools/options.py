@@ -167,6 +167,12 @@ def uses(root: Path = ROOT) -> dict[str, dict[str, Json]]:
     return found
 
 
+def play_files(play: Json) -> list[Path]:
+    """The files of a play's variables, which lie in playbooks/vars."""
+    names = [f"vars/{role}.yml" for role in play.get("roles", ())]
+    return [ROOT / "playbooks" / name for name in (*names, *play.get("vars_files", ()))]
+
+
 def variables() -> dict[str, Json]:
     """Variable -> option, of all roles and of the playbooks' own uses of modules."""
     every = [*(one["options"] for one in roles().values()), *uses().values()]

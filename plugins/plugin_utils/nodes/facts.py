@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -96,6 +97,11 @@ def quantity(text: Any) -> float:
 
 def number(text: Any) -> float:
     """A quantity as ``quantity`` reads it; 0 for one that cannot be read or is not finite."""
+    return _number(text) if isinstance(text, (str, int, float)) else 0.0
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # the nodes of a shape offer the same
+def _number(text: Any) -> float:
     try:
         value = quantity(text)
     except DataError:
@@ -116,7 +122,8 @@ def node_facts(node: Json, shapes: Optional[Mapping[str, Shape]] = None) -> Node
     node = mapping(node)
     meta, spec, status = mapping(node.get("metadata")), mapping(node.get("spec")), mapping(node.get("status"))
     info, annotations = mapping(status.get("nodeInfo")), mapping(meta.get("annotations"))
-    labels = {_text(key): _text(value) for key, value in mapping(meta.get("labels")).items()}
+    given = mapping(meta.get("labels")).items()
+    labels = {key: value if isinstance(value, str) else _text(value) for key, value in given}
     allocatable, capacity = mapping(status.get("allocatable")), mapping(status.get("capacity"))
     ready, ready_reason = _readiness(dicts(status.get("conditions")))
     extended, total = _extended(allocatable), _extended(capacity)

@@ -10,7 +10,8 @@ from typing import Any
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.one_node import RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 

@@ -21,9 +21,10 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node,
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import NodeInstance
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, record, run
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, one_node, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.one_node import RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
 
 from support.fake_api import Api
 
@@ -266,7 +267,7 @@ def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
         return NodeRepair(api, path, "r1", lambda _line: None, **{**given, **more})  # type: ignore[arg-type]
 
     patch.setattr(base_run, "read_plan", plan)
-    patch.setattr(run.time, "sleep", lambda _seconds: None)
+    patch.setattr(one_node.time, "sleep", lambda _seconds: None)
     return of
 
 

@@ -47,7 +47,7 @@ LAYERS = {
     "scan": ("kube nccl nodes", "journal run shape_scan workers"),
     "gate": ("kube nccl nodes", "run"),
     "health": ("gate host kube nccl nodes", "pair_run prometheus_io run"),
-    "repair": ("gate health host kube nodes oci", "run door doors_io"),
+    "repair": ("gate health host kube nodes oci", "run door doors_io nodes_io one_node record_io"),
     "host": ("kube nccl nodes operators", "check_run discovered documents judge reboot_run run"),
     "plan": (
         "host kube mirror nccl nodes oci operators",

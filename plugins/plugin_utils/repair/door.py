@@ -64,7 +64,7 @@ class Door(Protocol):
     def now(self, node: str, attempt: Attempt) -> str:
         """The time by the clock of who does it."""
 
-    def knock(self, node: str, attempt: Attempt) -> str:
+    def request(self, node: str, attempt: Attempt) -> str:
         """Asks for it. Returns why that was refused for now, "" if it was not. Raises RdmaError if it cannot be asked
         for."""
 
@@ -100,7 +100,7 @@ class OkeDoor(_Restarts):
         """OKE says only afterwards whether it can."""
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> str:
+    def request(self, node: str, attempt: Attempt) -> str:
         """Makes the rule, and sets its label on the node, unless the rule says that this was done."""
         spec = {
             "actions": ["reboot"],
@@ -167,7 +167,7 @@ class PodDoor(_Restarts):
             raise RdmaError(f"{node} cannot be rebooted from the cluster: {why}. Cycle its power.")
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> str:
+    def request(self, node: str, attempt: Attempt) -> str:
         """Sets the request on the node's pod. Raises RdmaError without one."""
         self.check(node, attempt)
         self._request(node, attempt.id)
@@ -209,7 +209,7 @@ class OciDoor(_Restarts):
             raise RdmaError(f"The instance of {node} cannot be reset: it is {state}.")
         return attempt
 
-    def knock(self, node: str, attempt: Attempt) -> str:
+    def request(self, node: str, attempt: Attempt) -> str:
         """Sends the request with the attempt's token, unless the instance is at it. Raises WaitFailed once OCI may have
         forgotten the token."""
         asked = moment.parsed(attempt.asked)
@@ -263,7 +263,7 @@ class Replacer:
         """OCI's."""
         return self.instances.now(NodeInstance(node, attempt.machine))
 
-    def knock(self, node: str, attempt: Attempt) -> str:
+    def request(self, node: str, attempt: Attempt) -> str:
         """Tags and ends the instance, which has not begun. Returns why that is not possible now, "" if it is."""
         wanted = NodeInstance(node, attempt.machine)
         try:

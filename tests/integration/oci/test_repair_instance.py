@@ -22,7 +22,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TOKEN_LIFE, OciDoor, PodDoor
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.one_node import RepairTimes
 from support import fake_oci, oci_site, repair_cluster
 from support.fake_oci import FakeOci
 from support.oci_machines import KINDS, Machines
@@ -116,7 +116,7 @@ def test_the_same_token_is_no_second_reset_and_an_old_one_is_not_sent(site: Mach
     says(site, "n1")
     one = repair(site)
     plan, site.reboots = approved(one), False
-    one._until = lambda *_args: (_ for _ in ()).throw(InputError("lost")) if _args[3] == "restart" else None
+    one._wait = lambda *_args: (_ for _ in ()).throw(InputError("lost")) if _args[3] == "restart" else None
     assert one.carry_out(plan)["not_repaired"] == {"n1": "lost"}
     for _run in range(3):
         assert repair(site, times=one.times).door.instances.reset(
@@ -327,11 +327,11 @@ def test_an_instance_that_ends_slowly_is_not_ended_again(either: Machines, repai
     assert ends(either) == 1 and either.instance("n1")["lifecycleState"] in ("RUNNING", "TERMINATING")
     for _run in range(2):
         again = replacing(repair, either)
-        again._until = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError("killed")))
+        again._wait = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError("killed")))
         assert "killed" in str(again.carry_out("")["not_repaired"])
     either.fake.clock.advance(301.0)
     again = replacing(repair, either, times=RepairTimes(drain=0.2, back=0.05, soak=0))
-    again._until = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError(late())))
+    again._wait = lambda late, *_args, **_more: (late(), (_ for _ in ()).throw(InputError(late())))
     assert "its instance is TERMINATED, the pool has 8 others" in str(again.carry_out("")["not_repaired"]), "it boots"
     either.fake.clock.advance(101.0)
     assert replacing(repair, either).carry_out("")["back"] == ["n9"] and ends(either) == 1
@@ -400,7 +400,7 @@ def test_a_node_that_a_person_has_uncordoned_since_is_not_replaced(either: Machi
 def test_a_node_that_is_uncordoned_while_its_pool_is_busy_is_not_replaced(either: Machines, repair: Any) -> None:
     remaps(either)
     one = replacing(repair, either)
-    plan, knock = approved(one), one.replacer.knock
+    plan, knock = approved(one), one.replacer.request
     for pattern in ("DELETE .*/node/", "POST .*/actions/detachInstance"):
         either.fake.fail(pattern, 409, "IncorrectState", "The pool has a work request in progress.")
 
@@ -409,7 +409,7 @@ def test_a_node_that_is_uncordoned_while_its_pool_is_busy_is_not_replaced(either
         either.objects["Node//n1"]["spec"]["unschedulable"] = None
         return why
 
-    one.replacer.knock = by_then
+    one.replacer.request = by_then
     why = one.carry_out(plan)["not_repaired"]["n1"]
     assert "was uncordoned since" in why and "has the tag ComputeInstanceHostActions.CustomerReportedHostStatus" in why
     assert ends(either) == 0 and step(either) == record.PARDONED
@@ -467,14 +467,14 @@ SENT = 6
 def test_a_node_of_a_scale_up_is_no_successor(either: Machines, repair: Any, resumed: bool) -> None:
     remaps(either)
     one, old = replacing(repair, either), either.instance("n1")
-    plan, knock = approved(one), one.replacer.knock
+    plan, knock = approved(one), one.replacer.request
     if resumed:
         killed(one, plan, either, SENT)
         grow(either)
         found = replacing(repair, either).carry_out("")
     else:
         busy(either)
-        one.replacer.knock = lambda *args: (why := knock(*args), why and grow(either))[0]
+        one.replacer.request = lambda *args: (why := knock(*args), why and grow(either))[0]
         found = one.carry_out(plan)
     assert (found["back"], found["not_repaired"], ends(either)) == (["n10"], {}, 1), "n9 is of the scale-up"
     assert old["lifecycleState"] == "TERMINATED" and not either.objects["Node//n9"]["spec"].get("unschedulable")
@@ -486,7 +486,7 @@ def test_an_old_member_is_no_successor(either: Machines, repair: Any) -> None:
     either.fake.durations.update({"NODEPOOL_RECONCILE": 1e6, "DetachInstancePoolInstance": 1e6, "boot": 100.0})
     grow(either)
     one = replacing(repair, either)
-    plan, knock = approved(one), one.replacer.knock
+    plan, knock = approved(one), one.replacer.request
 
     def then(*args: Any) -> str:
         why = str(knock(*args))
@@ -494,7 +494,7 @@ def test_an_old_member_is_no_successor(either: Machines, repair: Any) -> None:
         either.objects["Node//n4"]["metadata"]["creationTimestamp"] = moment.stamp(either.now())
         return why
 
-    one.replacer.knock = then
+    one.replacer.request = then
     found = one.carry_out(plan)
     assert found["back"] == [] and "Node//n9" in either.objects and attempts(either, "n1")[-1].successor == ""
     assert "The pool may still make a node" in found["not_repaired"]["n1"]
@@ -506,10 +506,10 @@ def test_replacements_that_were_sent_apart_have_a_successor_each(either: Machine
     either.fake.durations["boot"] = 1000.0
     one = replacing(repair, either)
     one.planned("", False)
-    one._until = seen_once
+    one._wait = seen_once
     for _look in ("asks", "sees its successor, while the other one waits"):
         for each in one._plan().steps:
-            assert one._repair(each) == "killed"
+            assert one.repair(each) == "killed"
             either.seconds += 5
         either.seconds += 2000
         one.replacer.begun("n2", attempts(either, "n2")[-1])  # the fake boots them at the next request
@@ -524,7 +524,7 @@ def test_an_attempt_keeps_its_door(site: Machines, repair: Any) -> None:
     one = repair(site, by="oke")
     plan = approved(one)
     assert plan != approved(repair(site)), "another door is another plan"
-    one._until = seen_once
+    one._wait = seen_once
     assert one.carry_out(plan)["not_repaired"] == {"n1": "killed"}
     site.broken = set()
     assert repair(site).carry_out("")["back"] == ["n1"]
@@ -627,7 +627,7 @@ def test_a_run_that_has_lost_its_lease_or_its_attempt_asks_oci_for_nothing(
         if lost == "lease":
             either.guard = guard
         else:
-            repair(either)._change(name, attempt, step=record.PARDONED)
+            repair(either).record.update(name, attempt, step=record.PARDONED)
         return bool(begun(name, attempt))
 
     one.replacer.begun = then
@@ -649,7 +649,7 @@ def test_a_successor_that_leaves_while_it_is_waited_for_is_followed_by_the_next(
             fake_oci._fill(site.fake, site.pool)
         return found
 
-    look, one._joined = one._joined, leaves_once
+    look, one._find_successor = one._find_successor, leaves_once
     assert one.carry_out(approved(one))["back"] == ["n10"] and ends(site) == 1
 
 

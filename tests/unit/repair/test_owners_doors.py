@@ -17,8 +17,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import owners_d
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import table as repair_table
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRIGGER
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.one_node import RepairTimes
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.owners_doors import MAINTENANCE, RELEASE_TAINT, STATE
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
 from support.owner_doors import MANAGED, OwnedCluster
 from support.repair_cluster import Killed, Pool, attempts, dies, pod, proven, says
 
@@ -110,7 +111,7 @@ def test_operators_are_waited_for_once_nvsentinels_taint_is_gone(repair: Any) ->
     one = repair(api)
     said: list[str] = []
     one.show = said.append
-    one._lacks = lambda node: "" if len(said) > 6 else f"no VFs, {len(node['spec']['taints'])} taint"
+    one._not_offered = lambda node: "" if len(said) > 6 else f"no VFs, {len(node['spec']['taints'])} taint"
     assert one.carry_out(approved(one))["back"] == ["n1"] and api.answers == [("extrr-1", "True")]
     assert any("handing back: no VFs, 1 taint" in line for line in said)
 
@@ -130,7 +131,7 @@ def test_a_node_with_users_is_left_and_nothing_is_evicted(repair: Any) -> None:
     del api.objects["Pod/t/w-n1"]
     plan = one._plan()
     api.add({"kind": "Pod", **pod("n1")})
-    assert "holds 8 nvidia.com/gpu" in one._repair(plan.steps[0])
+    assert "holds 8 nvidia.com/gpu" in one.repair(plan.steps[0])
     assert api.list("Pod") and api.restarts == [] and api.answers == [] and attempts(api, "n1") == ()
 
 
@@ -153,7 +154,7 @@ def test_what_is_not_ours_is_never_touched(repair: Any, change: Any) -> None:
     change(api.objects["ExternalRemediationRequest//extrr-1"])
     one = repair(api)
     assert one.planned("", False)["steps"] == []
-    assert "NVSentinel does not ask for its repair any more" in one._repair(plan.steps[0])
+    assert "NVSentinel does not ask for its repair any more" in one.repair(plan.steps[0])
     assert api.restarts == [] and attempts(api, "n1") == ()
     assert not [path for path in api.writes if path.startswith("ExternalRemediationRequest")]
     if any(taint["key"] == RELEASE_TAINT for taint in api.objects["Node//n1"]["spec"]["taints"]):
@@ -200,14 +201,14 @@ def test_taken_back_while_it_is_restarted_the_request_for_a_restart_goes(repair:
     api = sick()
     api.broken = {"n1"}
     one = repair(api)
-    sleep = one._until
+    sleep = one._wait
 
     def until(late: Any, seconds: float, name: str, what: str, *more: Any, **named: Any) -> None:
         if what == "restart":
             api.objects["ExternalRemediationRequest//extrr-1"]["metadata"]["deletionTimestamp"] = "2026-11-28T11:00:00Z"
         sleep(late, seconds, name, what, *more, **named)
 
-    one._until = until
+    one._wait = until
     assert "NVSentinel has taken n1 back" in one.carry_out(approved(one))["not_repaired"]["n1"]
     assert TRIGGER not in api.objects["Node//n1"]["metadata"]["labels"] and not api.list("NodeOperationRule")
     assert api.answers == [] and api.restarts == []
@@ -254,7 +255,7 @@ def test_another_owner_beside_nvsentinel_keeps_the_node(repair: Any) -> None:
         live["labels"] |= labels
         live["annotations"] |= notes
         assert repair(api).planned("", False)["steps"] == []
-        assert "another owner works on it" in one._repair(plan.steps[0]) and api.restarts == []
+        assert "another owner works on it" in one.repair(plan.steps[0]) and api.restarts == []
 
 
 def test_nvsentinel_that_does_not_take_it_back_yet_is_waited_for_by_the_next_run(repair: Any) -> None:

@@ -16,7 +16,8 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import RepairLimits
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.door import TRIGGER
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair, RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.one_node import RepairTimes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.run import NodeRepair
 from support.repair_cluster import NAMES, RULE_KIND, Cluster, Killed, attempts, dies, proven, says
 
 
@@ -122,7 +123,7 @@ def test_a_node_that_is_well_by_its_turn_is_left(repair: Any) -> None:
     plan = one._plan()
     conditions = api.objects["Node//n1"]["status"]["conditions"]
     conditions[:] = [item for item in conditions if item["type"] == "Ready"]
-    assert "its faults are gone" in one._repair(plan.steps[0]) and api.restarts == []
+    assert "its faults are gone" in one.repair(plan.steps[0]) and api.restarts == []
     assert not api.objects["Node//n1"]["spec"].get("unschedulable")
 
 
@@ -147,10 +148,10 @@ def test_what_fails_in_between_is_gone_on_with(repair: Any) -> None:
     api = Cluster()
     says(api, "n1")
     one = repair(api)
-    plan, knock = approved(one), one.door.knock
-    one.door.knock = lambda *_args: (_ for _ in ()).throw(ClusterError("no", 500))
+    plan, knock = approved(one), one.door.request
+    one.door.request = lambda *_args: (_ for _ in ()).throw(ClusterError("no", 500))
     assert "no" in one.carry_out(plan)["not_repaired"]["n1"] and step(api, "n1") == record.SENT
-    one.door.knock = knock
+    one.door.request = knock
     assert one.carry_out("")["back"] == ["n1"] and api.restarts == ["n1"]
 
 
@@ -285,7 +286,7 @@ def test_no_more_than_allowed_are_under_way_also_between_runs(repair: Any) -> No
         says(api, name)
     one = repair(api, limits=limits)
     one._plan()
-    assert one._repair(steps[0]) == "" and "waits for its turn (rdma_repair_most)" in one._repair(steps[1])
+    assert one.repair(steps[0]) == "" and "waits for its turn (rdma_repair_most)" in one.repair(steps[1])
     assert api.restarts == ["n1"] and not api.objects["Node//n2"]["spec"].get("unschedulable")
 
 
@@ -318,12 +319,12 @@ def test_an_owner_who_was_faster_keeps_the_node(repair: Any) -> None:
         one = repair(api)
         plan = one._plan()
         api.patch("Node//n1", owned)
-        assert "another owner works on it" in one._repair(plan.steps[0])
+        assert "another owner works on it" in one.repair(plan.steps[0])
         assert api.restarts == [] and api.list("Pod"), "nothing was evicted"
         live = api.objects["Node//n1"]
         assert CORDONED_FOR_REPAIR not in live["metadata"]["annotations"]
         assert live["spec"].get("unschedulable") == owned.get("spec", {}).get("unschedulable")
-        assert not record.read(api.find(one._place)).attempts.get("n1"), "it does not count"
+        assert not one.record.read().attempts.get("n1"), "it does not count"
 
 
 def test_pods_of_a_kubelet_that_is_gone_do_not_keep_the_node(repair: Any) -> None:

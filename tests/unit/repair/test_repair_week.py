@@ -49,8 +49,8 @@ class Week:
         """A run; each request of its is asked whether it may be made."""
         limits = replace(self.limits, replace=self.dice.random() < 0.8)
         one = self.repair(self.api, limits=limits, instances=self.pool, by=self.dice.choice(["oke", "oci"]))
-        for way in one._ways.values():
-            way.knock = functools.partial(self.knock, way, way.knock, limits)
+        for way in one._doors.values():
+            way.request = functools.partial(self.knock, way, way.request, limits)
         return one
 
     def knock(self, way: Any, knock: Any, limits: RepairLimits, name: str, attempt: record.Attempt) -> Any:

@@ -83,10 +83,16 @@ def test_secrets_are_not_shown() -> None:
 def test_every_play_begins_with_the_refusal(path: Path) -> None:
     for play in yaml.safe_load(re.sub(r"!\w+", "", path.read_text("utf-8"))):
         if "hosts" in play:
-            assert not set(play) & {"roles", "pre_tasks"}
+            assert "pre_tasks" not in play and play.get("roles", ["inputs"]) == ["inputs"]
             assert "gpuops.rdma.inputs" in play["tasks"][0], f"{path.name}: {play['name']}: its first task is another"
             assert play["tasks"][0]["tags"] == ["always"]
             assert play["gather_facts"] is False
+
+
+def test_the_role_of_the_playbooks_has_nothing_but_variables() -> None:
+    """Its tasks would run before the refusal."""
+    roles = ROOT / "playbooks/roles"
+    assert [path.relative_to(roles).as_posix() for path in roles.rglob("*.*")] == ["inputs/vars/main.yml"]
 
 
 @pytest.fixture

@@ -245,7 +245,8 @@ def test_policies_are_told_before_any_change_and_met_by_inputs(cluster: Any, lau
         refused = here.play("site.yml", *args, report="refused", rdma_launcher=launcher)
         error = refused.stage("preflight")["error"]
         assert refused.code != 0
-        for words in ("rdma_pod_labels", "rdma_pod_limits=true", "requests.nvidia.com/gpu: 8, 0 in use", "need 16"):
+        quota = "requests.nvidia.com/gpu: 8, 0 in use, and the run needs 16"
+        for words in ("rdma_pod_labels", "rdma_pod_limits=true", quota):
             assert words in error, (words, error)
         assert here.state() == before
     here.run("kubectl", "apply", "-f", "-", text=ADMISSION % {"gpus": 16})

@@ -10,6 +10,7 @@ import functools
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -64,7 +65,8 @@ class Cluster:
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         """Ends it and all that it has started with SIGKILL: Ansible's workers are in sessions of their own. The
-        next run need not wait until its Leases expire; those of another run stay."""
+        next run need not wait until its Leases expire; those of another run stay. Its folder goes too: forks of this
+        process share Ansible's folder for temporary files, and hundreds of kills later a process id comes again."""
         family: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
             family.append(psutil.Process(process.pid))
@@ -76,8 +78,10 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         process.wait()
-        places = Path(constants.DEFAULT_LOCAL_TMP).parent.glob(f"*/gpuops-run-{process.pid}/id")
+        places = list(Path(constants.DEFAULT_LOCAL_TMP).parent.glob(f"*/gpuops-run-{process.pid}/id"))
         ids = [place.read_text() for place in places]
+        for place in places:
+            shutil.rmtree(place.parent, ignore_errors=True)
         path = self.client.path(lease.VERSION, lease.KIND, lease.NAMESPACE)
         with contextlib.suppress(RdmaError):
             for found in self.client.list(path):

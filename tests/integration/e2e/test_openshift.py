@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import current, matrix
+from support import current, machine_sets, matrix
 from support.machine_sets import machine_set, pool
 from support.paths import ROOT
 from support.workload_samples import CANARY, OBJECTS, SERVING, VGPU
@@ -361,6 +361,8 @@ def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> No
         here.fault("add", case.fault.format(vm=virtual))
     if case.fault.startswith("olm-csv-fails"):
         _await_failed(here, case.fault.partition(":")[2])
+    if case.fault.startswith("machineset-reverted"):
+        _await_reverted(here, case.fault.partition(":")[2])
     try:
         played = here.play(
             "playbooks/openshift_site.yml", *INVENTORY, "--tags", case.tag, "-e", values, report=case.row
@@ -382,3 +384,15 @@ def _await_failed(here: Any, package: str) -> None:
             return
         time.sleep(0.5)
     pytest.fail(f"{package} did not fail: {lines}")
+
+
+def _await_reverted(here: Any, name: str) -> None:
+    """What was written before the fault goes a moment after it: else the run would find nothing to write."""
+    place = (f"machinesets.machine.openshift.io/{name}", "-n", machine_sets.API)
+    deadline, written = time.monotonic() + 900, ""
+    while time.monotonic() < deadline:
+        written = here.kubectl("get", *place, "-o", "jsonpath={.metadata.annotations}")
+        if "/GPU" not in written and "/gpu-count" not in written:
+            return
+        time.sleep(0.5)
+    pytest.fail(f"MachineSet {name} keeps {written}")

@@ -65,7 +65,10 @@ def test_each_fault_is_named_and_a_cut_scan_goes_on(cluster: Any, mode: str, lau
     nodes = label_blocks(here)
     slow, rail = nodes[2], nodes[NODES - 3]
     inputs = {"rdma_mode": mode, "rdma_launcher": launcher}
-    ready = here.play("site.yml", "--skip-tags", "nccl_test,host_checks,report", report="site", **inputs)
+    slow_machine = {"rdma_sriov_timeout": 600, "rdma_nodes_timeout": 300} if matrix.ALL else {}  # 64 nodes at any load
+    ready = here.play(
+        "site.yml", "--skip-tags", "nccl_test,host_checks,report", report="site", **inputs, **slow_machine
+    )
     assert ready.code == 0, ready.output[-3000:]
     here.fault("add", f"slow-nic:{slow}", f"slow-rail:{rail}:5", "slow-cross-block:1:2")
 

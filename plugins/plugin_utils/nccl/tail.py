@@ -97,6 +97,8 @@ class Tail:
         while time.monotonic() - self._heard < DRAIN:
             time.sleep(0.1)
         self._follower.join(CLOSE)
+        # A stream that has not ended proves no more than a broken one.
+        self._broke = self._broke or self._follower.is_alive()
         self.close(final=True)
 
     def close(self, final: bool = False) -> None:

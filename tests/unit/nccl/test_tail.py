@@ -94,15 +94,23 @@ def test_lines_lost_between_a_break_and_a_rotation_are_named(tmp_path: Path) -> 
 class LateBreak(KubeletLog):
     """The container has ended before the broken stream is noticed."""
 
+    late = 0.3
+
     def log_lines(self, *args: Any, **named: Any) -> Iterator[str]:
         try:
             yield from super().log_lines(*args, **named)
         except Unreachable:
-            time.sleep(0.3)
+            time.sleep(self.late)
             raise
 
 
-@pytest.mark.parametrize("kind", [KubeletLog, LateBreak])
+class LaterBreak(LateBreak):
+    """It is noticed after the log was read to its end."""
+
+    late = 2.0
+
+
+@pytest.mark.parametrize("kind", [KubeletLog, LateBreak, LaterBreak])
 def test_a_file_that_is_empty_after_the_rotation_may_hide_lost_lines(tmp_path: Path, kind: type[KubeletLog]) -> None:
     log = kind([*numbered(10), CUT, "unseen", ROTATE])
     assert taken(log, tmp_path / "a.log")[1].startswith("lines of its log after 2026-11-22T15:00:01.000000Z are lost")

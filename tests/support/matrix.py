@@ -14,6 +14,7 @@ import pytest
 T = TypeVar("T")
 
 ALL = os.environ.get("GPUOPS_MATRIX") == "all"
+THIRDS = 3
 
 
 def only(what: str) -> pytest.MarkDecorator:
@@ -24,3 +25,8 @@ def only(what: str) -> pytest.MarkDecorator:
 def part(cases: Sequence[T], step: int) -> Sequence[T]:
     """All cases in the matrix, every ``step``-th in ``make test``."""
     return cases if ALL else cases[::step]
+
+
+def third(items: Sequence[T], turn: str) -> Sequence[T]:
+    """All items for ``all``; those of one turn for a number: whatever three numbers follow each other have all."""
+    return items if turn == "all" else items[int(turn) % THIRDS :: THIRDS]

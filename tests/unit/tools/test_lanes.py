@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import matrix
 from support.paths import ROOT
 
 MAKE = """#!/bin/sh
@@ -47,3 +48,10 @@ def test_lanes(tmp_path: Path, targets: list[str], failed: list[str], code: int)
     late = "1 failed beside the others and passed alone (tests/unit/test_late.py::test_it[a])"
     assert (late in done.stdout) is ("late" in targets)
     assert (tmp_path / ".cache" / "lanes" / "a.log").exists() is ("a" in targets)
+
+
+@pytest.mark.parametrize("first", [0, 1, 1741])
+def test_three_commits_run_each_e2e_test_once(first: int) -> None:
+    tests = list(range(56))
+    assert sorted(one for turn in range(3) for one in matrix.third(tests, str(first + turn))) == tests
+    assert matrix.third(tests, "all") == tests

@@ -169,7 +169,7 @@ ee-check: setup ## site.yml from the artefact, through ansible-runner, in an emp
 # By file: the rows of OpenShift break the bed that the first of them has made.
 test-matrix: setup ## Every seed, shape, mode, profile, launcher and fault; every kill; every ansible-core; each way to install and to log in
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/unit -q -n 2
-	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q -n 2 --dist loadfile --durations=20
+	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/e2e -q -n 3 --dist loadfile --durations=20
 	@GPUOPS_MATRIX=all $(PYTHON) -m pytest tests/integration/oci -q -n 2 --dist loadfile
 	@$(PYTHON) tools/gates --write
 	@$(PYTHON) tools/docs_site

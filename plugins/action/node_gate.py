@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate, PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.tasks.action import RdmaAction
 
 
 class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The nodes to test and their partners, the nodes that stay tainted with the reason, and what was changed."""
-        gate = NodeGate(self.client, args["plan"], self.one_run.id, self.show, self.hold, dry=self.check_mode)
+        gate = NodeGate(PlanRun(self.client, args["plan"], self.one_run.id, self.show, self.hold, self.check_mode))
         return gate.choose(args["again"], args["nodes"]) if args["state"] == "chosen" else gate.prove()

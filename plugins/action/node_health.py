@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io import Prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.run import HealthLook
@@ -17,18 +18,8 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """News, faulty nodes, nodes on which another component works, and why no history was written; or the idle nodes
         to test."""
-        run = self.one_run.id
+        run = PlanRun(self.client, args["plan"], self.one_run.id, self.show, self.hold, self.check_mode)
         if args["state"] == "chosen":
-            limits = {"most": args["pairs"], "age": args["pairs_age"]}
-            return {"test": pair_run.choose(self.client, args["plan"], run, self.show, self.hold, **limits)}
+            return {"test": pair_run.choose(run, args["pairs"], args["pairs_age"])}
         place = (args["prometheus"], args["token_file"] or "", args["ca_file"] or "")
-        look = HealthLook(
-            self.client,
-            args["plan"],
-            self.show,
-            self.hold,
-            run=run,
-            prometheus=Prometheus(*place) if args["prometheus"] else None,
-            dry=self.check_mode,
-        )
-        return look.run()
+        return HealthLook(run, Prometheus(*place) if args["prometheus"] else None).run()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci import session as oci
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance_io import Instances
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
@@ -21,17 +22,12 @@ class ActionModule(RdmaAction):
     def act(self, args: dict[str, Any]) -> dict[str, Any]:
         """The plan with its id, what is left and why; the proposal; what came back, and what failed."""
         repair = NodeRepair(
-            self.client,
-            args["plan"],
-            self.one_run.id,
-            self.show,
-            self.hold,
+            PlanRun(self.client, args["plan"], self.one_run.id, self.show, self.hold, self.check_mode),
             limits=RepairLimits(args["most"], args["attempts"], args["failures"], args["share"], args["replace"]),
             policy=DrainPolicy(tuple(args["evict"]), args["force"]),
             times=RepairTimes(args["drain_timeout"], args["timeout"], args["soak"]),
             by=args["restart_by"] or "",
             instances=Instances(lambda: oci.Session(args)),
-            dry=self.check_mode,
         )
         if args["state"] == "planned":
             return repair.planned(args["approved"], args["reset"] and not self.only_plan())

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import Node, ObjectName, Plan, Resources
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.proof import GOOD, NodeVersions, Proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.oci.instance import NodeInstance
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair import door, one_node, record
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.decide import DrainPolicy, RepairLimits
@@ -264,7 +265,8 @@ def repairs(folder: Path, patch: Any) -> Callable[..., NodeRepair]:
         given = {"limits": RepairLimits(failures=9, share=100), "policy": DrainPolicy(("team=a",))}
         given["times"] = RepairTimes(drain=0.2, back=0.05, soak=0)  # type: ignore[assignment]
         path = str(folder / "run" / "plan.json")
-        return NodeRepair(api, path, "r1", lambda _line: None, **{**given, **more})  # type: ignore[arg-type]
+        run = PlanRun(api, path, "r1", lambda _line: None)  # type: ignore[arg-type]
+        return NodeRepair(run, **{**given, **more})  # type: ignore[arg-type]
 
     patch.setattr(base_run, "read_plan", plan)
     patch.setattr(one_node.time, "sleep", lambda _seconds: None)

@@ -38,21 +38,26 @@ RULES = "readiness.node.x-k8s.io"
 """API group of node-readiness-controller."""
 
 
-class PlannedNodes:
-    """``show`` prints a line; ``hold`` takes the Leases of nodes, and returns those of other runs, with who; ``dry``:
-    nothing is written."""
+@dataclass(frozen=True)
+class PlanRun:
+    """A run on the nodes of a plan. ``id``: the run's; ``show`` prints a line; ``hold`` takes the Leases of nodes, and
+    returns those of other runs, with who; ``dry``: nothing is written, the server checks what would be."""
 
-    def __init__(
-        self,
-        client: Client,
-        plan_file: str,
-        show: Callable[[str], None],
-        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
-        *,
-        dry: bool = False,
-    ) -> None:
-        self.client, self.show, self.hold, self.dry = client, show, hold, dry
-        self.plan, self.plan_file = base_run.read_plan(plan_file), Path(plan_file)
+    client: Client
+    plan_file: str
+    id: str
+    show: Callable[[str], None]
+    hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {}
+    dry: bool = False
+
+
+class PlannedNodes:
+    """The plan's nodes, as they are now."""
+
+    def __init__(self, run: PlanRun) -> None:
+        self.client, self.show, self.hold, self.dry = run.client, run.show, run.hold, run.dry
+        self.run_id = run.id
+        self.plan, self.plan_file = base_run.read_plan(run.plan_file), Path(run.plan_file)
         self.run_dir = self.plan_file.parent
         self.shapes = shape_table.shapes(self.plan.site_shapes)
 
@@ -114,20 +119,10 @@ class SeenNode:
 
 
 class NodeGate(PlannedNodes):
-    """``run``: its id; the server checks the patches of a run that is ``dry``."""
+    """Chooses the nodes to test, and writes their proofs."""
 
-    def __init__(
-        self,
-        client: Client,
-        plan_file: str,
-        run: str,
-        show: Callable[[str], None],
-        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
-        *,
-        dry: bool = False,
-    ) -> None:
-        super().__init__(client, plan_file, show, hold, dry=dry)
-        self.run = run
+    def __init__(self, run: PlanRun) -> None:
+        super().__init__(run)
         self.changed: dict[str, str] = {}
 
     # ---- before the tests
@@ -153,7 +148,7 @@ class NodeGate(PlannedNodes):
         while True:
             seen, now = self.seen(), self.now()
             nodes = [replace(node, owner=others.get(node.name, node.owner)) for node in self.nodes(seen, ruled)]
-            choice = decide.choose(nodes, self.run, now, again, only)
+            choice = decide.choose(nodes, self.run_id, now, again, only)
             proofs = {**choice.settled, **choice.waiting}
             changes = {name: gate_proof.change(seen[name].obj, one, ruled, now) for name, one in proofs.items()}
             written = [name for name, one in changes.items() if one.patches]
@@ -195,7 +190,7 @@ class NodeGate(PlannedNodes):
                 left[node.name] = node.owner
                 continue
             scan = next((one for one in scans if node.name in one.get("nodes", ())), None)
-            one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run, self.now())
+            one = decide.judge(node, GateEvidence(hosts.get(node.name), scan), self.run_id, self.now())
             if node.name not in chosen["partners"] or (node.gated and _disproves(one, node)):
                 found[node.name] = one
         gone = {name: GONE for name in chosen["test"] if name not in seen}

@@ -9,7 +9,6 @@ The plan and the scan's results lie in a folder of their own: the run's are of a
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,40 +17,30 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import sequence
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import IDLE_PRIORITY_CLASS
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate, PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, pairs
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import PairResult
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import Client
 
 STAGE = "pairs"
 
 
-def choose(
-    client: Client,
-    plan_file: str,
-    run: str,
-    show: Callable[[str], None],
-    hold: Callable[[Iterable[str]], Mapping[str, str]],
-    *,
-    most: str,
-    age: int,
-) -> list[str]:
+def choose(run: PlanRun, most: str, age: int) -> list[str]:
     """Names of the nodes to test, at most ``most`` (a number, or a percentage of the plan's nodes), whose last test is
     ``age`` seconds ago; takes their Leases, and writes the plan of them."""
-    gate = NodeGate(client, plan_file, run, show)
-    folder = Path(plan_file).parent / base_run.PAIRS
+    gate = NodeGate(run)
+    folder = gate.run_dir / base_run.PAIRS
     seen = gate.seen()
     idle = [
         pairs.IdleNode(node.name, node.place, history.read(seen[node.name].obj["metadata"]["annotations"] or {}).pairs)
         for node in gate.nodes(seen, False)
         if not (node.barred or node.lacks or node.owner or node.tainted)
     ]
-    before = moment.stamp(client.now() - datetime.timedelta(seconds=age))
+    before = moment.stamp(run.client.now() - datetime.timedelta(seconds=age))
     wanted = pairs.chosen(idle, argspec.share(most, len(gate.plan.nodes), "rdma_health_pairs"), before)
-    left = hold(wanted) if wanted else {}
+    left = run.hold(wanted) if wanted else {}
     mine = [one for one in idle if one.name in wanted and one.name not in left]
     names = pairs.chosen([replace(one, last=None) for one in mine], len(mine), before)
-    show(f"{STAGE:<16} {counted(len(names), 'node')} of {len(idle)} idle: {listed(names, 8) or 'nothing to test'}")
+    run.show(f"{STAGE:<16} {counted(len(names), 'node')} of {len(idle)} idle: {listed(names, 8) or 'nothing to test'}")
     if names:
         nodes = tuple(node for node in gate.plan.nodes if node.name in names)
         shapes = {node.shape for node in nodes}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -25,14 +25,14 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Find
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import NODE_HISTORY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import SHOWN, digest, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes, PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import history, marks, pair_run
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.history import NodeHistory, NodeState, PairResult
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.metrics import MetricTable
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health.prometheus_io import Prometheus
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import judge, kept_counters
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host.kept_counters import HostCounters, RunCounters
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import facts, owners_io
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import NodeOwner
 
@@ -58,24 +58,14 @@ class LookedAt:
 
 
 class HealthLook(PlannedNodes):
-    """``run``: this one's id; ``prometheus``: None = it is not asked."""
+    """``prometheus``: None = it is not asked."""
 
-    def __init__(
-        self,
-        client: Client,
-        plan_file: str,
-        show: Callable[[str], None],
-        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
-        *,
-        run: str = "",
-        prometheus: Optional[Prometheus] = None,
-        dry: bool = False,
-    ) -> None:
-        super().__init__(client, plan_file, show, hold, dry=dry)
+    def __init__(self, run: PlanRun, prometheus: Optional[Prometheus] = None) -> None:
+        super().__init__(run)
         self.table = marks.table(files.document("node_marks.yml"))
-        self.owners = owners_io.read(client, [*self.plan.looked_for, owners_io.RUNS], strict=False, run=run)
+        self.owners = owners_io.read(run.client, [*self.plan.looked_for, owners_io.RUNS], strict=False, run=run.id)
         self.excluded = {node.name: node.excluded for node in self.plan.nodes}
-        self.at = client.now()
+        self.at = run.client.now()
         self.ports = self._ports()
         """Node -> the counters of its ports, of hosts that this run has checked."""
         self.metrics = self._metrics(prometheus)

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import files
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json, dicts, mapping
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlannedNodes, PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.health import marks
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import busy
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.facts import has_gpu, node_facts
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes.owners import OURS
@@ -34,20 +34,12 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.repair.record import R
 class FaultyNodes(PlannedNodes):
     """The plan's nodes with their faults. ``limits``: which actions are allowed."""
 
-    def __init__(
-        self,
-        client: Client,
-        plan_file: str,
-        show: Callable[[str], None],
-        hold: Callable[[Iterable[str]], Mapping[str, str]],
-        limits: RepairLimits,
-        dry: bool,
-    ) -> None:
-        super().__init__(client, plan_file, show, hold, dry=dry)
+    def __init__(self, run: PlanRun, limits: RepairLimits) -> None:
+        super().__init__(run)
         self.limits = limits
         self.table = repair_table.table(files.document("repair.yml"))
         self.marks = marks.table(files.document("node_marks.yml"))
-        self.requests = Requests(client, self.plan.looked_for)
+        self.requests = Requests(self.client, self.plan.looked_for)
 
     def nodes_to_judge(self, repairs: Repairs) -> tuple[list[FaultyNode], set[str]]:
         """(GPU nodes, of which the plan's are chosen; names of all nodes)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional, Union
 
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import moment
@@ -31,8 +31,9 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.model import Json
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import CORDONED_FOR_REPAIR, GATE_KEY
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.text import counted, listed
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate import proof as gate_proof
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import PlanRun
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.host import reboot
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES, Client
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.client import NODES
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.patching import patched
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.kube.wait import duration
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.nodes import owners
@@ -71,25 +72,20 @@ class _Changed(RdmaError):
 
 
 class RepairedNodes(FaultyNodes):
-    """``run``: the run's id; ``by``: what restarts nodes, of door.BY; ``instances``: of OCI."""
+    """``by``: what restarts nodes, of door.BY; ``instances``: of OCI."""
 
     def __init__(
         self,
-        client: Client,
-        plan_file: str,
-        run: str,
-        show: Callable[[str], None],
-        hold: Callable[[Iterable[str]], Mapping[str, str]] = lambda _names: {},
+        run: PlanRun,
         *,
         limits: RepairLimits,
         policy: DrainPolicy,
         times: RepairTimes,
         by: str = "",
         instances: Optional[Instances] = None,
-        dry: bool = False,
     ) -> None:
-        super().__init__(client, plan_file, show, hold, limits, dry)
-        self.run, self.record = run, RepairRecord(client, run)
+        super().__init__(run, limits)
+        client, self.record = run.client, RepairRecord(run.client, run.id)
         self.policy, self.times = policy, times
         instances = instances or Instances()
         self.door = door.door(client, self.plan.namespaces.own, instances, by, self.plan.platform == "oke")
@@ -144,7 +140,7 @@ class RepairedNodes(FaultyNodes):
             self.record.trip(self.limits.failures)
             raise RdmaError(f"{why} The next run plans it.")
         else:
-            self.record.update(step.node, attempt, run=self.run)
+            self.record.update(step.node, attempt, run=self.run_id)
 
     def door_of(self, one: Union[RepairStep, Attempt]) -> Door:
         """What does it: that by which it was claimed."""
@@ -193,7 +189,7 @@ class RepairedNodes(FaultyNodes):
         they are waited for, as long as for a drain; and then for operators, whose pods do not tolerate NVSentinel's
         taint."""
         left = self.maintenance.leave(attempt)
-        self.requests.answer(attempt, True, f"Restarted or replaced by {OURS}, and well since; run {self.run}")
+        self.requests.answer(attempt, True, f"Restarted or replaced by {OURS}, and well since; run {self.run_id}")
 
         def held() -> str:
             node = self.client.find(f"{NODES}/{attempt.successor or name}") if attempt.request else None
@@ -267,7 +263,7 @@ class RepairedNodes(FaultyNodes):
         others = [one for one in working if not ((mine or request) and _ours(one))]
         others = [one for one in others if not (request and owners_doors.theirs(one, request))]
         if others:
-            raise _Changed(f"{name} is left, another owner works on it: {'; '.join(one.text for one in others)}.")
+            raise _Changed(f"{name} is left, as another owner works on it: {'; '.join(one.text for one in others)}.")
         if boot_id(node) != attempt.boot:
             raise _Changed(f"{name} has rebooted since the plan was made.")
         known = {one.key for one in self.faulty(node).faults} & set(attempt.faults)
@@ -394,7 +390,7 @@ class RepairedNodes(FaultyNodes):
 
     def _claim(self, step: RepairStep) -> Attempt:
         """The attempt, written before anything is done. Raises RdmaError if another run was faster."""
-        made = Attempt(step.id, step.faults, step.boot, step.action, at=self.now(), run=self.run, door=step.door)
+        made = Attempt(step.id, step.faults, step.boot, step.action, at=self.now(), run=self.run_id, door=step.door)
 
         def claim(now: Repairs) -> Repairs:
             there = now.open(step.node)

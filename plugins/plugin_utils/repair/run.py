@@ -115,7 +115,7 @@ class NodeRepair(RepairedNodes):
         """Ends the repairs of the nodes that the gate has judged since they came back."""
         done, failed, untested = [], {}, {}
         repairs = self.record.read()
-        mine = {name: one for name in repairs.attempts if (one := repairs.open(name)) and one.run == self.run}
+        mine = {name: one for name in repairs.attempts if (one := repairs.open(name)) and one.run == self.run_id}
         mine = {name: one for name, one in mine.items() if one.step == record.BACK}
         live = {
             node["metadata"]["name"]: node for node in self.read({one.successor or n for n, one in mine.items()}, dict)

@@ -31,7 +31,7 @@ LONGEST = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(getattr(item, "originalname", item.name), len(LONGEST)))
-    skipped = [item for item in items if any(mark.args[0] for mark in item.iter_markers("skipif"))]
-    chosen = matrix.third([item for item in items if item not in skipped], os.environ.get("GPUOPS_E2E") or "all")
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen and item not in skipped])
-    items[:] = [item for item in items if item in chosen or item in skipped]
+    run = [item for item in items if not any(mark.args[0] for mark in item.iter_markers("skipif"))]
+    others = set(run) - set(matrix.third(run, os.environ.get("GPUOPS_E2E") or "all"))
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -374,27 +375,34 @@ def test_a_fault_fails_its_row_with_the_cause(all_rows: Any, case: Broken) -> No
     assert case.words in said(played), played.output[-3000:]
 
 
-def _await_failed(here: Any, package: str) -> None:
-    """A version that was installed well fails a moment after the fault: the run must not be faster."""
-    phases = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{'\\n'}{end}"
-    deadline, lines = time.monotonic() + 900, [""]
-    while time.monotonic() < deadline:
-        lines = here.kubectl("get", "csv", "-A", "-o", phases).splitlines()
-        if any(line.startswith(package) and line.endswith(" Failed") for line in lines):
-            return
+def _until(missing: Callable[[], str]) -> None:
+    """Until it is "": what keeps the fault from being in effect. A run must not be faster."""
+    deadline = time.monotonic() + 900
+    while why := missing():
+        assert time.monotonic() < deadline, why
         time.sleep(0.5)
-    pytest.fail(f"{package} did not fail: {lines}")
+
+
+def _await_failed(here: Any, package: str) -> None:
+    """A version that was installed well fails a moment after the fault."""
+    phases = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{'\\n'}{end}"
+
+    def working() -> str:
+        lines = here.kubectl("get", "csv", "-A", "-o", phases).splitlines()
+        failed = any(line.startswith(package) and line.endswith(" Failed") for line in lines)
+        return "" if failed else f"{package} did not fail: {lines}"
+
+    _until(working)
 
 
 def _await_reverted(here: Any, name: str) -> None:
-    """What was written before the fault has to go first, or the run would find nothing to write. The stand-in looks at
-    a MachineSet when it changes."""
+    """What was written before the fault goes first: the stand-in looks at a MachineSet when it changes."""
     place = (f"machinesets.machine.openshift.io/{name}", "-n", machine_sets.API)
     here.kubectl("annotate", *place, "gpuops.sandbox/looked-at=once")
-    deadline, written = time.monotonic() + 900, set[str]()
-    while time.monotonic() < deadline:
-        written = set(json.loads(here.kubectl("get", *place, "-o", "jsonpath={.metadata.annotations}")))
-        if not written & {"machine.openshift.io/GPU", "capacity.cluster-autoscaler.kubernetes.io/gpu-count"}:
-            return
-        time.sleep(0.5)
-    pytest.fail(f"MachineSet {name} keeps {sorted(written)}")
+
+    def written() -> str:
+        keys = json.loads(here.kubectl("get", *place, "-o", "jsonpath={.metadata.annotations}"))
+        kept = {"machine.openshift.io/GPU", "capacity.cluster-autoscaler.kubernetes.io/gpu-count"} & set(keys)
+        return f"MachineSet {name} keeps {sorted(kept)}" if kept else ""
+
+    _until(written)

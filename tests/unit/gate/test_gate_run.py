@@ -16,7 +16,7 @@ from ansible_collections.gpuops.rdma.plugins.plugin_utils.core import run as bas
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.errors import Conflict, Forbidden, NotFound, RdmaError
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.names import GATE_CONDITION, GATE_KEY, GATE_PROOF
 from ansible_collections.gpuops.rdma.plugins.plugin_utils.core.plan import NcclTest, Node, Plan, Resources
-from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate
+from ansible_collections.gpuops.rdma.plugins.plugin_utils.gate.run import NodeGate, PlanRun
 
 SHAPE, VF = "BM.GPU.H100.8", "nvidia.com/sriov_rdma_vf"
 RULE = {"spec": {"taint": {"key": GATE_KEY, "effect": "NoSchedule"}}}
@@ -103,7 +103,7 @@ class Run:
 
     def gate(self, **more: Any) -> NodeGate:
         client: Any = self.client
-        return NodeGate(client, str(self.folder / "plan.json"), "run00001", self.lines.append, **more)
+        return NodeGate(PlanRun(client, str(self.folder / "plan.json"), "run00001", self.lines.append, **more))
 
     def choose(self, again: bool = False, **more: Any) -> Any:
         nodes = tuple(Node(name, SHAPE, gpus=8, vfs=16) for name in self.client.nodes)
